@@ -1,0 +1,53 @@
+# make train    trains an agent on CartPole-v1 through real services; ARGS='--seed 1' are options of `penstock train`
+# make test     runs the tests
+# Both install what they need into .venv first. The rest is for whoever changes the code.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test check format proto lock clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+	@echo "make install | check | format | proto | lock | clean"
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Penstock needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -c 'import penstock.replay.buffer'  # compiles the sum tree once, into its cache
+	@touch $@
+
+train: install
+	@$(BIN)/penstock train $(ARGS)
+
+test: install
+	$(BIN)/pytest $(ARGS)
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The Python of the contract is committed; a test checks that it is current.
+proto: install
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=services --pyi_out=services proto/penstock/v1/*.proto
+
+# torch's local version (+cpu) is left out of the lock, so that a GPU machine may take the CUDA build of the same release.
+lock: install
+	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
+		--no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
+	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|#|$$)/d' requirements.lock
+
+clean:
+	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,43 @@
+"""Penstock: asynchronous PPO from prioritized experience, as gRPC services.
+
+    import penstock
+
+    summary = penstock.train(penstock.preset("cartpole"))
+    policy = penstock.load_policy(summary.run_dir)
+    action = policy.act(observation)
+
+Names are imported when they are first used, so that a service loads only what it needs.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.acting.trained import TrainedPolicy as TrainedPolicy
+    from penstock.acting.trained import load_policy as load_policy
+    from penstock.cli.launcher import train as train
+    from penstock.config import Config as Config
+    from penstock.config import preset as preset
+    from penstock.errors import PenstockError as PenstockError
+    from penstock.summary import Summary as Summary
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "train": "penstock.cli.launcher",
+    "Summary": "penstock.summary",
+    "Config": "penstock.config",
+    "preset": "penstock.config",
+    "PenstockError": "penstock.errors",
+    "load_policy": "penstock.acting.trained",
+    "TrainedPolicy": "penstock.acting.trained",
+}
+
+__all__ = ["Config", "PenstockError", "Summary", "TrainedPolicy", "load_policy", "preset", "train"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

@@ -1,0 +1,1 @@
+"""Environments, their collection into segments, and evaluation."""

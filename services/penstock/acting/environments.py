@@ -1,0 +1,195 @@
+"""Vector environments in one shape: rows that follow one another, each the next one's past.
+
+Under Gymnasium's NEXT_STEP autoreset the row after an episode's last step holds the episode's final observation, and
+its action only resets. Vector environments that reset in the SAME_STEP are adapted to the same rows.
+"""
+
+import contextlib
+import importlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from penstock.acting.spaces import describe
+from penstock.errors import ConfigurationError
+from penstock.types import EnvironmentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What one step of N environments did.
+
+    Attributes:
+        reward: <float32>[N] raw.
+        terminated, truncated: <bool>[N].
+        valid: <bool>[N] False where the row only reset and is not to be learnt from.
+    """
+
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+
+
+class Environments(Protocol):
+    """N environments that are stepped together.
+
+    Attributes:
+        spec: Their spaces.
+        count: N.
+        observation: [N, ...] what the next row records.
+        acting_observation: [N, ...] what the policy acts on; the same, but where an adapted environment has reset
+            already.
+    """
+
+    spec: EnvironmentSpec
+    count: int
+    observation: NDArray[np.generic]
+    acting_observation: NDArray[np.generic]
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Begins new episodes, each environment's generator seeded with its own number."""
+
+    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+        """Takes one step in each environment."""
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+
+
+class NextStepEnvironments:
+    """Environments in Gymnasium's NEXT_STEP autoreset mode."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec) -> None:
+        self._envs, self.spec, self.count = envs, spec, envs.num_envs
+        self._ended: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
+        self.observation: NDArray[np.generic] = np.zeros(0)
+        self.acting_observation: NDArray[np.generic] = self.observation
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Begins new episodes."""
+        self.observation, _ = self._envs.reset(seed=list(seeds))  # type: ignore[arg-type]
+        self.acting_observation = self.observation
+        self._ended = np.zeros(self.count, np.bool_)
+
+    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+        """Takes one step in each environment."""
+        self.observation, reward, terminated, truncated, _ = self._envs.step(action)
+        self.acting_observation = self.observation
+        valid = ~self._ended
+        self._ended = terminated | truncated
+        return StepOutcome(reward.astype(np.float32), terminated.copy(), truncated.copy(), valid)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+
+class SameStepEnvironments:
+    """Environments that reset in the step that ends an episode, shown as if they reset in the next one.
+
+    The row after an episode's end records the final observation, while underneath the first step of the next episode is
+    taken, by the policy, on the observation it really saw. That step counts in the episode's return; it is not learnt
+    from.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec) -> None:
+        self._envs, self.spec, self.count = envs, spec, envs.num_envs
+        self._hidden: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
+        self.observation: NDArray[np.generic] = np.zeros(0)
+        self.acting_observation: NDArray[np.generic] = self.observation
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Begins new episodes."""
+        self.observation, _ = self._envs.reset(seed=list(seeds))  # type: ignore[arg-type]
+        self.acting_observation = self.observation
+        self._hidden = np.zeros(self.count, np.bool_)
+
+    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+        """Takes one step in each environment."""
+        following, reward, terminated, truncated, infos = self._envs.step(action)
+        valid = ~self._hidden
+        ended = terminated | truncated
+        # An episode that ends in its hidden first step leaves nothing to record, so the next one begins at once.
+        self._hidden = ended & valid
+        self.acting_observation = following
+        self.observation = following
+        if self._hidden.any():
+            self.observation = following.copy()
+            for index in np.flatnonzero(self._hidden):
+                self.observation[index] = infos["final_obs"][index]
+        return StepOutcome(reward.astype(np.float32), terminated.copy(), truncated.copy(), valid)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+
+def make_environments(
+    env_id: str,
+    count: int,
+    *,
+    kwargs: Mapping[str, object],
+    imports: Sequence[str] = (),
+    vectorization: str = "sync",
+) -> Environments:
+    """Makes N environments.
+
+    Args:
+        env_id: Gymnasium's id, or package:Id-v0.
+        count: N.
+        kwargs: For `gymnasium.make`.
+        imports: Modules that register environments.
+        vectorization: sync, or native for the environment's own vectorised form.
+
+    Raises:
+        ConfigurationError: There is no such environment, it can't be made, or its spaces or autoreset mode are not
+            supported.
+    """
+    import_modules(imports)
+    try:
+        # Gymnasium prints hints about versions on stderr; they would garble a display that is not ours here.
+        with contextlib.redirect_stderr(io.StringIO()):
+            envs = _make(env_id, count, dict(kwargs), vectorization)
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigurationError(
+            f"can't make the environment {env_id!r}: {reason}. Check --env-id; an environment of your own needs"
+            " --env-id package:Name-v0 or --env-import package"
+        ) from error
+    spec = describe(env_id, envs.single_observation_space, envs.single_action_space)
+    mode = envs.metadata.get("autoreset_mode")
+    if mode == AutoresetMode.NEXT_STEP:
+        return NextStepEnvironments(envs, spec)
+    if mode == AutoresetMode.SAME_STEP:
+        return SameStepEnvironments(envs, spec)
+    raise ConfigurationError(
+        f"{env_id} does not reset by itself (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
+    )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Imports modules for what they register. Raises `ConfigurationError` for one that can't be."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"can't import {name!r}: {error}; run penstock where Python finds it, or install it"
+            ) from error
+
+
+def _make(env_id: str, count: int, kwargs: dict[str, Any], vectorization: str) -> VectorEnv[Any, Any, Any]:
+    if vectorization == "native":
+        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
+    return SyncVectorEnv(
+        [lambda: gymnasium.make(env_id, **kwargs)] * count,
+        copy=False,
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+    )

@@ -1,0 +1,64 @@
+"""One policy call for all environments, on the CPU, without gradients."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Policy
+from penstock.types import Weights
+
+_ROW_MULTIPLE = 8
+"""A CPU matrix product of one to three rows differs in its last bits from the same rows in a larger one; padding makes
+an environment's actions independent of how many share its actor."""
+
+
+class PolicyRunner:
+    """A policy that acts on batches of observations. Used by one thread."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._policy = policy_weights.load(weights)
+        self.version = weights.version
+
+    @property
+    def policy(self) -> Policy:
+        """The policy inside."""
+        return self._policy
+
+    def update(self, weights: Weights) -> None:
+        """Takes newer weights of the same architecture."""
+        policy_weights.load_into(self._policy, weights)
+        self.version = weights.version
+
+    @torch.inference_mode()
+    def act(
+        self, observation: NDArray[np.generic], noise: NDArray[np.float32]
+    ) -> tuple[NDArray[np.generic], NDArray[np.float32]]:
+        """Samples an action a row.
+
+        Args:
+            observation: [N, D] raw.
+            noise: <float32>[N, noise_size].
+
+        Returns:
+            The actions, <int64>[N] or <float32>[N, A], and their log probabilities, <float32>[N].
+        """
+        count = len(observation)
+        distribution = self._policy.distribution(torch.from_numpy(_pad(observation)))
+        action = distribution.sample(torch.from_numpy(_pad(noise)))
+        log_prob = distribution.log_prob(action)
+        return action.numpy()[:count], log_prob.numpy()[:count]
+
+    @torch.inference_mode()
+    def act_greedily(self, observation: NDArray[np.generic]) -> NDArray[np.generic]:
+        """The most likely action a row, <int64>[N] or <float32>[N, A], for [N, D] raw observations."""
+        distribution = self._policy.distribution(torch.from_numpy(_pad(observation)))
+        mode: NDArray[np.generic] = distribution.mode().numpy()[: len(observation)]
+        return mode
+
+
+def _pad(rows: NDArray[np.generic]) -> NDArray[np.generic]:
+    missing = -len(rows) % _ROW_MULTIPLE
+    if not missing:
+        return np.ascontiguousarray(rows)
+    return np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)])

@@ -1,0 +1,98 @@
+"""Random streams that are functions of where they are used: (run seed, environment, incarnation, step).
+
+A counter-based generator has no state to keep or to share: whoever steps an environment draws the same noise for it, no
+two environments share a stream, and an actor that comes back under a new incarnation repeats nothing.
+"""
+
+import enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_ROUNDS = 10
+
+
+class Purpose(enum.IntEnum):
+    """What a stream is for; streams of different purposes share nothing."""
+
+    TRAINING = 0
+    EVALUATION = 1
+
+
+def _philox(counters: list[NDArray[np.uint64]], seed: int) -> list[NDArray[np.uint64]]:
+    """Philox4x32-10 (Salmon et al. 2011) over arrays: four 32-bit words for each counter of four."""
+    key = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32 & 0xFFFFFFFF)]
+    first, second, third, fourth = counters
+    for _ in range(_ROUNDS):
+        left, right = first * _MULTIPLIERS[0], third * _MULTIPLIERS[1]
+        first, second = right >> _HALF ^ second ^ key[0], right & _LOW
+        third, fourth = left >> _HALF ^ fourth ^ key[1], left & _LOW
+        key = [(key[0] + _WEYL[0]) & _LOW, (key[1] + _WEYL[1]) & _LOW]
+    return [first, second, third, fourth]
+
+
+def uniforms(
+    *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int, size: int
+) -> NDArray[np.float32]:
+    """Noise in [0, 1) for a window.
+
+    Args:
+        seed: The run's, 64 bits.
+        incarnation: The actor's, below 2^28.
+        environments: <uint32>[N] run-wide numbers.
+        first_step: Steps each environment has taken in this incarnation, below 2^48.
+        steps: T.
+        size: Numbers for each step.
+
+    Returns:
+        <float32>[N, T, size].
+    """
+    blocks = -(-size // 4)
+    step = np.arange(first_step, first_step + steps, dtype=np.uint64)[None, :, None]
+    lane = np.arange(blocks, dtype=np.uint64)[None, None, :]
+    environment = environments.astype(np.uint64)[:, None, None]
+    shape = (environments.size, steps, blocks)
+    counters = [
+        np.broadcast_to(step & _LOW, shape),
+        np.broadcast_to(lane | step >> _HALF << np.uint64(16), shape),
+        np.broadcast_to(environment, shape),
+        np.full(shape, incarnation, np.uint64),
+    ]
+    words = np.stack(_philox(counters, seed), axis=-1).reshape(environments.size, steps, 4 * blocks)[..., :size]
+    # 24 bits are what a float32 holds between 0 and 1; more would round up to 1.
+    return (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def normals(
+    *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int, size: int
+) -> NDArray[np.float32]:
+    """Standard normal noise, <float32>[N, T, size], by Box and Muller (1958) from `uniforms` of the same stream."""
+    pairs = -(-size // 2)
+    noise = uniforms(
+        seed=seed,
+        incarnation=incarnation,
+        environments=environments,
+        first_step=first_step,
+        steps=steps,
+        size=2 * pairs,
+    )
+    # 1 - u lies in (0, 1], where the logarithm is finite.
+    radius = np.sqrt(-2.0 * np.log1p(-noise[..., :pairs]))
+    angle = np.float32(2.0 * np.pi) * noise[..., pairs:]
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    return both[..., :size].astype(np.float32)
+
+
+def reset_seeds(
+    *, seed: int, incarnation: int, environments: NDArray[np.uint32], purpose: Purpose = Purpose.TRAINING
+) -> list[int]:
+    """A seed for each environment's own generator, which draws its resets and its dynamics."""
+    sequences = (
+        np.random.SeedSequence([seed & 0xFFFFFFFF, seed >> 32, int(environment), incarnation, int(purpose)])
+        for environment in environments
+    )
+    return [int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2)) for sequence in sequences]

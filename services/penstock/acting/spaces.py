@@ -1,0 +1,82 @@
+"""Gymnasium's spaces to specs, and a policy's actions to what the environment takes."""
+
+import math
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigurationError
+from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, EnvironmentSpec, Extent, Schema, Space
+
+_STORED_AS = {"float64": "float32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
+"""What wider or rarer element types travel as."""
+
+
+def describe(env_id: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> EnvironmentSpec:
+    """The spec of an environment's single spaces. Raises `ConfigurationError` for spaces that can't be described."""
+    return EnvironmentSpec(env_id, _describe(env_id, "observation", observation), _describe(env_id, "action", action))
+
+
+def _describe(env_id: str, role: str, space: gymnasium.Space[object]) -> Space:
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return DiscreteSpace(int(space.n), int(space.start))
+    if isinstance(space, gymnasium.spaces.Box):
+        dtype = _STORED_AS.get(space.dtype.name, space.dtype.name)
+        if dtype in DATA_TYPES:
+            low, high = space.low.astype(float).ravel().tolist(), space.high.astype(float).ravel().tolist()
+            return BoxSpace(dtype, tuple(space.shape), tuple(low), tuple(high))
+    # Bounds of several dimensions print over several lines.
+    shown = " ".join(str(space).split())
+    raise ConfigurationError(f"{env_id} has the {role} space {shown}; supported are Box and Discrete")
+
+
+def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
+    """The columns of a segment of this environment. Raises `ConfigurationError` for observations that are no box."""
+    if not isinstance(spec.observation, BoxSpace):
+        raise ConfigurationError(f"{spec.id} has observations that are no Box; wrap it so that they are")
+    action = (
+        Column("action", "int64")
+        if isinstance(spec.action, DiscreteSpace)
+        else Column("action", "float32", (math.prod(spec.action.shape),))
+    )
+    return Schema(
+        unroll_length,
+        (
+            Column("observation", spec.observation.dtype, spec.observation.shape, Extent.STEP_AND_NEXT),
+            action,
+            Column("reward", "float32"),
+            Column("terminated", "bool"),
+            Column("truncated", "bool"),
+            Column("valid", "bool"),
+            Column("behaviour_log_prob", "float32"),
+            Column("discounted_return", "float32"),
+        ),
+    )
+
+
+class ActionMap:
+    """From a policy's actions to the environment's.
+
+    Discrete actions are shifted to the space's start. Elements of boxes with finite bounds are scaled from [-1, 1] to
+    the bounds; all are clipped to them.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        if isinstance(space, BoxSpace):
+            low, high = np.array(space.low), np.array(space.high)
+            bounded = np.isfinite(low) & np.isfinite(high)
+            self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+            unit_low, unit_high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+            self._scale = ((unit_high - unit_low) / 2.0).astype(np.float32)
+            self._centre = ((unit_high + unit_low) / 2.0).astype(np.float32)
+
+    def __call__(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Maps <int64>[N] or <float32>[N, A] to what a vector environment's `step` takes."""
+        if isinstance(self._space, DiscreteSpace):
+            shifted: NDArray[np.generic] = action.astype(np.int64) + self._space.start
+            return shifted
+        scaled = np.clip(action.astype(np.float32) * self._scale + self._centre, self._low, self._high)
+        shaped: NDArray[np.generic] = scaled.reshape(len(action), *self._space.shape).astype(self._space.dtype)
+        return shaped

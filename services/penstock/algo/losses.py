@@ -1,0 +1,90 @@
+"""The decoupled PPO objective (Hilton, Cobbe & Schulman 2021, "Batch size-invariance for policy optimization")."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """Coefficients of the loss; [ppo] in the configuration explains each."""
+
+    clip_range: float
+    value_clip_range: float | None
+    value_coefficient: float
+    entropy_coefficient: float
+    normalise_advantages: bool
+    behaviour_weight_clip: float
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Scalars of one minibatch; `total` carries the gradient, the rest are for people to look at.
+
+    Attributes:
+        total: What is minimised.
+        policy: -mean(omega w min(r A, clip(r) A)).
+        value: mean(omega (V - target)^2 / 2).
+        entropy: In nats.
+        approximate_kl: Of target from proximal policy, mean((r - 1) - log r) (Schulman 2020).
+        clipped: Share of steps whose ratio left the clip range.
+    """
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approximate_kl: Tensor
+    clipped: Tensor
+
+
+def ppo_loss(
+    settings: LossSettings,
+    *,
+    log_prob: Tensor,
+    value: Tensor,
+    entropy: Tensor,
+    proximal_log_prob: Tensor,
+    proximal_value: Tensor,
+    behaviour_log_prob: Tensor,
+    advantage: Tensor,
+    target: Tensor,
+    importance: Tensor,
+) -> Losses:
+    """The loss of one minibatch of N valid steps; every tensor is <float32>[N], and only the first three carry
+    gradients.
+
+        w = min(pi_prox / mu, C)        r = pi / pi_prox
+        policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A))
+
+    The ratio w corrects for who acted, the clip stays near the proximal policy, omega corrects for how the step was
+    drawn.
+    """
+    if settings.normalise_advantages:
+        advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
+    behaviour_weight = _ratio(proximal_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
+    log_ratio = log_prob - proximal_log_prob
+    ratio = _ratio(log_ratio)
+    clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
+    surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
+    policy_loss = -(importance * behaviour_weight * surrogate).mean()
+
+    squared_error = (value - target).square()
+    if settings.value_clip_range is not None:
+        change = (value - proximal_value).clamp(-settings.value_clip_range, settings.value_clip_range)
+        squared_error = torch.maximum(squared_error, (proximal_value + change - target).square())
+    value_loss = (importance * 0.5 * squared_error).mean()
+
+    mean_entropy = entropy.mean()
+    total = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * mean_entropy
+    with torch.no_grad():
+        approximate_kl = ((ratio - 1.0) - log_ratio).mean()
+        clipped = ((ratio - 1.0).abs() > settings.clip_range).float().mean()
+    return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approximate_kl, clipped)
+
+
+def _ratio(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()

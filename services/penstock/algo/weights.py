@@ -1,0 +1,117 @@
+"""Policies to safetensors and back: the bytes alone, with their metadata, are enough to act."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+
+from penstock.algo.policies import Network, Policy
+from penstock.errors import ConfigurationError
+from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Weights
+
+METADATA_KEY = "penstock"
+
+
+def describe(policy: Policy, version: int) -> str:
+    """The metadata of a policy's weights: version, spaces and architecture, as JSON."""
+    description = {
+        "version": version,
+        "environment": {
+            "id": policy.spec.id,
+            "observation": _space_to_json(policy.spec.observation),
+            "action": _space_to_json(policy.spec.action),
+        },
+        "network": dataclasses.asdict(policy.network),
+    }
+    return json.dumps(description)
+
+
+def build(metadata: str) -> Policy:
+    """A policy of the spaces and architecture in this metadata, with weights still to come."""
+    description = json.loads(metadata)
+    environment, network = description["environment"], description["network"]
+    spec = EnvironmentSpec(
+        environment["id"], _space_from_json(environment["observation"]), _space_from_json(environment["action"])
+    )
+    return Policy(spec, Network(**{**network, "hidden_sizes": tuple(network["hidden_sizes"])}))
+
+
+def dump(policy: Policy, version: int) -> Weights:
+    """The published form of a policy, normalisers included."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state_dict().items()}
+    return Weights.of(version, safetensors.torch.save(state, {METADATA_KEY: describe(policy, version)}))
+
+
+def load(weights: Weights) -> Policy:
+    """The policy of its published form, or of a checkpoint."""
+    policy = build(read_metadata(weights.data))
+    load_into(policy, weights)
+    return policy.eval()
+
+
+def read_version(data: bytes) -> int:
+    """The version in the bytes of a published policy or checkpoint. Raises `ConfigurationError` as `read_metadata`."""
+    return int(json.loads(read_metadata(data))["version"])
+
+
+def load_into(policy: Policy, weights: Weights) -> None:
+    """Replaces a policy's parameters and normalisers, in place. A checkpoint's other tensors are left out.
+
+    Raises:
+        ConfigurationError: The bytes are cut short, or belong to another architecture.
+    """
+    try:
+        tensors = safetensors.torch.load(weights.data)
+    except SafetensorError as error:
+        raise ConfigurationError(f"the weights are damaged or cut short ({error}); use another checkpoint") from None
+    try:
+        policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"the weights do not fit this policy ({' '.join(str(error).split())}); the environment's spaces or the"
+            " [policy]"
+            " settings have changed"
+        ) from None
+
+
+def read_metadata(data: bytes) -> str:
+    """Penstock's metadata in the bytes of a safetensors file.
+
+    Raises:
+        ConfigurationError: The bytes are no such file.
+    """
+    try:
+        length = int.from_bytes(data[:8], "little")
+        metadata: str = json.loads(data[8 : 8 + length])["__metadata__"][METADATA_KEY]
+        return metadata
+    except (ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            "these are not Penstock weights: a safetensors file with Penstock's metadata was expected"
+        ) from None
+
+
+def _space_to_json(space: Space) -> dict[str, object]:
+    if isinstance(space, DiscreteSpace):
+        return {"kind": "discrete", "n": space.n, "start": space.start}
+    return {
+        "kind": "box",
+        "dtype": space.dtype,
+        "shape": space.shape,
+        "low": _bounds_to_json(space.low),
+        "high": _bounds_to_json(space.high),
+    }
+
+
+def _bounds_to_json(bounds: tuple[float, ...]) -> list[float | str]:
+    # JSON has no infinities.
+    return [bound if math.isfinite(bound) else str(bound) for bound in bounds]
+
+
+def _space_from_json(value: dict[str, Any]) -> Space:
+    if value["kind"] == "discrete":
+        return DiscreteSpace(value["n"], value["start"])
+    low, high = (tuple(float(bound) for bound in value[side]) for side in ("low", "high"))
+    return BoxSpace(value["dtype"], tuple(value["shape"]), low, high)

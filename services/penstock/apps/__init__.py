@@ -1,0 +1,1 @@
+"""The services: wiring only."""

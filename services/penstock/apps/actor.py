@@ -1,0 +1,142 @@
+"""`penstock actor`: joins a run, collects windows under grants, sends them."""
+
+import contextlib
+import time
+
+import torch
+
+from penstock.acting.collector import Collector
+from penstock.acting.environments import Environments, make_environments
+from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
+from penstock.algo.spaces import check_spaces
+from penstock.apps.service import Service
+from penstock.config import Config
+from penstock.errors import RunFinished
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.replay_client import ReplaySegmentSink
+from penstock.rpc.run_client import Membership
+from penstock.rpc.server import serve_health_only
+from penstock.telemetry import metrics
+from penstock.types import ActorReport, Assignment
+
+_WAIT_S = 0.5
+_REPORT_INTERVAL_S = 0.5
+_DRAIN_S = 2.0
+
+
+def run(config: Config) -> None:
+    """Collects until the run is over or told to stop.
+
+    Raises:
+        ConfigurationError: The environment or address can't be used.
+        SchemaMismatch: The run trains something else.
+    """
+    settings = config.actor
+    torch.set_num_threads(1)
+    with Service("actor", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+        environments = make_environments(
+            config.environment.id,
+            settings.environments,
+            kwargs=config.environment.kwargs,
+            imports=config.environment.imports,
+            vectorization=config.environment.vectorization,
+        )
+        check_spaces(environments.spec)
+        thread = LoopThread()
+        server = thread.run(serve_health_only(settings.listen))
+        membership = Membership(
+            thread,
+            settings.learner_address,
+            segment_schema(environments.spec, settings.unroll_length),
+            environments.spec,
+            settings.environments,
+        )
+        try:
+            with contextlib.suppress(RunFinished):
+                while not service.stopping:
+                    assignment = membership.assignment(_WAIT_S)
+                    if assignment is not None:
+                        _collect_as(assignment, config, service, thread, membership, environments)
+        finally:
+            membership.close()
+            environments.close()
+            thread.run(server.stop())
+            thread.close()
+
+
+def _collect_as(
+    assignment: Assignment,
+    config: Config,
+    service: Service,
+    thread: LoopThread,
+    membership: Membership,
+    environments: Environments,
+) -> None:
+    """Collects under one assignment, until told to stop or given another."""
+    service.logger.info("joined", slot=assignment.slot, incarnation=assignment.incarnation)
+    collector = Collector(
+        environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
+    )
+    sink = ReplaySegmentSink(thread, assignment, segment_schema(environments.spec, config.actor.unroll_length))
+    reporter = _Reporter(membership, collector)
+    runner: PolicyRunner | None = None
+    try:
+        while not service.stopping and membership.assignment(0.0) == assignment:
+            waited = time.perf_counter()
+            grant = sink.next_grant(_WAIT_S)
+            weights = membership.at_least(grant.minimum_version, _WAIT_S) if grant else None
+            while grant is not None and weights is None and not service.stopping:
+                weights = membership.at_least(grant.minimum_version, _WAIT_S)
+            collector.timing.waiting_s += time.perf_counter() - waited
+            if weights is not None:
+                if runner is None:
+                    runner = PolicyRunner(weights)
+                elif weights.version != runner.version:
+                    runner.update(weights)
+                reporter.begin()
+                sink.send(collector.collect(runner))
+                metrics.ACTOR_VERSION.set(runner.version)
+            reporter.report_if_due()
+        sink.drain(_DRAIN_S)
+        reporter.report()
+    finally:
+        sink.close()
+
+
+class _Reporter:
+    """Tells the learner, and the metrics, what an actor did."""
+
+    def __init__(self, membership: Membership, collector: Collector) -> None:
+        self._membership, self._collector = membership, collector
+        self._first_step_at_s = 0.0
+        self._due = 0.0
+
+    def begin(self) -> None:
+        """Before a window: notes when the first one began."""
+        self._first_step_at_s = self._first_step_at_s or time.time()
+
+    def report_if_due(self) -> None:
+        """Reports twice a second."""
+        if time.monotonic() >= self._due:
+            self.report()
+
+    def report(self) -> None:
+        """Reports what happened since the last time."""
+        self._due = time.monotonic() + _REPORT_INTERVAL_S
+        episodes, steps = self._collector.take_episodes()
+        timing = self._collector.take_timing()
+        metrics.ACTOR_STEPS.inc(steps)
+        metrics.ACTOR_SECONDS.labels("environment").inc(timing.environment_s)
+        metrics.ACTOR_SECONDS.labels("policy").inc(timing.policy_s)
+        metrics.ACTOR_SECONDS.labels("waiting").inc(timing.waiting_s)
+        self._membership.report(
+            ActorReport(
+                env_steps=steps,
+                first_step_at_s=self._first_step_at_s,
+                episodes=episodes,
+                environment_s=timing.environment_s,
+                policy_s=timing.policy_s,
+                waiting_s=timing.waiting_s,
+            )
+        )

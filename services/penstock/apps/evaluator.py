@@ -1,0 +1,62 @@
+"""`penstock evaluator`: plays the episodes that the learner asks for."""
+
+import contextlib
+
+import torch
+
+from penstock.acting.environments import Environments, make_environments
+from penstock.acting.evaluation import evaluate
+from penstock.apps.service import Service
+from penstock.config import Config, EnvironmentConfig
+from penstock.errors import RunFinished
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.run_client import EvaluationWork
+from penstock.rpc.server import serve_health_only
+from penstock.telemetry import metrics
+
+_WAIT_S = 0.5
+
+
+def run(config: Config) -> None:
+    """Evaluates until the run is over or told to stop.
+
+    Raises:
+        ConfigurationError: The environment or address can't be used.
+        SchemaMismatch: The run trains something else.
+    """
+    settings = config.evaluation
+    torch.set_num_threads(1)
+    with Service("evaluator", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+        environments = _make(config.environment, settings.episodes)
+        thread = LoopThread()
+        server = thread.run(serve_health_only(settings.listen))
+        work = EvaluationWork(thread, settings.learner_address, environments.spec)
+        try:
+            with contextlib.suppress(RunFinished):
+                while not service.stopping:
+                    task = work.next(_WAIT_S)
+                    if task is None:
+                        continue
+                    if task.episodes != environments.count:
+                        environments.close()
+                        environments = _make(config.environment, task.episodes)
+                    result = evaluate(task, environments, lambda: service.stopping)
+                    if result is not None:
+                        work.deliver(result)
+                        metrics.EVALUATOR_SECONDS.inc(result.seconds)
+                        service.logger.info("evaluated", version=result.version, return_mean=result.return_mean)
+        finally:
+            work.close()
+            environments.close()
+            thread.run(server.stop())
+            thread.close()
+
+
+def _make(environment: EnvironmentConfig, episodes: int) -> Environments:
+    return make_environments(
+        environment.id,
+        episodes,
+        kwargs=environment.kwargs,
+        imports=environment.imports,
+        vectorization=environment.vectorization,
+    )

@@ -1,0 +1,170 @@
+"""`penstock learner`: takes actors in, trains, publishes, keeps the run's folder."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import torch
+
+from penstock.algo.policies import Network
+from penstock.apps.service import Service
+from penstock.config import Config
+from penstock.errors import ConfigurationError, SchemaMismatch
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.devices import torch_device
+from penstock.learning.evaluations import Evaluations
+from penstock.learning.journal import Journal
+from penstock.learning.learner import Learner
+from penstock.learning.roster import Roster
+from penstock.learning.statistics import RunStatistics
+from penstock.learning.training import Conclusion, TrainingRun
+from penstock.learning.versions import VersionMark
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.replay_client import ReplayBatchSource
+from penstock.rpc.run_servicer import RunServicer
+from penstock.run_folder import RunFolder
+from penstock.summary import EvaluationOutcome, Summary
+from penstock.types import EnvironmentSpec, Schema
+
+_ACTOR_WAIT_S = 0.05
+_FAREWELL_S = 3.0
+
+
+def run(config: Config) -> None:
+    """Trains until the run is done or told to stop.
+
+    Raises:
+        ConfigurationError: A folder, checkpoint, address or device can't be used, or the replay service refuses the
+            plan.
+    """
+    settings = config.learner
+    started = time.monotonic()
+    with Service("learner", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
+        folder = RunFolder(Path(config.run.dir or "."))
+        folder.create()
+        device = torch_device(settings.device)
+        torch.set_num_threads(settings.threads)
+        newest = checkpoints.newest(folder)
+        resumed = checkpoints.read_progress(newest) if newest else RunProgress()
+        statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=resumed.training_s)
+        roster = Roster(
+            folder.roster,
+            seed=config.run.seed,
+            replay_address=settings.replay_address,
+            max_actors=settings.max_actors,
+            rejoin_timeout_s=settings.rejoin_timeout_s,
+            now=time.monotonic(),
+        )
+        roster.spec = checkpoints.read_spec(newest) if newest else None
+        thread = LoopThread()
+        servicer = RunServicer(thread, roster, statistics, max_actors=settings.max_actors)
+        thread.run(servicer.server.start(settings.listen))
+        service.logger.info("serving", listen=settings.listen, device=str(device), resumed_from=str(newest))
+        try:
+            schema, spec = _await_first_actor(service, roster)
+            if schema is None or spec is None:
+                return
+            learner = Learner(
+                spec, _network(config), ppo=config.ppo, sampling=config.sampling, device=device, seed=config.run.seed
+            )
+            if newest is not None:
+                checkpoints.restore(learner, newest)
+            conclusion = _train(config, service, thread, servicer, statistics, folder, learner, schema, device, resumed)
+            _write_summary(config, folder, conclusion, time.monotonic() - started)
+            if conclusion.stopped != "interrupted":
+                statistics.enters("finished")
+                servicer.finish(conclusion.stopped, _FAREWELL_S)
+            roster.dismiss()
+        finally:
+            thread.run(servicer.server.stop())
+            thread.close()
+
+
+def _await_first_actor(service: Service, roster: Roster) -> tuple[Schema | None, EnvironmentSpec | None]:
+    """The schema and spaces of the first actor that joins; the learner's machine needs no environment of its own."""
+    while roster.schema is None and not service.wait(_ACTOR_WAIT_S):
+        pass
+    return roster.schema, roster.spec
+
+
+def _network(config: Config) -> Network:
+    policy = config.policy
+    return Network(
+        hidden_sizes=policy.hidden_sizes,
+        activation=policy.activation,
+        initial_log_std=policy.initial_log_std,
+        normalise_observations=policy.normalise_observations,
+        normalise_returns=policy.normalise_returns,
+    )
+
+
+def _train(
+    config: Config,
+    service: Service,
+    thread: LoopThread,
+    servicer: RunServicer,
+    statistics: RunStatistics,
+    folder: RunFolder,
+    learner: Learner,
+    schema: Schema,
+    device: torch.device,
+    resumed: RunProgress,
+) -> Conclusion:
+    journal = Journal(folder.metrics, resumed_at=resumed.env_steps)
+    evaluations = Evaluations(
+        servicer,
+        config.evaluation,
+        seed=config.run.seed,
+        folder=folder,
+        journal=journal,
+        statistics=statistics,
+        resumed=resumed,
+    )
+    source = ReplayBatchSource(
+        thread, config.learner.replay_address, schema, prefetch_batches=config.learner.prefetch_batches
+    )
+    try:
+        training = TrainingRun(
+            config,
+            learner,
+            device=device,
+            source=source,
+            sink=servicer,
+            evaluations=evaluations,
+            journal=journal,
+            statistics=statistics,
+            versions=VersionMark(folder.versions),
+            folder=folder,
+            resumed=resumed,
+            stopping=lambda: service.stopping,
+        )
+        conclusion = training.run()
+    except SchemaMismatch as error:
+        raise ConfigurationError(str(error)) from error
+    finally:
+        source.close()
+        journal.close()
+    service.logger.info("trained", stopped=conclusion.stopped, **dataclasses.asdict(conclusion.progress))
+    return conclusion
+
+
+def _write_summary(config: Config, folder: RunFolder, conclusion: Conclusion, wall_s: float) -> None:
+    progress, evaluation = conclusion.progress, conclusion.evaluation
+    Summary(
+        run_dir=str(folder.root),
+        env_id=config.environment.id,
+        seed=config.run.seed,
+        env_steps=progress.env_steps,
+        wall_s=wall_s,
+        env_steps_per_s=conclusion.env_steps_per_s,
+        evaluation=EvaluationOutcome(evaluation.episodes, evaluation.return_mean, evaluation.return_std)
+        if evaluation
+        else None,
+        env_steps_to_threshold=progress.env_steps_to_threshold,
+        learn_wall_s_to_threshold=progress.learn_wall_s_to_threshold,
+        policy_version=evaluation.version if evaluation else progress.version,
+        staleness_mean=conclusion.staleness_mean,
+        samples_per_insert=conclusion.samples_per_insert,
+        stopped=conclusion.stopped,
+    ).write(folder.summary)

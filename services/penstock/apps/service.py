@@ -1,0 +1,66 @@
+"""What every service process has: a logger, metrics, and one way to be told to stop."""
+
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+
+from penstock.config import TelemetryConfig
+from penstock.telemetry import logs
+from penstock.telemetry.metrics import MetricsServer
+
+SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
+"""Set by a launcher that holds our standard input: when that ends, the launcher is gone and so should we be."""
+
+_ORPHAN_PATIENCE_S = 10.0
+
+
+class Service:
+    """The surroundings of one service. Enter it, work until `stopping`, leave it."""
+
+    def __init__(self, name: str, telemetry: TelemetryConfig, *, listen: str, metrics_port: int) -> None:
+        """Args:
+        name: replay, learner, actor or evaluator.
+        telemetry: For the logs.
+        listen: The service's gRPC address, on whose host the metrics are served too.
+        metrics_port: 0 for none.
+        """
+        self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
+        self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
+        self._stop = threading.Event()
+
+    def __enter__(self) -> "Service":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        if os.environ.get(SUPERVISED_VARIABLE):
+            threading.Thread(target=self._watch_launcher, name="launcher", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        self.logger.info("stopped")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service was told to stop."""
+        return self._stop.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits to be told to stop; whether it was."""
+        return self._stop.wait(timeout_s)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.logger.info("stopping", signal=signal.Signals(number).name)
+        self._stop.set()
+
+    def _watch_launcher(self) -> None:
+        # The bare descriptor: a daemon thread must not hold the lock of sys.stdin when the interpreter ends.
+        while os.read(0, 1):
+            pass
+        self._stop.set()
+        # Whoever should have ended a process that hangs is gone, so it ends itself.
+        time.sleep(_ORPHAN_PATIENCE_S)
+        os._exit(1)

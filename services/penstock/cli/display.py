@@ -1,0 +1,169 @@
+"""How a run looks while it goes on: a live panel in a terminal, a plain line every few seconds elsewhere."""
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from penstock.types import EvaluationSummary, RunStatus
+
+_LINE_INTERVAL_S = 3.0
+_CURVE_POINTS = 60
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Display(Protocol):
+    """Shows a run; called with its status and with news."""
+
+    def __enter__(self) -> "Display": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def __call__(self, status: RunStatus, news: list[str]) -> None:
+        """Shows the status now."""
+
+
+def make_display(console: Console) -> "PanelDisplay | LineDisplay":
+    """A panel where there is a terminal to redraw, lines elsewhere."""
+    return PanelDisplay(console) if console.is_terminal else LineDisplay(console)
+
+
+class LineDisplay:
+    """One line every few seconds, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._due = 0.0
+
+    def __enter__(self) -> "LineDisplay":
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def __call__(self, status: RunStatus, news: list[str]) -> None:
+        """Prints news at once and the status when it is due."""
+        for line in news:
+            self._console.print(line, soft_wrap=True)
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _LINE_INTERVAL_S
+            self._console.print(describe(status), soft_wrap=True)
+
+
+def describe(status: RunStatus) -> str:
+    """The status on one line."""
+    if not status.env_steps:
+        return f"{status.phase}: for {status.waiting_for}" if status.waiting_for else status.phase
+    parts = [
+        f"{status.env_steps:,}/{status.total_steps:,} steps",
+        f"{status.env_steps_per_s:,.0f} steps/s",
+        f"return {_number(status.return_mean)}",
+        f"evaluation {_evaluation(status.last_evaluation)}",
+        f"lag {status.lag_mean:.1f}",
+        f"staleness {status.staleness_mean:.1f}",
+        f"buffer {_share(status):.0%}",
+        f"{status.updates_per_s:,.0f} updates/s",
+        f"ETA {_duration(status.remaining_s)}",
+    ]
+    if status.phase != "training":
+        parts.append(status.phase)
+    if status.waiting_for:
+        parts.append(f"waiting for {status.waiting_for}")
+    return " | ".join(parts)
+
+
+class PanelDisplay:
+    """A panel that is drawn again in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=8, transient=False)
+        self._returns: deque[float] = deque(maxlen=_CURVE_POINTS)
+        self._evaluated_version = -1
+
+    def __enter__(self) -> "PanelDisplay":
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def __call__(self, status: RunStatus, news: list[str]) -> None:
+        """Draws the status; news stays above the panel."""
+        for line in news:
+            self._live.console.print(line)
+        if status.last_evaluation is not None and status.last_evaluation.version != self._evaluated_version:
+            self._evaluated_version = status.last_evaluation.version
+            self._returns.append(status.last_evaluation.return_mean)
+        self._live.update(self._panel(status))
+
+    def _panel(self, status: RunStatus) -> RenderableType:
+        state = f"waiting for {status.waiting_for}" if status.waiting_for else status.phase
+        title = f"[bold]penstock[/bold] {status.environment_id} · {state}"
+        bar = ProgressBar(total=max(1, status.total_steps), completed=status.env_steps, width=None)
+        steps = Table.grid(expand=True, padding=(0, 1))
+        steps.add_column(ratio=1)
+        steps.add_column(justify="right", no_wrap=True)
+        steps.add_row(bar, f"{status.env_steps:,} / {status.total_steps:,} · ETA {_duration(status.remaining_s)}")
+        numbers = Table.grid(expand=True, padding=(0, 2))
+        for _ in range(3):
+            numbers.add_column(style="dim", no_wrap=True)
+            numbers.add_column(justify="right", no_wrap=True)
+        numbers.add_row(
+            "steps/s", f"{status.env_steps_per_s:,.0f}",
+            "return", f"[bold]{_number(status.return_mean)}[/bold]",
+            "lag", f"{status.lag_mean:.1f} batches",
+        )  # fmt: skip
+        numbers.add_row(
+            "updates/s", f"{status.updates_per_s:,.0f}",
+            "evaluation", f"[bold green]{_evaluation(status.last_evaluation)}[/bold green]",
+            "staleness", f"{status.staleness_mean:.1f} versions",
+        )  # fmt: skip
+        numbers.add_row(
+            "actors", f"{status.actors}",
+            "best", _evaluation(status.best_evaluation),
+            "buffer", f"{_share(status):.0%} of {status.replay_capacity:,}",
+        )  # fmt: skip
+        numbers.add_row(
+            "version", f"{status.version:,}", "episodes", f"{status.episodes:,}", "elapsed", _duration(status.elapsed_s)
+        )
+        curve = Text(sparkline(list(self._returns)), style="green")
+        return Panel(Group(steps, numbers, curve), title=title, title_align="left")
+
+
+def sparkline(values: list[float]) -> str:
+    """Values as a row of bars between their least and their greatest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in values)
+
+
+def _share(status: RunStatus) -> float:
+    return status.replay_stored / status.replay_capacity if status.replay_capacity else 0.0
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _evaluation(evaluation: EvaluationSummary | None) -> str:
+    return "-" if evaluation is None else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

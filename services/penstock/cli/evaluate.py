@@ -1,0 +1,89 @@
+"""`penstock evaluate`: plays episodes with a trained policy, and records them."""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.acting.environments import import_modules, make_environments
+from penstock.acting.evaluation import evaluate
+from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy, read_weights
+from penstock.cli.options import OneLineParser
+from penstock.config import Config, build, load_toml, merge
+from penstock.errors import ConfigurationError
+from penstock.run_folder import RunFolder
+from penstock.types import EvaluationTask
+
+_VIDEO_EPISODES = 1
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Runs the command; its exit code."""
+    parser = OneLineParser(prog="penstock evaluate", description="Play episodes with a trained policy.")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run's folder (its best checkpoint) or a checkpoint file"
+    )
+    parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
+    parser.add_argument("--seed", type=int, help="of the episodes (default: another every time)")
+    parser.add_argument("--env-id", help="play another environment of the same spaces")
+    parser.add_argument("--record-video", action="store_true", help="record an episode into the run's folder, videos/")
+    named = parser.parse_args(list(arguments))
+    if named.episodes < 1:
+        raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
+    path = find_checkpoint(named.run)
+    weights = read_weights(path)
+    config = _config_of(path, named.env_id)
+    environment = config.environment
+    environments = make_environments(
+        environment.id, named.episodes, kwargs=environment.kwargs, imports=environment.imports
+    )
+    seed = secrets.randbits(63) if named.seed is None else named.seed
+    task = EvaluationTask(0, weights, named.episodes, not named.stochastic, seed)
+    try:
+        result = evaluate(task, environments, lambda: False)
+    finally:
+        environments.close()
+    assert result is not None
+    print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
+    print(f"return {result.return_mean:.1f} ± {result.return_std:.1f} over {named.episodes} episodes")
+    print(
+        f"from {min(result.returns):.1f} to {max(result.returns):.1f}, {sum(result.steps) / named.episodes:.0f} steps"
+        " each"
+    )
+    if named.record_video:
+        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        print(_record(load_policy(path), config, folder / "videos", seed))
+    return 0
+
+
+def _config_of(path: Path, env_id: str | None) -> Config:
+    folder = RunFolder(path.parent.parent)
+    values = load_toml(folder.config) if folder.config.exists() else {}
+    if not values and env_id is None:
+        raise ConfigurationError(f"{path} lies in no run's folder, so --env-id must say what to play")
+    return build(merge(values, {"environment": {"id": env_id}} if env_id else {}))
+
+
+def _record(policy: TrainedPolicy, config: Config, folder: Path, seed: int) -> Path:
+    """Plays and films an episode; returns the file. Raises `ConfigurationError` if the environment shows no
+    pictures.
+    """
+    import gymnasium
+    from gymnasium.wrappers import RecordVideo
+
+    import_modules(config.environment.imports)
+    try:
+        kwargs: dict[str, Any] = dict(config.environment.kwargs)
+        environment = gymnasium.make(config.environment.id, render_mode="rgb_array", **kwargs)
+        filmed = RecordVideo(environment, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"can't film {config.environment.id}: {error}") from None
+    for _ in range(_VIDEO_EPISODES):
+        observation, _ = filmed.reset(seed=seed % 2**31)
+        ended = False
+        while not ended:
+            observation, _, terminated, truncated, _ = filmed.step(policy.act(observation))
+            ended = terminated or truncated
+    filmed.close()  # type: ignore[no-untyped-call]
+    return max(folder.glob("*.mp4"), key=lambda file: file.stat().st_mtime)

@@ -1,0 +1,118 @@
+"""From the command line, the environment, files and presets to one `Config`.
+
+Strongest first: options, `PENSTOCK__SECTION__KEY` variables, the file of --config, the preset, the defaults.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pydantic_settings import CliSettingsSource, EnvSettingsSource, SettingsError
+
+from penstock.config import Config, build, load_toml, merge, preset_for, preset_names, preset_values
+from penstock.errors import ConfigurationError
+from penstock.run_folder import RunFolder
+
+ENVIRONMENT_PREFIX = "PENSTOCK__"
+
+_SHORTCUTS = {
+    "environment.id": "env-id",
+    "environment.imports": "env-import",
+    "run.seed": "seed",
+    "run.total_steps": "total-steps",
+    "run.stop_at_return": "stop-at-return",
+    "run.dir": "run-dir",
+    "train.actors": "actors",
+    "actor.environments": "envs-per-actor",
+}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose complaints are errors of ours, on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises `ConfigurationError`."""
+        raise ConfigurationError(f"{message}; `{self.prog} --help` lists all options")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a command line came to.
+
+    Attributes:
+        config: All settings.
+        preset: The preset that is underneath, if one is.
+        resume: The run's folder to go on with, if one was named.
+    """
+
+    config: Config
+    preset: str | None
+    resume: Path | None
+
+
+def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool) -> Options:
+    """Reads a command line.
+
+    Args:
+        prog: The command, for messages.
+        description: For --help.
+        arguments: After the command's name.
+        trains: Whether this is `penstock train`, which picks presets and resumes runs.
+
+    Raises:
+        ConfigurationError: Something is unknown or wrong, in one line.
+    """
+    parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file with settings")
+    parser.add_argument("--preset", help=f"settings to start from: {', '.join(preset_names())}")
+    if trains:
+        parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this folder")
+    source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
+        Config,
+        cli_parse_args=list(arguments),
+        root_parser=parser,
+        cli_kebab_case=True,
+        cli_avoid_json=True,
+        cli_hide_none_type=True,
+        cli_shortcuts=_SHORTCUTS,
+    )
+    named = parser.parse_args(list(arguments))
+    resume: Path | None = getattr(named, "resume", None)
+    layers = [_from_environment(), source()]
+    if resume is not None:
+        return Options(_resumed(resume, merge(*layers)), None, resume)
+    file = load_toml(named.config) if named.config else {}
+    preset = named.preset or (_fitting_preset(merge(file, *layers)) if trains else None)
+    below = preset_values(preset) if preset else {}
+    return Options(build(merge(below, file, *layers)), preset, None)
+
+
+def _from_environment() -> dict[str, object]:
+    sections = Config.model_fields
+    for name in os.environ:
+        section = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
+        if name.startswith(ENVIRONMENT_PREFIX) and section not in sections:
+            raise ConfigurationError(f"the variable {name} names no section; there are: {', '.join(sections)}")
+    try:
+        return EnvSettingsSource(Config)()
+    except SettingsError as error:
+        raise ConfigurationError(f"a {ENVIRONMENT_PREFIX} variable can't be read: {error}") from None
+
+
+def _fitting_preset(values: dict[str, object]) -> str | None:
+    """The preset for the environment that was asked for; without one, CartPole's, to have something to show."""
+    environment = values.get("environment")
+    identity = environment.get("id") if isinstance(environment, dict) else None
+    return preset_for(identity) if isinstance(identity, str) else preset_for(Config().environment.id)
+
+
+def _resumed(folder: Path, values: dict[str, object]) -> Config:
+    run = RunFolder(folder)
+    if not run.config.exists():
+        raise ConfigurationError(
+            f"{folder} is no run's folder: it has no config.toml; name one that `penstock train` made"
+        )
+    return build(merge(load_toml(run.config), values, {"run": {"dir": str(folder)}}))

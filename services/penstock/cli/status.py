@@ -1,0 +1,54 @@
+"""`penstock status` and `penstock health`: looking at services that run."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.cli.display import describe
+from penstock.cli.options import OneLineParser
+from penstock.errors import ConfigurationError
+from penstock.rpc.health import is_serving
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.run_client import StatusClient
+from penstock.run_folder import RunFolder
+
+_TIMEOUT_S = 5.0
+_NOT_SERVING = 1
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Runs `penstock status`; its exit code."""
+    parser = OneLineParser(prog="penstock status", description="Show how a run goes.")
+    parser.add_argument("run", help="the folder of a run on this machine, or host:port of its learner")
+    named = parser.parse_args(list(arguments))
+    thread = LoopThread()
+    try:
+        client = StatusClient(thread, _learner_address(named.run))
+        try:
+            print(describe(client.get(_TIMEOUT_S)))
+        finally:
+            client.close()
+    finally:
+        thread.close()
+    return 0
+
+
+def health_command(arguments: Sequence[str]) -> int:
+    """Runs `penstock health`: exit code 0 if the service is ready, else 1."""
+    parser = OneLineParser(prog="penstock health", description="Ask a service whether it is ready.")
+    parser.add_argument("address", help="host:port of the service")
+    named = parser.parse_args(list(arguments))
+    serving = is_serving(named.address, _TIMEOUT_S)
+    print("serving" if serving else "not serving")
+    return 0 if serving else _NOT_SERVING
+
+
+def _learner_address(run: str) -> str:
+    folder = RunFolder(Path(run))
+    if folder.services.exists():
+        return str(json.loads(folder.services.read_text())["learner"])
+    if folder.config.exists():
+        raise ConfigurationError(f"the run in {run} is not going on; its result is in {folder.summary}")
+    if ":" not in run:
+        raise ConfigurationError(f"{run} is neither a run's folder nor host:port of a learner")
+    return run

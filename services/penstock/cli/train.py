@@ -1,0 +1,73 @@
+"""`penstock train`: options in, a run watched, a summary out."""
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli import launcher
+from penstock.cli.display import make_display
+from penstock.cli.options import parse
+from penstock.cli.plot import draw
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+
+_INTERRUPTED = 130
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Runs the command; its exit code."""
+    started = time.monotonic()
+    options = parse(
+        "penstock train", "Train an agent: all services as processes of this machine.", arguments, trains=True
+    )
+    console = Console(highlight=False)
+    if options.preset:
+        console.print(f"preset [bold]{options.preset}[/bold] for {options.config.environment.id}")
+    # A `kill` of the launcher is a Ctrl-C from afar.
+    signal.signal(signal.SIGTERM, _interrupt)
+    config = launcher.with_run_dir(options.config)
+    try:
+        with make_display(console) as display:
+            summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
+    except KeyboardInterrupt:
+        _say_how_to_resume(console, str(config.run.dir))
+        return _INTERRUPTED
+    folder = RunFolder(Path(summary.run_dir))
+    draw([folder], folder.learning_curve)
+    _print_summary(console, summary)
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say_how_to_resume(console: Console, run_dir: str) -> None:
+    if RunFolder(Path(run_dir)).numbered_checkpoints():
+        console.print(f"stopped; a checkpoint is saved. Go on with:\n  penstock train --resume {run_dir}")
+    else:
+        console.print("stopped before anything was learnt; there is nothing to resume")
+
+
+def _print_summary(console: Console, summary: Summary) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    evaluation = summary.evaluation
+    if evaluation:
+        mean = f"[bold]{evaluation.return_mean:.1f}[/bold]"
+        table.add_row("return", f"{mean} ± {evaluation.return_std:.1f} over {evaluation.episodes} episodes")
+    table.add_row("environment", f"{summary.env_id}, seed {summary.seed}")
+    table.add_row("steps", f"{summary.env_steps:,} ({summary.env_steps_per_s:,.0f}/s), ended by {summary.stopped}")
+    if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
+        reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
+        table.add_row("threshold", reached)
+    table.add_row("wall time", f"{summary.wall_s:.1f} s")
+    table.add_row("run", summary.run_dir)
+    console.print(table)
+    console.print(f"watch it:  penstock evaluate {summary.run_dir} --record-video", style="dim")

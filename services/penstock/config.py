@@ -1,0 +1,404 @@
+"""Every setting of Penstock, once, with its unit and the reason for its default.
+
+A `Config` is frozen and has a section for each service and each concern. All services of a run read the same one.
+Values
+come from, strongest first: command-line options (`--ppo.epochs 4`), environment variables (`PENSTOCK__PPO__EPOCHS=4`),
+a TOML file (`--config`), a preset (`--preset`), the defaults below. Unknown keys are errors, and settings that
+    would
+deadlock are refused here, before anything starts.
+"""
+
+import importlib.resources
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+import tomli_w
+from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from penstock.errors import ConfigurationError
+
+UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+
+
+def _read_scalar(value: object) -> object:
+    """Text from an option or a variable becomes the number or truth value that it spells."""
+    if not isinstance(value, str):
+        return value
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return value
+    return read if isinstance(read, (bool, int, float)) else value
+
+
+Scalar = Annotated[bool | int | float | str, pydantic.BeforeValidator(_read_scalar)]
+
+
+class Section(pydantic.BaseModel):
+    """A frozen part of the configuration; unknown keys are errors."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RunConfig(Section):
+    """[run] What to train, for how long, and where its files go."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Keys every random stream of the run."""
+    total_steps: PositiveInt = 1_000_000
+    """Environment steps to train for. Steps are counted when their segments are trained for the first time."""
+    stop_at_return: float | None = None
+    """Stop earlier, once an evaluation's mean return reaches this. Unset: train to total_steps."""
+    dir: str | None = None
+    """The run's folder. Unset: runs/<environment>-<date>-<time>."""
+
+
+class EnvironmentConfig(Section):
+    """[environment] The Gymnasium environment."""
+
+    id: str = "CartPole-v1"
+    """A registered id, or package:Id-v0 to import the package that registers it first."""
+    kwargs: dict[str, Scalar] = {}
+    """Arguments for gymnasium.make."""
+    imports: tuple[str, ...] = ()
+    """Modules to import before the environment is made, because they register it."""
+    vectorization: Literal["sync", "native"] = "sync"
+    """sync: Gymnasium's SyncVectorEnv over single environments. native: the environment's own vectorised form."""
+
+
+class PolicyConfig(Section):
+    """[policy] The networks of policy and value."""
+
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers; two of 64 are the field's standard for flat observations."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Tanh keeps small on-policy networks stable."""
+    initial_log_std: float = 0.0
+    """Log standard deviation of continuous actions at the start, in units of half the action range."""
+    normalise_observations: bool = True
+    """Scale observations by their running mean and deviation."""
+    normalise_returns: bool = True
+    """Scale rewards by the running deviation of the discounted return."""
+
+
+class PPOConfig(Section):
+    """[ppo] The loss and its optimizer (docs/ARCHITECTURE.md has the formulas)."""
+
+    learning_rate: PositiveFloat = 3e-4
+    """Of Adam, at the start."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """linear: to zero at total_steps."""
+    epochs: PositiveInt = 10
+    """Passes over each batch."""
+    minibatches: PositiveInt = 4
+    """Gradient steps in a pass."""
+    discount: UnitInterval = 0.99
+    """Gamma, per step."""
+    trace_decay: UnitInterval = 0.95
+    """Lambda of GAE and of V-trace."""
+    clip_range: PositiveFloat = 0.2
+    """Epsilon of the clip around the proximal policy."""
+    value_clip_range: PositiveFloat | None = None
+    """Clip of the value around the proximal value. Unset: no clip."""
+    value_coefficient: NonNegativeFloat = 0.5
+    """Weight of the value loss."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """Weight of the entropy bonus."""
+    max_gradient_norm: PositiveFloat = 0.5
+    """Gradients are scaled down to this global norm."""
+    normalise_advantages: bool = True
+    """Centre and scale advantages over each minibatch."""
+    rho_clip: PositiveFloat = 1.0
+    """V-trace's bar on the ratio that weighs each temporal difference."""
+    trace_clip: PositiveFloat = 1.0
+    """V-trace's bar on the ratio that cuts traces."""
+    behaviour_weight_clip: PositiveFloat = 5.0
+    """Bar on proximal over behaviour probability in the decoupled loss."""
+
+
+class SamplingConfig(Section):
+    """[sampling] What a training batch is made of, and how old it may be."""
+
+    batch_segments: PositiveInt = 32
+    """Segments in a training batch once replay has begun."""
+    fresh_fraction: Fraction = 0.5
+    """Share of a batch that was never trained on before; the rest is replayed by priority. 1: no replay."""
+    off_policy_degree: NonNegativeInt = 1
+    """Batches that collection may run ahead of training. 0: synchronous."""
+    publish_interval: PositiveInt = 1
+    """Weights are published every so many batches."""
+    alpha: NonNegativeFloat = 0.6
+    """Exponent of the priority; 0 replays uniformly (by age alone)."""
+    beta: UnitInterval = 0.4
+    """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
+    final_beta: UnitInterval = 1.0
+    """The same at total_steps; it moves linearly."""
+    eta: UnitInterval = 0.9
+    """Share of the largest, against the mean, temporal difference in a segment's priority (R2D2)."""
+    epsilon: PositiveFloat = 1e-3
+    """Added to every priority, so that nothing is never drawn."""
+    half_life: PositiveFloat = 2.0
+    """Age in versions at which the mass of a segment, before alpha, has halved."""
+    max_staleness: PositiveInt = 64
+    """Segments older than this many versions are replayed no more."""
+    min_replay_segments: NonNegativeInt = 64
+    """Segments that must have been trained before any is replayed."""
+
+    @property
+    def fresh_segments(self) -> int:
+        """Fresh segments in every batch (F)."""
+        return round(self.batch_segments * self.fresh_fraction)
+
+    @pydantic.model_validator(mode="after")
+    def _check_fresh(self) -> "SamplingConfig":
+        if self.fresh_segments < 1:
+            raise ValueError(
+                f"batch_segments {self.batch_segments} times fresh_fraction {self.fresh_fraction} leaves no fresh"
+                " segment;"
+                " raise one of them"
+            )
+        return self
+
+
+class ReplayConfig(Section):
+    """[replay] The replay service."""
+
+    listen: Address = "127.0.0.1:7431"
+    """host:port of its gRPC server."""
+    metrics_port: Port = 9431
+    """Port of its Prometheus metrics; 0: none."""
+    folder: str | None = None
+    """Where the mapped store lies, and outlives the process. Unset: anonymous memory."""
+    capacity_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=2**16)
+    """Bytes of the store, allocated at start."""
+    max_actors: PositiveInt = 256
+    """Append streams it serves at once; more are refused."""
+    grant_timeout_s: PositiveFloat = 10.0
+    """A grant of an actor that has been silent this long returns."""
+
+
+class LearnerConfig(Section):
+    """[learner] The learner service."""
+
+    listen: Address = "127.0.0.1:7432"
+    """host:port of its gRPC server."""
+    metrics_port: Port = 9432
+    """Port of its Prometheus metrics; 0: none."""
+    replay_address: Address = "127.0.0.1:7431"
+    """host:port of the replay service, as learner and actors reach it."""
+    device: str = "auto"
+    """Torch device. auto: cuda where there is one, else cpu."""
+    threads: PositiveInt = 1
+    """Torch threads on a CPU; small networks lose by more."""
+    prefetch_batches: PositiveInt = 1
+    """Batches asked for ahead of the one in training."""
+    max_actors: PositiveInt = 256
+    """Actors that may join; more are refused."""
+    rejoin_timeout_s: NonNegativeFloat = 10.0
+    """A lost actor keeps its slot this long."""
+
+
+class ActorConfig(Section):
+    """[actor] An actor service."""
+
+    listen: Address = "127.0.0.1:7433"
+    """host:port of its gRPC server (health only)."""
+    metrics_port: Port = 9433
+    """Port of its Prometheus metrics; 0: none."""
+    learner_address: Address = "127.0.0.1:7432"
+    """host:port of the learner to join."""
+    environments: PositiveInt = 8
+    """Environments it steps together, one policy call a step for all."""
+    unroll_length: Annotated[int, Field(ge=2)] = 32
+    """Steps in a segment (T); at least 2, so that none holds a row that only resets and nothing else."""
+
+
+class EvaluationConfig(Section):
+    """[evaluation] The evaluator service, and when to evaluate."""
+
+    listen: Address = "127.0.0.1:7434"
+    """host:port of its gRPC server (health only)."""
+    metrics_port: Port = 9434
+    """Port of its Prometheus metrics; 0: none."""
+    learner_address: Address = "127.0.0.1:7432"
+    """host:port of the learner to ask for work."""
+    interval_steps: PositiveInt = 10_000
+    """Environment steps between evaluations; they run beside the training."""
+    episodes: PositiveInt = 20
+    """Episodes of each evaluation, all at once in as many environments."""
+    deterministic: bool = True
+    """Take the most likely action rather than a sampled one."""
+    threshold: float | None = None
+    """Mean return that counts as solved; when it was first reached goes into the summary."""
+    final_timeout_s: PositiveFloat = 600.0
+    """How long the end of a run waits for its last evaluation."""
+
+
+class CheckpointConfig(Section):
+    """[checkpoint] When to save, and how much to keep."""
+
+    save_interval: PositiveInt = 50_000
+    """Environment steps between checkpoints."""
+    max_checkpoints: PositiveInt = 3
+    """The newest so many are kept, and the best by evaluation."""
+
+
+class TelemetryConfig(Section):
+    """[telemetry] Logs."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe events that are written."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """auto: text in a terminal, JSON elsewhere."""
+
+
+class TrainConfig(Section):
+    """[train] What `penstock train` starts besides replay, learner and evaluator."""
+
+    actors: PositiveInt = 2
+    """Actor processes."""
+    max_restarts: NonNegativeInt = 20
+    """Restarts of children that died, before the run is given up."""
+
+
+class Config(BaseSettings):
+    """All settings of a run."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix="PENSTOCK__",
+        env_nested_delimiter="__",
+        use_attribute_docstrings=True,
+    )
+
+    run: RunConfig = RunConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
+    train: TrainConfig = TrainConfig()
+    policy: PolicyConfig = PolicyConfig()
+    ppo: PPOConfig = PPOConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    replay: ReplayConfig = ReplayConfig()
+    learner: LearnerConfig = LearnerConfig()
+    actor: ActorConfig = ActorConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Keyword arguments only: `cli.options` stacks the other sources, so that importing code is not at the mercy of
+        the environment.
+        """
+        return (init_settings,)
+
+    @pydantic.model_validator(mode="after")
+    def _check_gate(self) -> "Config":
+        fresh, degree, window = self.sampling.fresh_segments, self.sampling.off_policy_degree, self.actor.environments
+        if degree == 0 and fresh % window:
+            raise ValueError(
+                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
+                f" actor.environments {window}, or no batch could fill; change sampling.batch_segments,"
+                " sampling.fresh_fraction or actor.environments"
+            )
+        if degree > 0 and window > degree * fresh:
+            raise ValueError(
+                f"actor.environments {window} exceeds sampling.off_policy_degree {degree} times the {fresh} fresh"
+                " segments"
+                " of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
+                " actor.environments"
+            )
+        return self
+
+    def to_toml(self) -> str:
+        """This configuration as TOML that `load_toml` reads back to an equal one."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def build(values: dict[str, object]) -> Config:
+    """The configuration of nested values. Raises `ConfigurationError` with one line for each thing wrong."""
+    try:
+        return Config(**values)  # type: ignore[arg-type]
+    except pydantic.ValidationError as error:
+        raise ConfigurationError(_explain(error)) from None
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    lines = []
+    for item in error.errors(include_url=False):
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown setting {where}; `penstock train --help` lists them all")
+        elif item["type"] == "value_error":
+            lines.append(str(item["ctx"]["error"]))
+        else:
+            lines.append(f"{where}: {item['msg']}, got {item['input']!r}")
+    return "; ".join(lines)
+
+
+def load_toml(path: Path) -> dict[str, object]:
+    """The nested values of a TOML file. Raises `ConfigurationError` if it can't be read or parsed."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+
+
+def preset_names() -> list[str]:
+    """The presets that ship with Penstock."""
+    folder = importlib.resources.files("penstock.presets")
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def preset_values(name: str) -> dict[str, object]:
+    """The nested values of a shipped preset. Raises `ConfigurationError` if there is none of this name."""
+    if name not in preset_names():
+        raise ConfigurationError(f"no preset {name!r}; there are: {', '.join(preset_names())}")
+    file = importlib.resources.files("penstock.presets") / f"{name}.toml"
+    return tomllib.loads(file.read_text())
+
+
+def preset_for(environment_id: str) -> str | None:
+    """The name of the preset made for this environment, if one ships."""
+    for name in preset_names():
+        environment = preset_values(name).get("environment")
+        if isinstance(environment, dict) and environment.get("id") == environment_id:
+            return name
+    return None
+
+
+def preset(name: str, **sections: dict[str, object]) -> Config:
+    """A preset's configuration, with values of your own on top.
+
+    Example: `preset("cartpole", run={"seed": 1}, ppo={"epochs": 4})`.
+
+    Raises:
+        ConfigurationError: There is no such preset, or a value is wrong.
+    """
+    return build(merge(preset_values(name), dict(sections)))
+
+
+def merge(*layers: dict[str, object]) -> dict[str, object]:
+    """Nested values, later layers over earlier ones; tables are merged, everything else is replaced."""
+    merged: dict[str, object] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = merged.get(key)
+            merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,64 @@
+"""metrics.jsonl: what happened in a run, a JSON object a line, for plots and for people with jq."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+from penstock.learning.learner import TrainingStatistics
+from penstock.run_folder import write_atomically
+from penstock.types import EvaluationSummary, RunStatus
+
+
+class Journal:
+    """Appends records; every line is whole on disk before the next. Used by one thread."""
+
+    def __init__(self, path: Path, *, resumed_at: int) -> None:
+        """Opens the journal. Records past environment step `resumed_at`, of a future that was lost, are dropped."""
+        if path.exists():
+            kept = [line for line in path.read_bytes().splitlines(keepends=True) if _is_before(line, resumed_at)]
+            write_atomically(path, b"".join(kept))
+        self._file = path.open("a", encoding="utf-8")
+
+    def training(self, status: RunStatus, statistics: TrainingStatistics, training_s: float) -> None:
+        """Notes how training goes."""
+        self._append(
+            {
+                "kind": "training",
+                "env_steps": status.env_steps,
+                "version": status.version,
+                "training_s": round(training_s, 3),
+                "env_steps_per_s": round(status.env_steps_per_s, 1),
+                "updates_per_s": round(status.updates_per_s, 1),
+                "episodes": status.episodes,
+                "return_mean": status.return_mean,
+                "replay_stored": status.replay_stored,
+                "samples_per_insert": round(status.samples_per_insert, 3),
+                **{name: _rounded(value) for name, value in dataclasses.asdict(statistics).items()},
+            }
+        )
+
+    def evaluation(self, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> None:
+        """Notes an evaluation; the final one is of the best checkpoint."""
+        record = {"kind": "final_evaluation" if final else "evaluation", "training_s": round(training_s, 3)}
+        self._append({**record, **dataclasses.asdict(evaluation)})
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _append(self, record: dict[str, object]) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+
+def _is_before(line: bytes, env_steps: int) -> bool:
+    try:
+        return int(json.loads(line)["env_steps"]) <= env_steps
+    except (ValueError, KeyError, TypeError):
+        # The last line of a process that was killed may be cut short.
+        return False
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -1,0 +1,42 @@
+"""What the learner needs from the outside; `rpc` implements it."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.types import Batch, CommitOutcome, EvaluationResult, EvaluationTask, SamplingPlan, Weights
+
+
+class BatchSource(Protocol):
+    """Where batches come from and priorities go."""
+
+    def open(self, plan: SamplingPlan) -> None:
+        """Announces how batches are wanted, and asks for the first ones."""
+
+    def next(self, timeout_s: float) -> Batch | None:
+        """Waits for the next batch; None if none came in time (`waiting_for` says why)."""
+
+    @property
+    def waiting_for(self) -> str:
+        """What the next batch is waiting for; empty when it is on its way."""
+
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> CommitOutcome:
+        """Ends a batch's lease with <float64>[B] new priorities, and the version that came out of it."""
+
+
+class WeightSink(Protocol):
+    """Where weights go."""
+
+    def publish(self, weights: Weights) -> None:
+        """Makes these the latest weights. Does not wait for anybody."""
+
+
+class EvaluationDesk(Protocol):
+    """Where evaluations are done."""
+
+    def ask(self, task: EvaluationTask) -> None:
+        """Queues a task; one that is queued and not begun gives way to it."""
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        """Waits for a result; None if none came in time."""

@@ -1,0 +1,162 @@
+"""Who takes part in the run: slots, environment numbers, incarnations and tokens.
+
+Replicas share one configuration, so somebody must number them. Bookkeeping with the clock passed in, called from one
+thread. It is written to the run's folder before an assignment is given out: incarnations, and so random streams, never
+repeat, and a learner that starts again knows its actors by their tokens.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import ConfigurationError, Overloaded, SchemaMismatch
+from penstock.run_folder import write_json
+from penstock.types import Assignment, EnvironmentSpec, Schema
+
+
+@dataclass(slots=True)
+class _Member:
+    assignment: Assignment
+    connected: bool
+    left_at: float
+
+
+class Roster:
+    """Gives every actor its place, and keeps it for one that comes back in time."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        seed: int,
+        replay_address: str,
+        max_actors: int,
+        rejoin_timeout_s: float,
+        now: float,
+    ) -> None:
+        """Reads what an earlier process of the run left; its members may come back from `now` on.
+
+        Raises:
+            ConfigurationError: The file can't be read.
+        """
+        self._path = path
+        self._seed, self._replay_address = seed, replay_address
+        self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
+        self._members: dict[bytes, _Member] = {}
+        self._last_incarnation = 0
+        self.schema: Schema | None = None
+        self.spec: EnvironmentSpec | None = None
+        if path.exists():
+            self._read(now)
+
+    @property
+    def connected(self) -> int:
+        """Actors with an open stream."""
+        return sum(member.connected for member in self._members.values())
+
+    def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
+        """Takes an actor in: as whom it was, if its token is still good, else as somebody new.
+
+        Raises:
+            SchemaMismatch: The schema or the spaces differ from the run's.
+            Overloaded: All slots are taken.
+        """
+        self._check(schema, spec)
+        self._forget_the_gone(now)
+        member = self._members.get(token)
+        if member is None or len(member.assignment.environments) != environments:
+            member = self._admit(environments, now)
+        # A stream that broke may still look open here when its actor is back; the token says who it is.
+        member.connected = True
+        self.schema, self.spec = schema, spec
+        return member.assignment
+
+    def leave(self, assignment: Assignment, now: float) -> None:
+        """Notes that an actor's stream has ended; its place is kept for `rejoin_timeout_s`."""
+        member = self._members.get(assignment.token)
+        if member is not None:
+            member.connected, member.left_at = False, now
+
+    def dismiss(self) -> None:
+        """At a clean end: nobody is expected back."""
+        self._members.clear()
+        self._write()
+
+    def _admit(self, environments: int, now: float) -> _Member:
+        slot = _lowest_free({member.assignment.slot for member in self._members.values()}, 1)[0]
+        if slot >= self._max_actors:
+            raise Overloaded(f"all {self._max_actors} slots are taken; raise learner.max_actors for more actors")
+        taken = {number for member in self._members.values() for number in member.assignment.environments}
+        self._last_incarnation += 1
+        assignment = Assignment(
+            slot=slot,
+            incarnation=self._last_incarnation,
+            environments=_lowest_free(taken, environments),
+            token=secrets.token_bytes(16),
+            seed=self._seed,
+            replay_address=self._replay_address,
+        )
+        member = self._members[assignment.token] = _Member(assignment, True, now)
+        self._write()
+        return member
+
+    def _check(self, schema: Schema, spec: EnvironmentSpec) -> None:
+        if self.spec is not None and spec != self.spec:
+            raise SchemaMismatch(
+                f"this run trains {self.spec.id} with its spaces, and the actor brought {spec.id}; start actors with"
+                " the"
+                " run's configuration"
+            )
+        if self.schema is not None and schema != self.schema:
+            raise SchemaMismatch(
+                f"this run's segments have {self.schema.unroll_length} steps and schema {self.schema.hash:016x}, the"
+                f" actor's {schema.unroll_length} steps and {schema.hash:016x}; start actors with the run's"
+                " configuration"
+            )
+
+    def _forget_the_gone(self, now: float) -> None:
+        self._members = {
+            token: member
+            for token, member in self._members.items()
+            if member.connected or now - member.left_at <= self._rejoin_timeout_s
+        }
+
+    def _read(self, now: float) -> None:
+        try:
+            stored = json.loads(self._path.read_text())
+            self._last_incarnation = int(stored["last_incarnation"])
+            for entry in stored["members"]:
+                assignment = Assignment(
+                    slot=entry["slot"],
+                    incarnation=entry["incarnation"],
+                    environments=tuple(entry["environments"]),
+                    token=bytes.fromhex(entry["token"]),
+                    seed=self._seed,
+                    replay_address=self._replay_address,
+                )
+                self._members[assignment.token] = _Member(assignment, False, now)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"can't read the roster {self._path}: {error}") from None
+
+    def _write(self) -> None:
+        members = [
+            {
+                "slot": member.assignment.slot,
+                "incarnation": member.assignment.incarnation,
+                "environments": member.assignment.environments,
+                "token": member.assignment.token.hex(),
+            }
+            for member in self._members.values()
+        ]
+        write_json(self._path, {"last_incarnation": self._last_incarnation, "members": members})
+
+
+def _lowest_free(taken: set[int], count: int) -> tuple[int, ...]:
+    free: list[int] = []
+    candidate = 0
+    while len(free) < count:
+        if candidate not in taken:
+            free.append(candidate)
+        candidate += 1
+    return tuple(free)

@@ -1,0 +1,147 @@
+"""How the run goes, in numbers: what actors report, what training yields, what evaluations find.
+
+Reports come on the server's thread, training on the main one; one lock is between them. Readers get frozen values.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from penstock.learning.learner import TrainingStatistics
+from penstock.telemetry import metrics
+from penstock.types import ActorReport, Batch, EvaluationSummary, RunStatus
+
+_RECENT_EPISODES = 100
+_RATE_WINDOW_S = 10.0
+
+
+class RunStatistics:
+    """Collects, and answers with a `RunStatus`. Any thread may call."""
+
+    def __init__(self, *, total_steps: int, earlier_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Args:
+        total_steps: What the run is heading for.
+        earlier_s: Seconds of training in earlier sessions of this run.
+        clock: Monotonic seconds.
+        """
+        self._lock = threading.Lock()
+        self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
+        self._total_steps = total_steps
+        self._first_step_at_s = math.inf
+        self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        self._episodes = 0
+        self._trail: deque[tuple[float, int, int]] = deque()
+        self._phase, self._waiting_for, self._environment_id = "waiting", "actors", ""
+        self._version = self._env_steps = self._updates = 0
+        self._last: EvaluationSummary | None = None
+        self._best: EvaluationSummary | None = None
+        self._training: TrainingStatistics | None = None
+        self._batch: Batch | None = None
+        self._samples_per_insert = 0.0
+        self._actors: Callable[[], int] = lambda: 0
+
+    def watch_actors(self, count: Callable[[], int]) -> None:
+        """Where the number of actors is read from."""
+        self._actors = count
+
+    def report(self, report: ActorReport) -> None:
+        """Takes in an actor's report."""
+        with self._lock:
+            if report.first_step_at_s > 0.0:
+                self._first_step_at_s = min(self._first_step_at_s, report.first_step_at_s)
+            self._returns.extend(episode.episode_return for episode in report.episodes)
+            self._episodes += len(report.episodes)
+            metrics.EPISODES.inc(len(report.episodes))
+            if self._returns:
+                metrics.EPISODE_RETURN.set(sum(self._returns) / len(self._returns))
+
+    def begin(self, environment_id: str, version: int, env_steps: int) -> None:
+        """Training begins, or goes on, here."""
+        with self._lock:
+            self._environment_id, self._version, self._env_steps = environment_id, version, env_steps
+            self._trail.append((self._clock(), env_steps, self._updates))
+
+    def waits(self, reason: str) -> None:
+        """The learner waits for this."""
+        with self._lock:
+            self._waiting_for = reason
+
+    def enters(self, phase: str) -> None:
+        """The run is now waiting, training, evaluating or finished."""
+        with self._lock:
+            self._phase, self._waiting_for = phase, ""
+
+    def trained(
+        self,
+        batch: Batch,
+        training: TrainingStatistics,
+        *,
+        version: int,
+        env_steps: int,
+        updates: int,
+        samples_per_insert: float,
+    ) -> None:
+        """A batch was trained; the run now stands at these counts."""
+        with self._lock:
+            self._phase, self._waiting_for = "training", ""
+            self._batch, self._training = batch, training
+            self._version, self._env_steps, self._updates = version, env_steps, updates
+            self._samples_per_insert = samples_per_insert
+            now = self._clock()
+            self._trail.append((now, env_steps, updates))
+            while now - self._trail[0][0] > _RATE_WINDOW_S and len(self._trail) > 2:
+                self._trail.popleft()
+
+    def evaluated(self, evaluation: EvaluationSummary) -> None:
+        """An evaluation came back."""
+        with self._lock:
+            self._last = evaluation
+            if self._best is None or evaluation.return_mean > self._best.return_mean:
+                self._best = evaluation
+            metrics.EVALUATIONS.inc()
+            metrics.EVALUATION_RETURN.set(evaluation.return_mean)
+
+    @property
+    def training_s(self) -> float:
+        """Seconds since the first environment step, earlier sessions included."""
+        with self._lock:
+            since = max(0.0, time.time() - self._first_step_at_s) if math.isfinite(self._first_step_at_s) else 0.0
+            return self.earlier_s + since
+
+    @property
+    def training(self) -> TrainingStatistics | None:
+        """Of the last batch."""
+        with self._lock:
+            return self._training
+
+    def status(self) -> RunStatus:
+        """The run now."""
+        with self._lock:
+            first, last = (self._trail[0], self._trail[-1]) if self._trail else ((0.0, 0, 0), (0.0, 0, 0))
+            seconds = last[0] - first[0]
+            rate = (last[1] - first[1]) / seconds if seconds > 0.0 else 0.0
+            counts = self._batch.counts if self._batch else None
+            return RunStatus(
+                phase=self._phase,
+                environment_id=self._environment_id,
+                version=self._version,
+                env_steps=self._env_steps,
+                total_steps=self._total_steps,
+                elapsed_s=self._clock() - self._started,
+                env_steps_per_s=rate,
+                updates_per_s=(last[2] - first[2]) / seconds if seconds > 0.0 else 0.0,
+                episodes=self._episodes,
+                return_mean=sum(self._returns) / len(self._returns) if self._returns else None,
+                last_evaluation=self._last,
+                best_evaluation=self._best,
+                lag_mean=self._training.fresh_lag_mean if self._training else 0.0,
+                staleness_mean=self._training.staleness_mean if self._training else 0.0,
+                replay_stored=counts.stored if counts else 0,
+                replay_capacity=counts.capacity if counts else 0,
+                actors=self._actors(),
+                remaining_s=max(0, self._total_steps - self._env_steps) / rate if rate > 0.0 else None,
+                waiting_for=self._waiting_for,
+                samples_per_insert=self._samples_per_insert,
+            )

@@ -1,0 +1,242 @@
+"""The run as the learner sees it: batch, train, publish, commit, and what must happen now and then.
+
+Knows services only through the Protocols it is given, so that it runs in one process in tests as it does over gRPC.
+"""
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from penstock.algo import weights as policy_weights
+from penstock.config import Config
+from penstock.learning import checkpoints
+from penstock.learning.batches import to_tensors
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.evaluations import Evaluations
+from penstock.learning.journal import Journal
+from penstock.learning.learner import Learner, TrainingOutcome
+from penstock.learning.protocols import BatchSource, WeightSink
+from penstock.learning.statistics import RunStatistics
+from penstock.learning.versions import VersionMark
+from penstock.run_folder import RunFolder
+from penstock.telemetry import metrics
+from penstock.types import Batch, EvaluationSummary, SamplingPlan
+
+_BATCH_WAIT_S = 0.5
+_JOURNAL_INTERVAL_S = 1.0
+_SHOWN_STATISTICS = (
+    "entropy",
+    "approximate_kl",
+    "clipped_share",
+    "gradient_norm",
+    "learning_rate",
+    "effective_sample_share",
+    "explained_variance",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How a run ended.
+
+    Attributes:
+        stopped: total_steps, stop_at_return or interrupted.
+        progress: Where it stands.
+        evaluation: Of the best checkpoint; None if there was none.
+        env_steps_per_s: Of this session, from its first environment step.
+        staleness_mean: Of all trained segments of this session, in versions.
+        samples_per_insert: Uses of segments over segments collected.
+    """
+
+    stopped: str
+    progress: RunProgress
+    evaluation: EvaluationSummary | None
+    env_steps_per_s: float
+    staleness_mean: float
+    samples_per_insert: float
+
+
+class TrainingRun:
+    """Trains until it is done or stopped. Used by one thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        learner: Learner,
+        *,
+        device: torch.device,
+        source: BatchSource,
+        sink: WeightSink,
+        evaluations: Evaluations,
+        journal: Journal,
+        statistics: RunStatistics,
+        versions: VersionMark,
+        folder: RunFolder,
+        resumed: RunProgress,
+        stopping: Callable[[], bool],
+    ) -> None:
+        """Args:
+        resumed: Where the run stands; its version is replaced by the first that was never used.
+        stopping: Asked between batches; when true, a checkpoint is saved and the run left.
+        """
+        self._config, self._learner, self._device = config, learner, device
+        self._source, self._sink, self._evaluations = source, sink, evaluations
+        self._journal, self._statistics, self._versions = journal, statistics, versions
+        self._folder, self._stopping = folder, stopping
+        self._progress = dataclasses.replace(resumed, version=max(resumed.version, versions.first_free))
+        self._first_env_steps = resumed.env_steps
+        self._save_at = resumed.env_steps + config.checkpoint.save_interval
+        self._journal_at = 0.0
+        self._staleness_sum = 0.0
+        self._segments_here = 0
+
+    def run(self) -> Conclusion:
+        """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint."""
+        progress = self._progress
+        self._statistics.begin(self._learner.policy.spec.id, progress.version, progress.env_steps)
+        self._publish()
+        self._source.open(self._plan())
+        try:
+            while not (stopped := self._reason_to_stop()):
+                batch = self._next_batch()
+                if batch is not None:
+                    self._train_on(batch)
+                self._do_what_is_due()
+        except Exception:
+            self._save()
+            raise
+        training_s = self._statistics.training_s
+        self._save()
+        self._statistics.enters("evaluating")
+        evaluation = None
+        if stopped != "interrupted" and self._progress.env_steps:
+            evaluation = self._evaluations.conclude(self._snapshot(), self._stopping)
+            self._save()
+        self._versions.settle(self._progress.version)
+        here = self._progress.env_steps - self._first_env_steps
+        seconds = training_s - self._statistics.earlier_s
+        return Conclusion(
+            stopped=stopped,
+            progress=self._progress,
+            evaluation=evaluation,
+            env_steps_per_s=here / seconds if seconds > 0.0 else 0.0,
+            staleness_mean=self._staleness_sum / self._segments_here if self._segments_here else 0.0,
+            samples_per_insert=self._samples_per_insert(),
+        )
+
+    def _reason_to_stop(self) -> str:
+        run, best = self._config.run, self._evaluations.best_return
+        if self._stopping():
+            return "interrupted"
+        if self._progress.env_steps >= run.total_steps:
+            return "total_steps"
+        if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
+            return "stop_at_return"
+        return ""
+
+    def _plan(self) -> SamplingPlan:
+        sampling = self._config.sampling
+        return SamplingPlan(
+            session=secrets.randbits(63) | 1,
+            next_batch=self._progress.version,
+            batch_segments=sampling.batch_segments,
+            fresh_segments=sampling.fresh_segments,
+            off_policy_degree=sampling.off_policy_degree,
+            publish_interval=sampling.publish_interval,
+            alpha=sampling.alpha,
+            epsilon=sampling.epsilon,
+            half_life=sampling.half_life,
+            max_staleness=sampling.max_staleness,
+            min_replay_segments=sampling.min_replay_segments,
+            seed=self._config.run.seed,
+        )
+
+    def _next_batch(self) -> Batch | None:
+        started = time.monotonic()
+        batch = self._source.next(_BATCH_WAIT_S)
+        if batch is None:
+            self._statistics.waits(self._source.waiting_for)
+        reason = self._source.waiting_for if batch is None else "fresh segments"
+        metrics.LEARNER_WAIT_SECONDS.labels(reason).inc(time.monotonic() - started)
+        return batch
+
+    def _train_on(self, batch: Batch) -> None:
+        share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
+        with metrics.LEARNER_STEP_SECONDS.time():
+            outcome = self._learner.train(to_tensors(batch, self._device), share_done)
+        updates = self._config.ppo.epochs * self._config.ppo.minibatches
+        progress = self._progress
+        self._progress = dataclasses.replace(
+            progress,
+            version=progress.version + 1,
+            env_steps=progress.env_steps + outcome.fresh_steps,
+            updates=progress.updates + updates,
+            segments_trained=progress.segments_trained + batch.keys.size,
+            segments_fresh=progress.segments_fresh + batch.fresh_segments,
+        )
+        # Published before it is committed: a commit opens the gate for batches that need this version.
+        if self._progress.version % self._config.sampling.publish_interval == 0:
+            self._publish()
+        self._source.commit(batch, outcome.priorities, self._progress.version)
+        self._observe(batch, outcome, updates)
+
+    def _publish(self) -> None:
+        self._versions.reserve(self._progress.version)
+        self._sink.publish(policy_weights.dump(self._learner.policy, self._progress.version))
+
+    def _do_what_is_due(self) -> None:
+        self._evaluations.collect()
+        if self._evaluations.is_due(self._progress.env_steps):
+            self._evaluations.ask(self._snapshot())
+        if self._progress.env_steps >= self._save_at:
+            self._save()
+            self._save_at = self._progress.env_steps + self._config.checkpoint.save_interval
+        training = self._statistics.training
+        if training is not None and time.monotonic() >= self._journal_at:
+            self._journal_at = time.monotonic() + _JOURNAL_INTERVAL_S
+            self._journal.training(self._statistics.status(), training, self._statistics.training_s)
+
+    def _snapshot(self) -> checkpoints.Snapshot:
+        evaluations = self._evaluations
+        self._progress = dataclasses.replace(
+            self._progress,
+            training_s=self._statistics.training_s,
+            env_steps_to_threshold=evaluations.env_steps_to_threshold,
+            learn_wall_s_to_threshold=evaluations.learn_wall_s_to_threshold,
+            best_return=evaluations.best_return,
+        )
+        return checkpoints.take(self._learner, self._progress)
+
+    def _save(self) -> None:
+        if self._progress.env_steps:
+            checkpoints.save(self._folder, self._snapshot(), self._config.checkpoint.max_checkpoints)
+
+    def _samples_per_insert(self) -> float:
+        return self._progress.segments_trained / max(1, self._progress.segments_fresh)
+
+    def _observe(self, batch: Batch, outcome: TrainingOutcome, updates: int) -> None:
+        progress, statistics = self._progress, outcome.statistics
+        self._staleness_sum += statistics.staleness_mean * batch.keys.size
+        self._segments_here += batch.keys.size
+        self._statistics.trained(
+            batch,
+            statistics,
+            version=progress.version,
+            env_steps=progress.env_steps,
+            updates=progress.updates,
+            samples_per_insert=self._samples_per_insert(),
+        )
+        metrics.LEARNER_VERSION.set(progress.version)
+        metrics.LEARNER_ENV_STEPS.set(progress.env_steps)
+        metrics.LEARNER_UPDATES.inc(updates)
+        metrics.LEARNER_FRESH_LAG.set(statistics.fresh_lag_mean)
+        for age in (batch.number - batch.versions).tolist():
+            metrics.LEARNER_STALENESS.observe(age)
+        metrics.LEARNER_LOSS.labels("policy").set(statistics.policy_loss)
+        metrics.LEARNER_LOSS.labels("value").set(statistics.value_loss)
+        for name in _SHOWN_STATISTICS:
+            metrics.LEARNER_STATISTIC.labels(name).set(getattr(statistics, name))

@@ -1,0 +1,1 @@
+"""Presets: TOML files that a user can read and copy."""

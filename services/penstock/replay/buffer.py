@@ -1,0 +1,533 @@
+"""The replay buffer: store, sum tree and gate as one thing, behind one lock.
+
+A segment is unseen when it arrives, leased when a batch takes it as fresh, and seen once that batch is committed; from
+then on it has mass and may be replayed. Any thread may call any method. Nothing here blocks but for the lock, which
+covers index, headers
+and tree, never the copying of a batch: `gather` runs outside it, and checks afterwards that no row was overwritten.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.masses import MassFunction
+from penstock.replay.ring_store import RingStore, State
+from penstock.replay.sum_tree import SumTree
+from penstock.types import Batch, Columns, CommitOutcome, Grant, SamplingPlan, Schema, StoreCounts, Window
+
+MAX_LEASES = 64
+"""Batches that may be asked for and not committed; a learner stays one or two ahead."""
+
+_REDRAWS = 8
+
+_VERSIONS_AHEAD = 1_000
+"""A learner publishes a version before it commits it, and may have restarted higher; more than this is a mistake."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A batch that was handed out: what it is made of, before its columns are gathered."""
+
+    number: int
+    fresh_segments: int
+    keys: NDArray[np.uint64]
+    versions: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+
+
+class ReplayBuffer:
+    """Segments, their priorities, and who may add and draw them."""
+
+    def __init__(self, store: RingStore, gate: Gate) -> None:
+        self._lock = threading.Lock()
+        self._store = store
+        self._gate = gate
+        self._tree: SumTree | None = None
+        self._mass = MassFunction(alpha=1.0, epsilon=0.0, half_life=1.0, reference=0)
+        self._unseen: deque[int] = deque()
+        self._leases: dict[int, Lease] = {}
+        self._next_key = 1
+        self._stored = 0
+        self._seen = 0
+        self._largest_priority = 1.0
+        self._stale_cursor = 1
+        self._next_lease = 0
+        self._orphans = 0
+        self.ignored_priorities = 0
+        self.refunded_leases = 0
+        if store.schema is not None:
+            self._tree = SumTree(store.capacity)
+            self._index_recovered()
+
+    def _index_recovered(self) -> None:
+        headers = self._store.headers
+        # The newest rows may be the damaged ones; their keys are not to be used again.
+        self._next_key = int(self._store.session["inserted"][0]) + 1
+        rows = np.flatnonzero(headers["key"])
+        if rows.size == 0:
+            return
+        rows = rows[np.argsort(headers["key"][rows])]
+        self._next_key = max(self._next_key, int(headers["key"][rows[-1]]) + 1)
+        self._stale_cursor = int(headers["key"][rows[0]])
+        self._stored = rows.size
+        seen = headers["state"][rows] == State.SEEN
+        self._seen = int(seen.sum())
+        self._largest_priority = float(headers["priority"][rows[seen]].max(initial=0.0)) or 1.0
+        self._unseen.extend(int(key) for key in headers["key"][rows[headers["state"][rows] == State.UNSEEN]])
+        self._orphans = int((headers["state"][rows] == State.LEASED).sum())
+
+    # Actors
+
+    def open_actor(self, key: ActorKey, schema: Schema, window_segments: int, now: float) -> int:
+        """Connects an actor; returns the last sequence that is stored for it.
+
+        Raises:
+            SchemaMismatch: The store holds another schema, or a later incarnation has the slot.
+            ConfigurationError, Overloaded: As `Gate.connect`.
+            InvalidSegment: The window has no segments, or more than the store.
+        """
+        with self._lock:
+            self._store.adopt(schema)
+            if self._tree is None:
+                self._tree = SumTree(self._store.capacity)
+            if self._gate.plan is not None:
+                self._check_capacity(self._gate.plan)
+            if not 0 < window_segments <= self._store.capacity:
+                raise InvalidSegment(
+                    f"a window must have 1 to {self._store.capacity} segments, slot {key.slot} announced"
+                    f" {window_segments}"
+                )
+            watermark = self._store.watermark(key.slot, key.incarnation)
+            self._gate.connect(key, window_segments, now)
+            return watermark
+
+    def close_actor(self, key: ActorKey) -> None:
+        """Disconnects an actor; its grants return."""
+        with self._lock:
+            self._gate.disconnect(key)
+
+    def heard(self, key: ActorKey, now: float) -> None:
+        """Notes a sign of life of an actor."""
+        with self._lock:
+            self._gate.heard(key, now)
+
+    def issue_grants(self, now: float) -> list[tuple[ActorKey, Grant]]:
+        """Takes back the grants of the silent and hands out all that there is room for."""
+        with self._lock:
+            self._gate.expire(now)
+            return self._gate.issue(len(self._unseen) + self._leased, self._uncommitted_batch)
+
+    def append(self, window: Window, now: float) -> int | None:
+        """Stores a window under the actor's oldest grant.
+
+        Returns:
+            The last sequence stored for this actor, or None if it has no grant to spend: offer the window again later.
+
+        Raises:
+            InvalidSegment: The sequence leaves a gap, or the version is one that no learner can have published.
+            SchemaMismatch: A later incarnation has the slot.
+            Overloaded: The row to overwrite has not been trained yet.
+        """
+        key, count = ActorKey(window.slot, window.incarnation), window.columns.segments
+        with self._lock:
+            self._gate.heard(key, now)
+            watermark = self._store.watermark(window.slot, window.incarnation)
+            if window.first_sequence > watermark + 1:
+                raise InvalidSegment(
+                    f"slot {window.slot} sent sequence {window.first_sequence} after {watermark}: {watermark + 1} was"
+                    " expected"
+                )
+            if window.version > self.version + _VERSIONS_AHEAD:
+                raise InvalidSegment(
+                    f"slot {window.slot} sent version {window.version}, and {self.version} was committed last"
+                )
+            first = watermark + 1 - window.first_sequence
+            if first >= count:
+                return watermark
+            if not self._gate.spend(key):
+                return None
+            keys = np.arange(self._next_key, self._next_key + count - first, dtype=np.uint64)
+            seen = self._seen_rows(self._store.rows(keys))
+            self._store.write(keys, window, first)
+            self._forget(seen)
+            self._next_key += keys.size
+            self._stored += keys.size
+            self._store.session["inserted"] += np.uint64(keys.size)
+            self._unseen.extend(int(key) for key in keys)
+            return window.first_sequence + count - 1
+
+    def _seen_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        headers = self._store.headers
+        seen: NDArray[np.int64] = rows[(headers["key"][rows] != 0) & (headers["state"][rows] == State.SEEN)]
+        return seen
+
+    def _forget(self, seen: NDArray[np.int64]) -> None:
+        """Takes seen segments that were overwritten out of the tree and the counts."""
+        assert self._tree is not None
+        self._tree.update(seen, np.zeros(seen.size))
+        self._stored -= seen.size
+        self._seen -= seen.size
+
+    # The learner
+
+    def adopt_plan(self, plan: SamplingPlan) -> None:
+        """Works by this plan from now on. A session other than the last gives back all leases.
+
+        Raises:
+            ConfigurationError: The plan would deadlock: the store is too small for it, or an actor's window does not
+                fit.
+        """
+        with self._lock:
+            self._check_capacity(plan)
+            record = self._store.session
+            if plan != self._gate.plan:
+                self._gate.adopt(plan)
+            if int(record["session"][0]) != plan.session:
+                self._refund_leases()
+                record["session"], record["next_batch"] = plan.session, plan.next_batch
+                record["version"] = plan.next_batch
+            elif self._orphans:
+                self._restore_leases()
+            self._next_lease = max([int(record["next_batch"][0]), *(number + 1 for number in self._leases)])
+            self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, int(record["version"][0]))
+            self._refill_tree()
+
+    def _check_capacity(self, plan: SamplingPlan) -> None:
+        needed = plan.outstanding_limit + plan.batch_segments
+        if self._store.schema is not None and needed > self._store.capacity:
+            raise ConfigurationError(
+                f"the store holds {self._store.capacity} segments, and off_policy_degree {plan.off_policy_degree} with"
+                " batches"
+                f" of {plan.batch_segments} needs {needed}; raise replay.capacity_bytes"
+            )
+
+    def _refund_leases(self) -> None:
+        headers = self._store.headers
+        leased = np.flatnonzero((headers["key"] != 0) & (headers["state"] == State.LEASED))
+        self.refunded_leases += leased.size
+        headers["state"][leased] = State.UNSEEN
+        self._unseen = deque(sorted([*self._unseen, *(int(key) for key in headers["key"][leased])]))
+        self._leases.clear()
+        self._orphans = 0
+
+    def _restore_leases(self) -> None:
+        """After this service restarted under a living learner: its uncommitted batches are leases again."""
+        headers = self._store.headers
+        leased = np.flatnonzero((headers["key"] != 0) & (headers["state"] == State.LEASED))
+        for number in np.unique(headers["batch"][leased]):
+            rows = leased[headers["batch"][leased] == number]
+            rows = rows[np.lexsort((headers["key"][rows], headers["environment"][rows]))]
+            self._leases[int(number)] = Lease(
+                number=int(number),
+                fresh_segments=rows.size,
+                keys=headers["key"][rows].copy(),
+                versions=headers["version"][rows].copy(),
+                priorities=np.zeros(rows.size),
+                probabilities=np.ones(rows.size),
+            )
+        self._orphans = 0
+
+    def _refill_tree(self) -> None:
+        headers = self._store.headers
+        if self._tree is None:
+            return
+        rows = np.flatnonzero((headers["key"] != 0) & (headers["state"] == State.SEEN))
+        masses = self._masses(headers["priority"][rows], headers["version"][rows])
+        everything = np.zeros(self._tree.capacity)
+        everything[rows] = masses
+        self._tree.update(np.arange(self._tree.capacity, dtype=np.int64), everything)
+        # A plan with another `max_staleness` may have given mass to segments that the cursor had passed.
+        self._stale_cursor = 1
+
+    def lease(self, number: int) -> Lease | None:
+        """Makes up batch `number` and leases it; a batch that is leased already is handed out again.
+
+        Returns:
+            The lease, or None while there are not enough fresh segments.
+
+        Raises:
+            NotReady: No plan came yet.
+            InvalidSegment: The batch was committed already, or is not the next one.
+            Overloaded: Too many batches are leased and not committed.
+        """
+        with self._lock:
+            plan = self._gate.plan
+            if plan is None:
+                raise NotReady("no sampling plan came yet; the stream must open with one")
+            if number in self._leases:
+                return self._leases[number]
+            if number != self._next_lease:
+                raise InvalidSegment(f"batch {number} was asked for, and {self._next_lease} is next")
+            if len(self._leases) >= MAX_LEASES:
+                raise Overloaded(f"{MAX_LEASES} batches are leased and not committed; commit some first")
+            fresh = self._take_fresh(plan, number)
+            if fresh is None:
+                return None
+            replayed, probabilities = self._draw(plan, number, plan.replay_segments, attempt=0)
+            keys = np.concatenate([fresh, replayed])
+            headers = self._store.headers[self._store.rows(keys)]
+            lease = Lease(
+                number=number,
+                fresh_segments=fresh.size,
+                keys=keys,
+                versions=headers["version"].copy(),
+                priorities=headers["priority"].copy(),
+                probabilities=np.concatenate([np.ones(fresh.size), probabilities]),
+            )
+            self._leases[number] = lease
+            self._next_lease = number + 1
+            return lease
+
+    def _take_fresh(self, plan: SamplingPlan, number: int) -> NDArray[np.uint64] | None:
+        headers = self._store.headers
+        self._retire_late(plan, number)
+        if len(self._unseen) < plan.fresh_segments:
+            return None
+        keys = np.array([self._unseen.popleft() for _ in range(plan.fresh_segments)], np.uint64)
+        rows = self._store.rows(keys)
+        # Arrival order depends on who was faster; a batch must not (ALGORITHM: by environment, then time).
+        keys = keys[np.lexsort((keys, headers["environment"][rows]))]
+        headers["batch"][rows] = number
+        headers["state"][rows] = State.LEASED
+        return keys
+
+    def _retire_late(self, plan: SamplingPlan, number: int) -> None:
+        """What is too old to be fresh becomes replay, at the largest priority present."""
+        if not self._unseen:
+            return
+        headers = self._store.headers
+        keys = np.array(self._unseen, np.uint64)
+        rows = self._store.rows(keys)
+        late = np.array([plan.is_late(number, int(version)) for version in headers["version"][rows]])
+        if late.any():
+            self._unseen = deque(int(key) for key in keys[~late])
+            self._store.session["late"] += np.uint64(late.sum())
+            self._mark_seen(rows[late], np.full(int(late.sum()), self._largest_priority))
+
+    def _mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        assert self._tree is not None
+        headers = self._store.headers
+        self._seen += int((headers["state"][rows] != State.SEEN).sum())
+        headers["priority"][rows] = priorities
+        headers["state"][rows] = State.SEEN
+        self._tree.update(rows, self._masses(priorities, headers["version"][rows]))
+
+    def _masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
+        plan = self._gate.plan
+        masses = self._mass.masses(priorities, versions)
+        if plan is not None:
+            masses[int(self._store.session["version"][0]) - versions > plan.max_staleness] = 0.0
+        return masses
+
+    def _draw(
+        self, plan: SamplingPlan, number: int, count: int, attempt: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        tree = self._tree
+        if count == 0 or tree is None or self._seen < max(1, plan.min_replay_segments) or not tree.total > 0.0:
+            return np.zeros(0, np.uint64), np.zeros(0)
+        # Keyed by batch, so that a run at degree 0 is repeated whatever the timing.
+        randomness = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, attempt, 0, 0]))
+        rows = tree.draw(randomness.random(count))
+        return self._store.headers["key"][rows].copy(), tree.masses[rows] / tree.total
+
+    def gather(self, lease: Lease, into: Columns, part: int = 0, parts: int = 1) -> Batch:
+        """Copies a lease's columns, without the lock, and draws again what was overwritten meanwhile.
+
+        Args:
+            lease: From `lease`.
+            into: Columns for as many segments as the part has; they become the batch's.
+            part: First segment of the share of one of several learner ranks.
+            parts: How many ranks there are; a share is every `parts`-th segment from `part` on.
+
+        Raises:
+            Overloaded: Rows are overwritten faster than they are read.
+        """
+        chosen = slice(part, None, parts)
+        for attempt in range(1, _REDRAWS + 1):
+            self._store.gather(self._store.rows(lease.keys[chosen]), into)
+            if self._store.present(lease.keys[chosen]).all():
+                break
+            with self._lock:
+                self._replace_overwritten(lease, part, parts, attempt)
+        else:
+            raise Overloaded("rows are overwritten faster than they can be read; raise replay.capacity_bytes")
+        fresh = len(range(part, lease.fresh_segments, parts))
+        return Batch(
+            number=lease.number,
+            fresh_segments=fresh,
+            keys=lease.keys[chosen].copy(),
+            versions=lease.versions[chosen].copy(),
+            priorities=lease.priorities[chosen].copy(),
+            probabilities=lease.probabilities[chosen].copy(),
+            counts=self.counts(),
+            columns=into,
+        )
+
+    def _replace_overwritten(self, lease: Lease, part: int, parts: int, attempt: int) -> None:
+        plan = self._gate.plan
+        assert plan is not None
+        # Only this part's: another rank may have been sent the others already.
+        mine = np.arange(part, lease.keys.size, parts)
+        gone = mine[~self._store.present(lease.keys[mine])]
+        keys, probabilities = self._draw(plan, lease.number, gone.size, attempt * parts + part)
+        if keys.size == 0:
+            raise Overloaded("every replayable segment was overwritten; raise replay.capacity_bytes")
+        headers = self._store.headers[self._store.rows(keys)]
+        lease.keys[gone], lease.probabilities[gone] = keys, probabilities
+        lease.versions[gone], lease.priorities[gone] = headers["version"], headers["priority"]
+
+    def commit(
+        self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64], version: int
+    ) -> CommitOutcome:
+        """Ends a lease and stores priorities by key. Idempotent.
+
+        Args:
+            session: The learner's, as in its plan.
+            number: The batch's.
+            keys: <uint64>[B].
+            priorities: <float64>[B] finite, at least 0.
+            version: The policy version that came out of the batch.
+
+        Raises:
+            SchemaMismatch: Another session's plan is in force.
+            NotReady: This service restarted, and the session's plan has not come again yet.
+            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, or a segment
+                was neither leased in it nor trained before.
+        """
+        if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
+            raise InvalidSegment(
+                f"priorities must be finite, not negative and as many as keys; got {priorities.size} for {keys.size}"
+                " keys"
+            )
+        with self._lock:
+            record = self._store.session
+            if int(record["session"][0]) != session:
+                raise SchemaMismatch(f"batch {number} belongs to another learner session; its lease was given back")
+            if number < int(record["next_batch"][0]):
+                return CommitOutcome(0, 0, repeated=True)
+            if self._gate.plan is None:
+                raise NotReady("the sampling plan did not come again since this service started; open the stream first")
+            if number != int(record["next_batch"][0]) or number not in self._leases:
+                raise InvalidSegment(
+                    f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
+                )
+            present = self._store.present(keys)
+            rows = self._store.rows(keys[present])
+            headers = self._store.headers[rows]
+            leased_here = (headers["state"] == State.LEASED) & (headers["batch"] == number)
+            if not (leased_here | (headers["state"] == State.SEEN)).all():
+                raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
+            self._advance(version)
+            self._mark_seen(rows, priorities[present])
+            # Fresh segments that the commit left out must not stay leased for ever.
+            self._give_back(self._leases.pop(number))
+            record["next_batch"] = number + 1
+            self._largest_priority = max(self._largest_priority * 0.999, float(priorities.max(initial=0.0)))
+            self.ignored_priorities += int((~present).sum())
+            return CommitOutcome(int(present.sum()), int((~present).sum()))
+
+    def _give_back(self, lease: Lease) -> None:
+        headers = self._store.headers
+        rows = self._store.rows(lease.keys[: lease.fresh_segments])
+        left = rows[headers["state"][rows] == State.LEASED]
+        headers["state"][left] = State.UNSEEN
+        self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
+
+    def _advance(self, version: int) -> None:
+        """Moves the version: rebases the masses when it is time, and takes the mass of what became too old."""
+        plan, tree = self._gate.plan, self._tree
+        assert plan is not None and tree is not None
+        self._store.session["version"] = version
+        self._mass, factor = self._mass.rebased(version)
+        if factor != 1.0:
+            tree.scale(factor)
+        headers = self._store.headers
+        self._stale_cursor = max(self._stale_cursor, self._next_key - self._store.capacity)
+        while self._stale_cursor < self._next_key:
+            keys = np.arange(self._stale_cursor, min(self._stale_cursor + 1024, self._next_key), dtype=np.uint64)
+            rows = self._store.rows(keys)
+            young = version - headers["version"][rows] <= plan.max_staleness
+            young &= headers["key"][rows] == keys
+            # Versions rise with keys but for the spread of actors: stop at the first that is young enough.
+            passed = int(np.argmax(young)) if young.any() else keys.size
+            tree.update(rows[:passed], np.zeros(passed))
+            self._stale_cursor += passed
+            if passed < keys.size:
+                return
+
+    # Whoever looks on
+
+    @property
+    def _leased(self) -> int:
+        return self._orphans + sum(lease.fresh_segments for lease in self._leases.values())
+
+    @property
+    def _uncommitted_batch(self) -> int:
+        return int(self._store.session["next_batch"][0])
+
+    @property
+    def session(self) -> int:
+        """The session of the plan in force; 0 before the first."""
+        return int(self._store.session["session"][0])
+
+    @property
+    def version(self) -> int:
+        """The policy version that was committed last."""
+        return int(self._store.session["version"][0])
+
+    @property
+    def actors(self) -> int:
+        """Connected actors."""
+        return self._gate.actors
+
+    @property
+    def plan(self) -> SamplingPlan | None:
+        """The plan in force."""
+        return self._gate.plan
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema of the stored segments, once one is known."""
+        return self._store.schema
+
+    def counts(self) -> StoreCounts:
+        """What the store holds and has promised, in segments."""
+        with self._lock:
+            return StoreCounts(
+                capacity=self._store.capacity,
+                stored=self._stored,
+                unseen=len(self._unseen),
+                leased=self._leased,
+                granted=self._gate.granted,
+                inserted=int(self._store.session["inserted"][0]),
+                late=int(self._store.session["late"][0]),
+            )
+
+    def collection_waits_for(self) -> str:
+        """Why no more is granted now; empty when actors have grants."""
+        with self._lock:
+            if self._gate.plan is None:
+                return "learner"
+            if self._gate.actors == 0:
+                return "actors"
+            return "" if self._gate.granted else "training"
+
+    def training_waits_for(self) -> str:
+        """Why the next batch can't be made up now; empty when it can."""
+        with self._lock:
+            plan = self._gate.plan
+            if plan is None:
+                return "learner"
+            if len(self._unseen) >= plan.fresh_segments:
+                return ""
+            return "fresh segments" if self._gate.actors else "actors"
+
+    def flush(self) -> None:
+        """Has the store written to disk, for a clean stop."""
+        self._store.flush()

@@ -1,0 +1,82 @@
+"""Channels to other services, and how clients come back after a break."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from penstock.rpc.errors import from_rpc
+from penstock.rpc.server import MAX_MESSAGE_BYTES
+from penstock.rpc.service import Method, Stream, serialise, unwrap
+
+UNARY_TIMEOUT_S = 5.0
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Peers of one run are named by loopback or cluster addresses; a proxy of the user's is not meant for them.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """A channel that connects when it is used, and again after every break."""
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def open_stream(channel: grpc.aio.Channel, method: Method) -> Stream:
+    """Begins a stream; it waits for the peer to appear."""
+    call = channel.stream_stream(
+        method.path, request_serializer=serialise, response_deserializer=method.response.FromString
+    )
+    return call(wait_for_ready=True)
+
+
+async def call_unary(
+    channel: grpc.aio.Channel, method: Method, request: Any, peer: str, timeout_s: float = UNARY_TIMEOUT_S
+) -> Any:
+    """A unary call with a deadline. Raises the server's error, or `Unavailable`."""
+    call = channel.unary_unary(
+        method.path, request_serializer=serialise, response_deserializer=method.response.FromString
+    )
+    async with translated(peer):
+        return await call(request, timeout=timeout_s)
+
+
+@asynccontextmanager
+async def translated(peer: str) -> AsyncIterator[None]:
+    """Turns gRPC's errors, and groups of them, into Penstock's."""
+    try:
+        yield
+    except Exception as raised:
+        error = unwrap(raised)
+        if isinstance(error, grpc.aio.AioRpcError):
+            raise from_rpc(error, peer) from None
+        raise error from None
+
+
+class Backoff:
+    """Growing pauses between attempts, with jitter so that many clients do not come back at once."""
+
+    def __init__(self, first_s: float = 0.1, longest_s: float = 2.0) -> None:
+        self._first_s, self._longest_s = first_s, longest_s
+        self._pause_s = first_s
+
+    def reset(self) -> None:
+        """After a success: the next pause is short again."""
+        self._pause_s = self._first_s
+
+    def next_s(self) -> float:
+        """The next pause, in seconds."""
+        pause = self._pause_s
+        self._pause_s = min(2.0 * pause, self._longest_s)
+        return pause * random.uniform(0.5, 1.0)

@@ -1,0 +1,50 @@
+"""The one table between Penstock's errors and gRPC status codes, both ways.
+
+The status code is for any client; the name of the error travels beside it in the trailing metadata, so that our own
+clients raise what the server raised.
+"""
+
+import grpc
+
+from penstock import errors
+from penstock.errors import PenstockError
+
+ERROR_KEY = "penstock-error"
+
+_CODES: dict[type[PenstockError], grpc.StatusCode] = {
+    errors.InvalidSegment: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ConfigurationError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SchemaMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotReady: grpc.StatusCode.UNAVAILABLE,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.RunFinished: grpc.StatusCode.FAILED_PRECONDITION,
+}
+_BY_NAME = {error.__name__: error for error in _CODES}
+_WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidSegment,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.SchemaMismatch,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Overloaded,
+    grpc.StatusCode.UNIMPLEMENTED: errors.ConfigurationError,
+}
+
+
+def to_status(error: PenstockError) -> grpc.StatusCode:
+    """The status code of an error."""
+    return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
+
+
+def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
+    """The error behind a failed call; `peer` says whom it went to."""
+    details = error.details() or error.code().name
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_KEY and value in _BY_NAME:
+            return _BY_NAME[str(value)](details)
+    if error.code() in _WITHOUT_NAME:
+        return _WITHOUT_NAME[error.code()](f"{peer}: {details}")
+    return errors.Unavailable(f"{peer} can't be reached or did not answer ({error.code().name}: {details})")
+
+
+def is_passing(error: PenstockError) -> bool:
+    """Whether the same call may succeed later."""
+    return isinstance(error, (errors.Unavailable, errors.NotReady, errors.Overloaded))

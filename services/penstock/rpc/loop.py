@@ -1,0 +1,47 @@
+"""An event loop in a thread, for processes whose main thread computes."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines beside the main thread. Close it last."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="grpc", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Runs a coroutine on the loop and waits for its result. Not to be called on the loop itself."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begins a coroutine on the loop that nobody waits for."""
+
+        async def start() -> "asyncio.Task[None]":
+            return asyncio.create_task(coroutine)
+
+        return self.run(start())
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        """Has the loop call a function soon."""
+        self.loop.call_soon_threadsafe(function, *arguments)
+
+    def close(self) -> None:
+        """Cancels what still runs, and ends the thread."""
+
+        async def cancel_all() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.run(cancel_all(), 5.0)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5.0)
+        self.loop.close()

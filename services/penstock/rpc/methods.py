@@ -1,0 +1,29 @@
+"""The RPCs of the contract, as servers and clients name them."""
+
+from penstock.rpc.service import Method
+from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
+
+REPLAY = "penstock.v1.ReplayService"
+RUN = "penstock.v1.RunService"
+EVALUATION = "penstock.v1.EvaluationService"
+
+APPEND_SEGMENTS = Method(
+    REPLAY, "AppendSegments", replay_pb2.AppendSegmentsRequest, replay_pb2.AppendSegmentsResponse, True, True
+)
+SAMPLE_BATCHES = Method(
+    REPLAY, "SampleBatches", replay_pb2.SampleBatchesRequest, replay_pb2.SampleBatchesResponse, True, True
+)
+COMMIT_BATCH = Method(REPLAY, "CommitBatch", replay_pb2.CommitBatchRequest, replay_pb2.CommitBatchResponse)
+GET_REPLAY_STATUS = Method(
+    REPLAY, "GetReplayStatus", replay_pb2.GetReplayStatusRequest, replay_pb2.GetReplayStatusResponse
+)
+JOIN = Method(RUN, "Join", run_pb2.JoinRequest, run_pb2.JoinResponse, True, True)
+GET_RUN_STATUS = Method(RUN, "GetRunStatus", run_pb2.GetRunStatusRequest, run_pb2.GetRunStatusResponse)
+RUN_EVALUATIONS = Method(
+    EVALUATION,
+    "RunEvaluations",
+    evaluation_pb2.RunEvaluationsRequest,
+    evaluation_pb2.RunEvaluationsResponse,
+    True,
+    True,
+)

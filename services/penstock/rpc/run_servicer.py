@@ -1,0 +1,216 @@
+"""The learner's services over gRPC: joining, weights, evaluation tasks, status. Decodes, calls, encodes.
+
+The training loop calls `publish`, `ask`, `result` and `finish` from its own thread; everything else runs on the
+server's event loop.
+"""
+
+import asyncio
+import contextlib
+import queue
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from penstock.errors import InvalidSegment, SchemaMismatch
+from penstock.learning.roster import Roster
+from penstock.learning.statistics import RunStatistics
+from penstock.rpc import methods
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.server import Server
+from penstock.rpc.service import Context, Method, opening_message
+from penstock.telemetry import metrics
+from penstock.types import EvaluationResult, EvaluationTask, Weights
+from penstock.v1 import evaluation_pb2, run_pb2
+from penstock.wire import run as wire
+from penstock.wire.schema import decode_environment, decode_schema
+
+MAX_WINDOW_ENVIRONMENTS = 4096
+
+
+class _Latest:
+    """The newest of something, and a wait for one newer than what was seen. On one event loop."""
+
+    def __init__(self) -> None:
+        self._value: Weights | EvaluationTask | None = None
+        self._count = 0
+        self._changed = asyncio.Event()
+
+    def set(self, value: Weights | EvaluationTask | None) -> None:
+        self._value, self._count = value, self._count + 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    async def newer_than(self, count: int) -> Weights | EvaluationTask | None:
+        while self._count <= count:
+            await self._changed.wait()
+        return self._value
+
+
+class RunServicer:
+    """Serves a run: implements `learning.protocols.WeightSink` and `EvaluationDesk`."""
+
+    def __init__(self, thread: LoopThread, roster: Roster, statistics: RunStatistics, *, max_actors: int) -> None:
+        self._thread, self._roster, self._statistics = thread, roster, statistics
+        self._weights, self._tasks = _Latest(), _Latest()
+        self._results: queue.Queue[EvaluationResult] = queue.Queue()
+        self._finished = asyncio.Event()
+        self._reason = ""
+        self._streams = 0
+        self.evaluators = 0
+        statistics.watch_actors(lambda: roster.connected)
+        self.server = thread.run(self._make_server(max_actors))
+
+    async def _make_server(self, max_actors: int) -> Server:
+        behaviours: dict[Method, Callable[..., Awaitable[object]]] = {
+            methods.JOIN: self._join,
+            methods.GET_RUN_STATUS: self._get_status,
+            methods.RUN_EVALUATIONS: self._run_evaluations,
+        }
+        # Beside the actors: evaluators, health checks, people who look.
+        return Server(behaviours, max_streams=max_actors + 64)
+
+    # For the training loop
+
+    def publish(self, weights: Weights) -> None:
+        """Makes these the latest weights; every stream sends them when it can, and skips what it missed."""
+        self._thread.call(self._weights.set, weights)
+
+    def ask(self, task: EvaluationTask) -> None:
+        """Hands a task to the next evaluator that is free."""
+        self._thread.call(self._tasks.set, task)
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        """Waits for an evaluation's result; None if none came in time."""
+        try:
+            return self._results.get(timeout=timeout_s) if timeout_s > 0.0 else self._results.get_nowait()
+        except queue.Empty:
+            return None
+
+    def finish(self, reason: str, timeout_s: float) -> None:
+        """Tells everybody that the run is over, and waits until they have left."""
+        self._reason = reason
+        self._thread.call(self._finished.set)
+        deadline = time.monotonic() + timeout_s
+        while self._streams and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    # Actors
+
+    async def _join(self, requests: AsyncIterator[run_pb2.JoinRequest], context: Context) -> None:
+        opening = await opening_message(requests)
+        if opening.WhichOneof("message") != "hello":
+            raise InvalidSegment("a join stream must begin with `hello`")
+        hello = opening.hello
+        if not 1 <= hello.environments <= MAX_WINDOW_ENVIRONMENTS:
+            raise InvalidSegment(
+                f"an actor steps 1 to {MAX_WINDOW_ENVIRONMENTS} environments, got {hello.environments}"
+            )
+        spec, schema = decode_environment(hello.environment), decode_schema(hello.schema)
+        assignment = self._roster.join(schema, spec, hello.environments, hello.token, time.monotonic())
+        metrics.LEARNER_ACTORS.set(self._roster.connected)
+        try:
+            await context.write(run_pb2.JoinResponse(assignment=wire.encode_assignment(assignment)))
+            await self._serve(self._send_weights(context), self._read_reports(requests))
+            await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
+        finally:
+            self._roster.leave(assignment, time.monotonic())
+            metrics.LEARNER_ACTORS.set(self._roster.connected)
+
+    async def _send_weights(self, context: Context) -> None:
+        seen = 0
+        while True:
+            weights = await self._weights.newer_than(seen)
+            seen = self._weights.count
+            assert isinstance(weights, Weights)
+            for chunk in wire.encode_weights(weights):
+                await context.write(run_pb2.JoinResponse(weights=chunk))
+
+    async def _read_reports(self, requests: AsyncIterator[run_pb2.JoinRequest]) -> None:
+        async for request in requests:
+            if request.WhichOneof("message") != "report":
+                raise InvalidSegment("after `hello` a join stream carries reports")
+            self._statistics.report(wire.decode_report(request.report))
+
+    # Evaluators
+
+    async def _run_evaluations(
+        self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
+    ) -> None:
+        opening = await opening_message(requests)
+        if opening.WhichOneof("message") != "hello":
+            raise InvalidSegment("an evaluation stream must begin with `hello`")
+        spec = decode_environment(opening.hello.environment)
+        if self._roster.spec is not None and (spec.observation, spec.action) != (
+            self._roster.spec.observation,
+            self._roster.spec.action,
+        ):
+            raise SchemaMismatch(
+                f"this run trains {self._roster.spec.id}, and the evaluator brought {spec.id} with other spaces; start"
+                " it with the"
+                " run's configuration"
+            )
+        self.evaluators += 1
+        try:
+            await self._serve(self._work_through_tasks(requests, context))
+            finished = run_pb2.Finished(reason=self._reason)
+            await context.write(evaluation_pb2.RunEvaluationsResponse(finished=finished))
+        finally:
+            self.evaluators -= 1
+
+    async def _work_through_tasks(
+        self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
+    ) -> None:
+        seen = 0
+        while True:
+            task = await self._tasks.newer_than(seen)
+            seen = self._tasks.count
+            if not isinstance(task, EvaluationTask):
+                continue
+            for message in wire.encode_task(task):
+                await context.write(message)
+            # A task stays the latest until its result is here, so that another evaluator takes it if this one is lost.
+            result = await self._read_result(requests, task.id)
+            if result is None:
+                return
+            if seen == self._tasks.count:
+                self._tasks.set(None)
+                seen = self._tasks.count
+            self._results.put(result)
+
+    @staticmethod
+    async def _read_result(
+        requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task_id: int
+    ) -> EvaluationResult | None:
+        """The result of a task; None if the evaluator left. Results of earlier tasks, from before a break, are passed
+        over.
+        """
+        async for request in requests:
+            if request.WhichOneof("message") != "result" or request.result.id > task_id:
+                raise InvalidSegment(f"the result of evaluation {task_id} was expected")
+            if request.result.id == task_id:
+                return wire.decode_result(request.result)
+        return None
+
+    # Everybody
+
+    async def _get_status(self, request: run_pb2.GetRunStatusRequest, context: Context) -> run_pb2.GetRunStatusResponse:
+        return wire.encode_status(self._statistics.status())
+
+    async def _serve(self, *activities: Awaitable[None]) -> None:
+        """Runs a stream's activities until one of them ends or the run does."""
+        tasks = [asyncio.ensure_future(activity) for activity in activities]
+        finished = asyncio.ensure_future(self._finished.wait())
+        self._streams += 1
+        try:
+            done, _ = await asyncio.wait([*tasks, finished], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._streams -= 1
+            for task in (*tasks, finished):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, finished, return_exceptions=True)

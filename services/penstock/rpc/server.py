@@ -1,0 +1,76 @@
+"""A gRPC server with the standard health service, on one address."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from penstock.errors import ConfigurationError
+from penstock.rpc.service import Handler, Method, handler
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+_DRAIN_S = 2.0
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Two servers on one port would share its connections; the second must fail instead.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+class Server:
+    """Serves some of the contract's methods. All calls on the event loop it was started on."""
+
+    def __init__(self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int) -> None:
+        """Args:
+        behaviours: Coroutines by method.
+        max_streams: Calls served at once; more get RESOURCE_EXHAUSTED.
+        """
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=max_streams)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        services: dict[str, dict[str, Handler]] = {}
+        for method, behaviour in behaviours.items():
+            services.setdefault(method.service, {})[method.name] = handler(method, behaviour)
+        for service, handlers in services.items():
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        self._services = list(services)
+        self.port = 0
+
+    async def start(self, listen: str) -> None:
+        """Begins to serve, and to report so. Raises `ConfigurationError` if the address can't be had."""
+        try:
+            self.port = self._server.add_insecure_port(listen)
+        except RuntimeError:
+            self.port = 0
+        if self.port == 0:
+            raise ConfigurationError(
+                f"can't listen on {listen}: the port is in use or the host is not this machine's; choose another with"
+                " the"
+                " service's listen setting"
+            )
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self) -> None:
+        """Reports itself gone, lets calls end for a moment, then ends them."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._server.stop(_DRAIN_S)
+
+    async def _set_health(self, status: Any) -> None:
+        for service in ("", *self._services):
+            await self._health.set(service, status)
+
+
+async def serve_health_only(listen: str) -> Server:
+    """The server of a service that others only ask whether it is well. Raises as `Server.start`."""
+    server = Server({}, max_streams=16)
+    await server.start(listen)
+    return server

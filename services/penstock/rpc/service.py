@@ -1,0 +1,106 @@
+"""How servicers' methods become gRPC handlers: with metrics, and with errors mapped, in one place."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from penstock.errors import InvalidSegment, PenstockError
+from penstock.rpc.errors import ERROR_KEY, to_status
+from penstock.telemetry import metrics
+
+_OPENING_TIMEOUT_S = 10.0
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Stream = grpc.aio.StreamStreamCall[Any, Any]
+else:
+    # The types of grpcio are generic in its stubs alone.
+    Context, Handler, Stream = grpc.aio.ServicerContext, grpc.RpcMethodHandler, grpc.aio.StreamStreamCall
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC of the contract.
+
+    Attributes:
+        service: Full name of its service.
+        name: Its name.
+        request, response: The messages.
+        request_stream, response_stream: Which sides stream.
+    """
+
+    service: str
+    name: str
+    request: type[Message]
+    response: type[Message]
+    request_stream: bool = False
+    response_stream: bool = False
+
+    @property
+    def path(self) -> str:
+        """As it stands in HTTP/2."""
+        return f"/{self.service}/{self.name}"
+
+    @property
+    def kind(self) -> str:
+        """unary, bidi_stream and the like, for metrics."""
+        if self.request_stream and self.response_stream:
+            return "bidi_stream"
+        return "client_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
+
+
+def serialise(message: Message | bytes) -> bytes:
+    """Messages to bytes; what is bytes already goes as it is."""
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler:
+    """The gRPC handler of a servicer's coroutine: unary (request, context) -> response, or stream (requests,
+    context).
+    """
+
+    async def observed(request: Any, context: Context) -> Any:
+        labels = (method.kind, method.service, method.name)
+        metrics.RPC_STARTED.labels(*labels).inc()
+        started, code = time.monotonic(), grpc.StatusCode.CANCELLED
+        try:
+            response = await behaviour(request, context)
+            code = grpc.StatusCode.OK
+            return response
+        except Exception as raised:
+            error = unwrap(raised)
+            if isinstance(error, DecodeError):
+                error = InvalidSegment(f"a malformed message: {error}")
+            if not isinstance(error, PenstockError):
+                code = grpc.StatusCode.UNKNOWN
+                raise
+            code = to_status(error)
+            await context.abort(code, str(error), ((ERROR_KEY, type(error).__name__),))
+        finally:
+            metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
+            metrics.RPC_HANDLED.labels(*labels, code.name).inc()
+
+    make = grpc.stream_stream_rpc_method_handler if method.request_stream else grpc.unary_unary_rpc_method_handler
+    return make(observed, request_deserializer=method.request.FromString, response_serializer=serialise)
+
+
+async def opening_message(requests: AsyncIterator[T]) -> T:
+    """The first message of a stream. Raises `InvalidSegment` if none comes in time."""
+    try:
+        return await asyncio.wait_for(anext(requests), _OPENING_TIMEOUT_S)
+    except (TimeoutError, StopAsyncIteration):
+        raise InvalidSegment(f"a stream must open with a first message within {_OPENING_TIMEOUT_S:.0f} s") from None
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """The first error in a group of them: tasks that failed together have one cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

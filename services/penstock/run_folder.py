@@ -1,0 +1,113 @@
+"""The layout of a run's folder, and small files written so that a reader never sees half of one.
+
+config.toml            reproduces the run
+metrics.jsonl          one record a line: training and evaluations
+summary.json           written at the end
+learning_curve.png     drawn at the end
+checkpoints/           <env steps>.safetensors, the newest few, and best.safetensors
+logs/                  one file a service
+versions.json, roster.json           numbers that were given out, so that none repeats
+replay/                the mapped store, while the run is going on
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The configuration of the run."""
+        return self.root / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """Records of training and evaluation, a JSON object a line."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """What came out."""
+        return self.root / "summary.json"
+
+    @property
+    def learning_curve(self) -> Path:
+        """The picture of the returns."""
+        return self.root / "learning_curve.png"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The checkpoint that evaluated best."""
+        return self.checkpoints / "best.safetensors"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the services' logs."""
+        return self.root / "logs"
+
+    @property
+    def versions(self) -> Path:
+        """The high-water mark of published versions."""
+        return self.root / "versions.json"
+
+    @property
+    def roster(self) -> Path:
+        """Actors, their places and incarnations."""
+        return self.root / "roster.json"
+
+    @property
+    def replay(self) -> Path:
+        """The folder of the mapped store."""
+        return self.root / "replay"
+
+    @property
+    def services(self) -> Path:
+        """Where the services of a local run can be reached, while it is going on."""
+        return self.root / "services.json"
+
+    def create(self) -> None:
+        """Makes the folder. Raises `ConfigurationError` if it can't be written."""
+        try:
+            for folder in (self.root, self.checkpoints, self.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".writable-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ConfigurationError(
+                f"can't write the run's folder {self.root}: {error.strerror}; choose another with --run-dir"
+            ) from None
+
+    def numbered_checkpoints(self) -> list[Path]:
+        """Checkpoints but the best, oldest first."""
+        found = (path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit())
+        return sorted(found, key=lambda path: int(path.stem))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file so that readers, and a crash, leave either the old or the new content."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes a small JSON file atomically."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())

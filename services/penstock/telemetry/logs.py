@@ -1,0 +1,31 @@
+"""Structured logs: one event per change of state, on stderr; text in a terminal, JSON lines elsewhere."""
+
+import logging
+import sys
+
+import structlog
+
+Logger = structlog.typing.FilteringBoundLogger
+
+
+def configure(service: str, *, level: str, log_format: str) -> Logger:
+    """Sets the process's logging up and returns its logger, whose events carry the service's name."""
+    text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logger: Logger = structlog.get_logger().bind(service=service)
+    return logger

@@ -1,0 +1,102 @@
+"""Every metric of every service, in one place.
+
+Base units with unit suffixes; labels are bounded. Each process exposes all of them, and those of other services stay at
+zero.
+"""
+
+import threading
+from wsgiref.simple_server import WSGIServer
+
+import prometheus_client
+from prometheus_client import Counter, Gauge, Histogram
+
+from penstock.errors import ConfigurationError
+
+_LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+# gRPC servers, under the names that grpc-ecosystem's exporters have made known.
+_RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
+RPC_STARTED = Counter("grpc_server_started", "RPCs begun on this server.", _RPC_LABELS)
+RPC_HANDLED = Counter("grpc_server_handled", "RPCs ended on this server, by status.", (*_RPC_LABELS, "grpc_code"))
+RPC_SECONDS = Histogram(
+    "grpc_server_handling_seconds",
+    "Seconds from the begin to the end of an RPC.",
+    _RPC_LABELS,
+    buckets=_LATENCY_BUCKETS_S,
+)
+
+# The replay service.
+REPLAY_SEGMENTS = Gauge("penstock_replay_segments", "Segments in the store, by state.", ("state",))
+REPLAY_CAPACITY = Gauge("penstock_replay_capacity_segments", "Segments the store can hold.")
+REPLAY_INSERTED = Counter("penstock_replay_inserted_segments", "Segments stored.")
+REPLAY_SAMPLED = Counter("penstock_replay_sampled_segments", "Segments handed out in batches, by kind.", ("kind",))
+REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments taken in.")
+REPLAY_SENT_BYTES = Counter("penstock_replay_sent_bytes", "Bytes of segments handed out.")
+REPLAY_ACTORS = Gauge("penstock_replay_actors", "Actors with an open append stream.")
+REPLAY_GRANTED = Gauge("penstock_replay_granted_segments", "Segments granted that have not arrived.")
+REPLAY_LATE = Gauge(
+    "penstock_replay_late_segments", "Segments that arrived too old to be fresh, since the store was made."
+)
+REPLAY_IGNORED_PRIORITIES = Gauge("penstock_replay_ignored_priorities", "Priorities whose segments were overwritten.")
+REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments given back by a new learner session.")
+REPLAY_DAMAGED = Gauge("penstock_replay_damaged_segments", "Rows dropped at the last recovery.")
+REPLAY_VERSION = Gauge("penstock_replay_policy_version", "The policy version that was committed last.")
+REPLAY_WAIT_SECONDS = Counter(
+    "penstock_replay_wait_seconds", "Seconds that streams waited, by who waited and for what.", ("who", "reason")
+)
+
+# The learner.
+LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Batches trained, which is the policy version.")
+LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
+LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Gradient steps.")
+LEARNER_STEP_SECONDS = Histogram(
+    "penstock_learner_step_seconds", "Seconds to train on one batch.", buckets=_LATENCY_BUCKETS_S
+)
+LEARNER_WAIT_SECONDS = Counter("penstock_learner_wait_seconds", "Seconds without a batch, by reason.", ("reason",))
+LEARNER_STALENESS = Histogram(
+    "penstock_learner_staleness_versions",
+    "Age of trained segments, in policy versions.",
+    buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
+)
+LEARNER_FRESH_LAG = Gauge(
+    "penstock_learner_fresh_lag_versions", "Mean age of the last batch's fresh segments, in versions."
+)
+LEARNER_LOSS = Gauge("penstock_learner_loss", "Losses of the last batch.", ("kind",))
+LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistics of the last batch.", ("name",))
+LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors that take part.")
+EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 training episodes.")
+EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
+EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
+EVALUATIONS = Counter("penstock_evaluations", "Evaluations done.")
+
+# Actors and evaluators.
+ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")
+ACTOR_SECONDS = Counter("penstock_actor_seconds", "Seconds of an actor, by what it did.", ("activity",))
+ACTOR_VERSION = Gauge("penstock_actor_policy_version", "The policy version that acts.")
+ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
+RECONNECTIONS = Counter("penstock_reconnections", "Streams that were opened again, by peer.", ("peer",))
+EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Seconds spent evaluating.")
+
+
+class MetricsServer:
+    """Prometheus' text format over HTTP, in a thread of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Serves on this port; 0: not at all. Raises `ConfigurationError` if the port is in use."""
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+        if port == 0:
+            return
+        try:
+            self._server, self._thread = prometheus_client.start_http_server(port, addr=host)
+        except OSError as error:
+            raise ConfigurationError(
+                f"can't serve metrics on {host}:{port}: {error.strerror}; choose another metrics_port, or 0 for none"
+            ) from None
+
+    def close(self) -> None:
+        """Stops serving."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()

@@ -1,0 +1,415 @@
+"""The data that parts of Penstock hand to one another: schemas, segments, batches, grants, weights, records.
+
+Frozen, slotted dataclasses that import nothing of ours. Arrays in them are owned by whoever receives them and not
+written to afterwards.
+"""
+
+import enum
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DATA_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+"""Element types that a column may have, by their NumPy names, in the order of the contract's numbers from 1."""
+
+COLUMN_ALIGNMENT = 8
+"""Columns in a payload begin at multiples of this many bytes, so that every element is aligned."""
+
+
+class Extent(enum.IntEnum):
+    """How many rows of a column one segment of T steps holds; numbers as in the contract."""
+
+    STEP = 1
+    """T rows."""
+    STEP_AND_NEXT = 2
+    """T + 1 rows: the steps and what follows the last one."""
+    SEGMENT = 3
+    """One row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named, typed part of every segment.
+
+    Attributes:
+        name: Unique in its schema.
+        dtype: One of `DATA_TYPES`.
+        shape: The shape of one row; empty for a scalar.
+        extent: How many rows a segment has.
+        lead: Rows before the first step, on top of the extent.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    extent: Extent = Extent.STEP
+    lead: int = 0
+
+    def segment_shape(self, unroll_length: int) -> tuple[int, ...]:
+        """The shape of this column in one segment: (rows, *shape)."""
+        rows = {Extent.STEP: unroll_length, Extent.STEP_AND_NEXT: unroll_length + 1, Extent.SEGMENT: 1}[self.extent]
+        return (rows + self.lead, *self.shape)
+
+    def segment_bytes(self, unroll_length: int) -> int:
+        """The size of this column in one segment, in bytes."""
+        return math.prod(self.segment_shape(unroll_length)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of every segment of a run, and T, its steps."""
+
+    unroll_length: int
+    columns: tuple[Column, ...]
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of one segment's columns, in bytes."""
+        return sum(column.segment_bytes(self.unroll_length) for column in self.columns)
+
+    @property
+    def hash(self) -> int:
+        """64 bits that name this schema, computed as proto/penstock/v1/block.proto says."""
+        return _schema_hash(self)
+
+    def index(self, name: str) -> int:
+        """The position of the column of this name. Raises `KeyError` if there is none."""
+        for position, column in enumerate(self.columns):
+            if column.name == name:
+                return position
+        raise KeyError(name)
+
+    def empty(self, segments: int) -> "Columns":
+        """Zeroed columns for this many segments."""
+        shapes = [(segments, *column.segment_shape(self.unroll_length)) for column in self.columns]
+        arrays = tuple(np.zeros(shape, column.dtype) for shape, column in zip(shapes, self.columns, strict=True))
+        return Columns(self, arrays)
+
+
+@functools.lru_cache(maxsize=64)
+def _schema_hash(schema: Schema) -> int:
+    lines = ["penstock.v1", str(schema.unroll_length)]
+    for column in schema.columns:
+        shape = ",".join(map(str, column.shape))
+        lines.append(f"{column.name} {DATA_TYPES.index(column.dtype) + 1} {shape} {int(column.extent)} {column.lead}")
+    digest = hashlib.sha256(("\n".join(lines) + "\n").encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Segments, column by column.
+
+    Attributes:
+        schema: Names, types and extents.
+        arrays: One C-ordered array a column, [segments, rows, *shape].
+    """
+
+    schema: Schema
+    arrays: tuple[NDArray[np.generic], ...]
+
+    @property
+    def segments(self) -> int:
+        """How many segments these columns hold."""
+        return len(self.arrays[0])
+
+    def column(self, name: str) -> NDArray[np.generic]:
+        """The array of the column of this name."""
+        return self.arrays[self.schema.index(name)]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The segments of one actor that began and ended together, one an environment.
+
+    Attributes:
+        slot: The actor's place in the run.
+        incarnation: Which stay of an actor in the run this is.
+        first_sequence: Number of the first segment within (slot, incarnation), from 1.
+        version: The policy version that acted.
+        environments: <uint32>[N] run-wide numbers of the environments.
+        columns: N segments.
+    """
+
+    slot: int
+    incarnation: int
+    first_sequence: int
+    version: int
+    environments: NDArray[np.uint32]
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Leave to collect one window for `batch`, with weights of `minimum_version` or newer."""
+
+    batch: int
+    minimum_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """How the learner wants its batches; the fields are those of the contract's SamplingPlan.
+
+    Attributes:
+        session: Names the learner's process; leases of another session are given back.
+        next_batch: Number of the first batch this session will ask for.
+        batch_segments: Segments in a batch once replay has begun.
+        fresh_segments: How many of them are fresh (F).
+        off_policy_degree: Batches that collection may run ahead of training (d).
+        publish_interval: Every so many versions are published (p).
+        alpha: Exponent of the priority.
+        epsilon: Added to every priority.
+        half_life: Age in versions that halves the prioritized mass before `alpha`.
+        max_staleness: Age in versions past which a replayed segment has no mass.
+        min_replay_segments: Segments that must have been trained before any is replayed.
+        seed: With a batch's number, keys that batch's draws.
+    """
+
+    session: int
+    next_batch: int
+    batch_segments: int
+    fresh_segments: int
+    off_policy_degree: int
+    publish_interval: int
+    alpha: float
+    epsilon: float
+    half_life: float
+    max_staleness: int
+    min_replay_segments: int
+    seed: int = 0
+
+    @property
+    def replay_segments(self) -> int:
+        """Replayed segments in a full batch."""
+        return self.batch_segments - self.fresh_segments
+
+    @property
+    def outstanding_limit(self) -> int:
+        """What granted, unseen and leased segments together never exceed: (d + 1) F."""
+        return (self.off_policy_degree + 1) * self.fresh_segments
+
+    def minimum_version(self, batch: int) -> int:
+        """The oldest version that may collect for `batch`: p * floor(max(0, batch - d) / p)."""
+        return self.publish_interval * (max(0, batch - self.off_policy_degree) // self.publish_interval)
+
+    def is_late(self, batch: int, version: int) -> bool:
+        """Whether data of `version` is too old to be fresh in `batch`: batch - version > d + p - 1."""
+        return batch - version > self.off_policy_degree + self.publish_interval - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """Numbers of segments: what the store can hold, holds, has promised, has taken in, and found late."""
+
+    capacity: int = 0
+    stored: int = 0
+    unseen: int = 0
+    leased: int = 0
+    granted: int = 0
+    inserted: int = 0
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A leased training batch of B segments, the fresh ones first, those ordered by (environment, time).
+
+    Attributes:
+        number: The batch's number, which is the version that trains on it.
+        fresh_segments: How many are fresh.
+        keys: <uint64>[B] names of the segments in the store.
+        versions: <int64>[B] policy versions that acted.
+        priorities: <float64>[B] raw priorities; 0 where fresh.
+        probabilities: <float64>[B] mass over total mass at the draw; 1 where fresh.
+        counts: The store's numbers at the draw.
+        columns: The segments.
+    """
+
+    number: int
+    fresh_segments: int
+    keys: NDArray[np.uint64]
+    versions: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    counts: StoreCounts
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """What a commit did: priorities stored, priorities of overwritten segments, and whether it had been made before."""
+
+    updated: int
+    overwritten: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoxSpace:
+    """Real vectors; `low` and `high` have one value an element, in C order, and may be infinite."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteSpace:
+    """The integers start, ..., start + n - 1."""
+
+    n: int
+    start: int = 0
+
+
+Space = BoxSpace | DiscreteSpace
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """What a policy needs to know of an environment."""
+
+    id: str
+    observation: Space
+    action: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """An actor's place in the run; the fields are those of the contract's Assignment."""
+
+    slot: int
+    incarnation: int
+    environments: tuple[int, ...]
+    token: bytes
+    seed: int
+    replay_address: str
+    variant: int = 0
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A published policy: a safetensors file with version, spaces and architecture in its metadata.
+
+    Attributes:
+        version: Counts training batches.
+        data: The file.
+        sha256: Its digest.
+    """
+
+    version: int
+    data: bytes
+    sha256: bytes
+
+    @classmethod
+    def of(cls, version: int, data: bytes) -> "Weights":
+        """Weights with the digest of `data`."""
+        return cls(version, data, hashlib.sha256(data).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One finished training episode: the sum of raw rewards, and its length in steps."""
+
+    episode_return: float
+    steps: int
+    environment: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActorReport:
+    """What happened at an actor since its last report.
+
+    Attributes:
+        env_steps: Valid environment steps.
+        first_step_at_s: When the actor's first step was taken, Unix time.
+        episodes: Finished episodes.
+        environment_s: Seconds in the environments.
+        policy_s: Seconds in the policy.
+        waiting_s: Seconds without a grant or without weights new enough.
+    """
+
+    env_steps: int
+    first_step_at_s: float
+    episodes: tuple[Episode, ...]
+    environment_s: float
+    policy_s: float
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationTask:
+    """What an evaluator is asked to do. `seed` keys streams that no training environment shares."""
+
+    id: int
+    weights: Weights
+    episodes: int
+    deterministic: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """Returns and lengths, one an episode, of one evaluation task."""
+
+    id: int
+    version: int
+    returns: tuple[float, ...]
+    steps: tuple[int, ...]
+    seconds: float
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return over the episodes."""
+        return float(np.mean(self.returns))
+
+    @property
+    def return_std(self) -> float:
+        """Standard deviation of the return over the episodes."""
+        return float(np.std(self.returns))
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSummary:
+    """One evaluation in numbers: of which version, after how many environment steps, over how many episodes."""
+
+    version: int
+    env_steps: int
+    episodes: int
+    return_mean: float
+    return_std: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How a run goes; the fields are those of the contract's GetRunStatusResponse, and None is a value that is not
+    known yet.
+    """
+
+    phase: str = "waiting"
+    environment_id: str = ""
+    version: int = 0
+    env_steps: int = 0
+    total_steps: int = 0
+    elapsed_s: float = 0.0
+    env_steps_per_s: float = 0.0
+    updates_per_s: float = 0.0
+    episodes: int = 0
+    return_mean: float | None = None
+    last_evaluation: EvaluationSummary | None = None
+    best_evaluation: EvaluationSummary | None = None
+    lag_mean: float = 0.0
+    staleness_mean: float = 0.0
+    replay_stored: int = 0
+    replay_capacity: int = 0
+    actors: int = 0
+    remaining_s: float | None = None
+    waiting_for: str = ""
+    samples_per_insert: float = 0.0

@@ -1,0 +1,60 @@
+from penstock.v1 import run_pb2 as _run_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RunEvaluationsRequest(_message.Message):
+    __slots__ = ("hello", "result")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    hello: EvaluatorHello
+    result: EvaluationResult
+    def __init__(self, hello: _Optional[_Union[EvaluatorHello, _Mapping]] = ..., result: _Optional[_Union[EvaluationResult, _Mapping]] = ...) -> None: ...
+
+class EvaluatorHello(_message.Message):
+    __slots__ = ("environment",)
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    environment: _run_pb2.EnvironmentSpec
+    def __init__(self, environment: _Optional[_Union[_run_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
+
+class RunEvaluationsResponse(_message.Message):
+    __slots__ = ("task", "weights", "finished")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    task: EvaluationTask
+    weights: _run_pb2.WeightsChunk
+    finished: _run_pb2.Finished
+    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ...) -> None: ...
+
+class EvaluationTask(_message.Message):
+    __slots__ = ("id", "version", "episodes", "deterministic", "seed")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    version: int
+    episodes: int
+    deterministic: bool
+    seed: int
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class EvaluationResult(_message.Message):
+    __slots__ = ("id", "version", "returns", "steps", "seconds")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    version: int
+    returns: _containers.RepeatedScalarFieldContainer[float]
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    seconds: float
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,194 @@
+from penstock.v1 import block_pb2 as _block_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AppendSegmentsRequest(_message.Message):
+    __slots__ = ("open", "heartbeat", "window")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    open: OpenAppend
+    heartbeat: Heartbeat
+    window: Window
+    def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
+
+class OpenAppend(_message.Message):
+    __slots__ = ("schema", "slot", "incarnation", "window_segments")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    schema: _block_pb2.Schema
+    slot: int
+    incarnation: int
+    window_segments: int
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Window(_message.Message):
+    __slots__ = ("first_sequence", "version", "environments", "block")
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    first_sequence: int
+    version: int
+    environments: _containers.RepeatedScalarFieldContainer[int]
+    block: _block_pb2.Block
+    def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+
+class AppendSegmentsResponse(_message.Message):
+    __slots__ = ("stored_sequence", "grants")
+    STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    stored_sequence: int
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("batch", "minimum_version")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    minimum_version: int
+    def __init__(self, batch: _Optional[int] = ..., minimum_version: _Optional[int] = ...) -> None: ...
+
+class SampleBatchesRequest(_message.Message):
+    __slots__ = ("plan", "batch")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    plan: SamplingPlan
+    batch: BatchRequest
+    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ...) -> None: ...
+
+class SamplingPlan(_message.Message):
+    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FRESH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    OFF_POLICY_DEGREE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    HALF_LIFE_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLAY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    next_batch: int
+    batch_segments: int
+    fresh_segments: int
+    off_policy_degree: int
+    publish_interval: int
+    alpha: float
+    epsilon: float
+    half_life: float
+    max_staleness: int
+    min_replay_segments: int
+    seed: int
+    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class BatchRequest(_message.Message):
+    __slots__ = ("batch", "part", "parts")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    part: int
+    parts: int
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+
+class SampleBatchesResponse(_message.Message):
+    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "block")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FRESH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    part: int
+    parts: int
+    waiting: str
+    fresh_segments: int
+    keys: _containers.RepeatedScalarFieldContainer[int]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    priorities: _containers.RepeatedScalarFieldContainer[float]
+    probabilities: _containers.RepeatedScalarFieldContainer[float]
+    counts: StoreCounts
+    block: _block_pb2.Block
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[float]] = ..., probabilities: _Optional[_Iterable[float]] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+
+class CommitBatchRequest(_message.Message):
+    __slots__ = ("session", "batch", "keys", "priorities", "version")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    batch: int
+    keys: _containers.RepeatedScalarFieldContainer[int]
+    priorities: _containers.RepeatedScalarFieldContainer[float]
+    version: int
+    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[float]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class CommitBatchResponse(_message.Message):
+    __slots__ = ("updated", "overwritten", "repeated_commit")
+    UPDATED_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITTEN_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    updated: int
+    overwritten: int
+    repeated_commit: bool
+    def __init__(self, updated: _Optional[int] = ..., overwritten: _Optional[int] = ..., repeated_commit: _Optional[bool] = ...) -> None: ...
+
+class GetReplayStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetReplayStatusResponse(_message.Message):
+    __slots__ = ("counts", "version", "actors", "collection_waits_for", "training_waits_for")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    counts: StoreCounts
+    version: int
+    actors: int
+    collection_waits_for: str
+    training_waits_for: str
+    def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ...) -> None: ...
+
+class StoreCounts(_message.Message):
+    __slots__ = ("capacity", "stored", "unseen", "leased", "granted", "inserted", "late")
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    capacity: int
+    stored: int
+    unseen: int
+    leased: int
+    granted: int
+    inserted: int
+    late: int
+    def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ...) -> None: ...

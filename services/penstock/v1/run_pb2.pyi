@@ -1,0 +1,206 @@
+from penstock.v1 import block_pb2 as _block_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("hello", "report")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: ActorReport
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("schema", "environment", "environments", "token")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    schema: _block_pb2.Schema
+    environment: EnvironmentSpec
+    environments: int
+    token: bytes
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class EnvironmentSpec(_message.Message):
+    __slots__ = ("id", "observation", "action")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    observation: Space
+    action: Space
+    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ...) -> None: ...
+
+class Space(_message.Message):
+    __slots__ = ("box", "discrete")
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    DISCRETE_FIELD_NUMBER: _ClassVar[int]
+    box: BoxSpace
+    discrete: DiscreteSpace
+    def __init__(self, box: _Optional[_Union[BoxSpace, _Mapping]] = ..., discrete: _Optional[_Union[DiscreteSpace, _Mapping]] = ...) -> None: ...
+
+class BoxSpace(_message.Message):
+    __slots__ = ("data_type", "shape", "low", "high")
+    DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    data_type: _block_pb2.DataType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    low: _containers.RepeatedScalarFieldContainer[float]
+    high: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, data_type: _Optional[_Union[_block_pb2.DataType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class DiscreteSpace(_message.Message):
+    __slots__ = ("n", "start")
+    N_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    n: int
+    start: int
+    def __init__(self, n: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+
+class ActorReport(_message.Message):
+    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s")
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_AT_S_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_S_FIELD_NUMBER: _ClassVar[int]
+    POLICY_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_S_FIELD_NUMBER: _ClassVar[int]
+    env_steps: int
+    first_step_at_s: float
+    episodes: _containers.RepeatedCompositeFieldContainer[Episode]
+    environment_s: float
+    policy_s: float
+    waiting_s: float
+    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ...) -> None: ...
+
+class Episode(_message.Message):
+    __slots__ = ("episode_return", "steps", "environment", "truncated")
+    EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    episode_return: float
+    steps: int
+    environment: int
+    truncated: bool
+    def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("assignment", "weights", "finished")
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    assignment: Assignment
+    weights: WeightsChunk
+    finished: Finished
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    incarnation: int
+    environments: _containers.RepeatedScalarFieldContainer[int]
+    token: bytes
+    seed: int
+    replay_address: str
+    variant: int
+    temperature: float
+    def __init__(self, slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., token: _Optional[bytes] = ..., seed: _Optional[int] = ..., replay_address: _Optional[str] = ..., variant: _Optional[int] = ..., temperature: _Optional[float] = ...) -> None: ...
+
+class WeightsChunk(_message.Message):
+    __slots__ = ("version", "total_bytes", "sha256", "offset", "data")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    total_bytes: int
+    sha256: bytes
+    offset: int
+    data: bytes
+    def __init__(self, version: _Optional[int] = ..., total_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class GetRunStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetRunStatusResponse(_message.Message):
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "total_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    BEST_EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    LAG_MEAN_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_MEAN_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_STORED_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    environment_id: str
+    version: int
+    env_steps: int
+    total_steps: int
+    elapsed_s: float
+    env_steps_per_s: float
+    updates_per_s: float
+    episodes: int
+    return_mean: float
+    last_evaluation: EvaluationSummary
+    best_evaluation: EvaluationSummary
+    lag_mean: float
+    staleness_mean: float
+    replay_stored: int
+    replay_capacity: int
+    actors: int
+    remaining_s: float
+    waiting_for: str
+    samples_per_insert: float
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ...) -> None: ...
+
+class EvaluationSummary(_message.Message):
+    __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    RETURN_STD_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    env_steps: int
+    episodes: int
+    return_mean: float
+    return_std: float
+    def __init__(self, version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,186 @@
+"""Messages of joining, weights and evaluation."""
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterator
+
+from penstock.errors import InvalidSegment, Overloaded
+from penstock.types import (
+    ActorReport,
+    Assignment,
+    Episode,
+    EvaluationResult,
+    EvaluationSummary,
+    EvaluationTask,
+    RunStatus,
+    Weights,
+)
+from penstock.v1 import evaluation_pb2, run_pb2
+from penstock.wire.block import MAX_PART_BYTES
+
+MAX_WEIGHTS_BYTES = 2**32
+
+
+def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
+    """The message of an assignment."""
+    return run_pb2.Assignment(
+        slot=assignment.slot,
+        incarnation=assignment.incarnation,
+        environments=assignment.environments,
+        token=assignment.token,
+        seed=assignment.seed,
+        replay_address=assignment.replay_address,
+        variant=assignment.variant,
+        temperature=assignment.temperature,
+    )
+
+
+def decode_assignment(message: run_pb2.Assignment) -> Assignment:
+    """The assignment of a message."""
+    return Assignment(
+        slot=message.slot,
+        incarnation=message.incarnation,
+        environments=tuple(message.environments),
+        token=message.token,
+        seed=message.seed,
+        replay_address=message.replay_address,
+        variant=message.variant,
+        temperature=message.temperature,
+    )
+
+
+def encode_weights(weights: Weights) -> Iterator[run_pb2.WeightsChunk]:
+    """The chunks of some weights, in order."""
+    for offset in range(0, len(weights.data), MAX_PART_BYTES):
+        yield run_pb2.WeightsChunk(
+            version=weights.version,
+            total_bytes=len(weights.data),
+            sha256=weights.sha256,
+            offset=offset,
+            data=weights.data[offset : offset + MAX_PART_BYTES],
+        )
+
+
+class WeightsAssembler:
+    """Turns chunks into weights. One a stream."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._received = 0
+
+    def add(self, chunk: run_pb2.WeightsChunk) -> Weights | None:
+        """Takes the next chunk; returns the weights when they are whole.
+
+        Raises:
+            InvalidSegment: A chunk is not the one that is due, or the digest differs.
+            Overloaded: The weights are too large.
+        """
+        if chunk.total_bytes > MAX_WEIGHTS_BYTES:
+            raise Overloaded(f"weights of {chunk.total_bytes} bytes; at most {MAX_WEIGHTS_BYTES} are taken")
+        if chunk.offset == 0:
+            self._pieces, self._received = [], 0
+        if chunk.offset != self._received or chunk.offset + len(chunk.data) > chunk.total_bytes:
+            raise InvalidSegment(f"a chunk of weights at byte {chunk.offset}; byte {self._received} was due")
+        self._pieces.append(chunk.data)
+        self._received += len(chunk.data)
+        if self._received < chunk.total_bytes:
+            return None
+        data = b"".join(self._pieces)
+        self._pieces = []
+        if hashlib.sha256(data).digest() != chunk.sha256:
+            raise InvalidSegment(f"the weights of version {chunk.version} arrived with another SHA-256 than announced")
+        return Weights(chunk.version, data, chunk.sha256)
+
+
+def encode_report(report: ActorReport) -> run_pb2.ActorReport:
+    """The message of an actor's report."""
+    return run_pb2.ActorReport(
+        env_steps=report.env_steps,
+        first_step_at_s=report.first_step_at_s,
+        episodes=[
+            run_pb2.Episode(
+                episode_return=episode.episode_return,
+                steps=episode.steps,
+                environment=episode.environment,
+                truncated=episode.truncated,
+            )
+            for episode in report.episodes
+        ],
+        environment_s=report.environment_s,
+        policy_s=report.policy_s,
+        waiting_s=report.waiting_s,
+    )
+
+
+def decode_report(message: run_pb2.ActorReport) -> ActorReport:
+    """The report of a message. Raises `InvalidSegment` for returns that are not finite."""
+    if not all(math.isfinite(episode.episode_return) for episode in message.episodes):
+        raise InvalidSegment("an actor reported an episode return that is not finite")
+    return ActorReport(
+        env_steps=message.env_steps,
+        first_step_at_s=message.first_step_at_s,
+        episodes=tuple(
+            Episode(episode.episode_return, episode.steps, episode.environment, episode.truncated)
+            for episode in message.episodes
+        ),
+        environment_s=message.environment_s,
+        policy_s=message.policy_s,
+        waiting_s=message.waiting_s,
+    )
+
+
+def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsResponse]:
+    """The messages of a task: its head, then its weights."""
+    head = evaluation_pb2.EvaluationTask(
+        id=task.id,
+        version=task.weights.version,
+        episodes=task.episodes,
+        deterministic=task.deterministic,
+        seed=task.seed,
+    )
+    yield evaluation_pb2.RunEvaluationsResponse(task=head)
+    for chunk in encode_weights(task.weights):
+        yield evaluation_pb2.RunEvaluationsResponse(weights=chunk)
+
+
+def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> EvaluationTask:
+    """The task of a head and its weights."""
+    return EvaluationTask(message.id, weights, message.episodes, message.deterministic, message.seed)
+
+
+def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
+    """The message of an evaluation's result."""
+    return evaluation_pb2.EvaluationResult(
+        id=result.id, version=result.version, returns=result.returns, steps=result.steps, seconds=result.seconds
+    )
+
+
+def decode_result(message: evaluation_pb2.EvaluationResult) -> EvaluationResult:
+    """The result of a message. Raises `InvalidSegment` if it has no episodes or returns that are not finite."""
+    if not message.returns or len(message.returns) != len(message.steps):
+        raise InvalidSegment(f"an evaluation of {len(message.returns)} returns and {len(message.steps)} lengths")
+    if not all(math.isfinite(value) for value in message.returns):
+        raise InvalidSegment("an evaluation with a return that is not finite")
+    return EvaluationResult(message.id, message.version, tuple(message.returns), tuple(message.steps), message.seconds)
+
+
+def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
+    """The message of a run's status."""
+    values = {field.name: getattr(status, field.name) for field in dataclasses.fields(RunStatus)}
+    for name in ("last_evaluation", "best_evaluation"):
+        if values[name] is not None:
+            values[name] = run_pb2.EvaluationSummary(**dataclasses.asdict(values[name]))
+    return run_pb2.GetRunStatusResponse(**values)
+
+
+def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
+    """The run's status of a message."""
+    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(RunStatus)}
+    for name in ("return_mean", "remaining_s", "last_evaluation", "best_evaluation"):
+        if not message.HasField(name):
+            values[name] = None
+        elif name.endswith("evaluation"):
+            fields = dataclasses.fields(EvaluationSummary)
+            values[name] = EvaluationSummary(**{field.name: getattr(values[name], field.name) for field in fields})
+    return RunStatus(**values)

@@ -1,0 +1,132 @@
+"""The house holds together: dependencies point downwards, and the generated contract is current."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "services" / "penstock"
+
+# What each part may import of Penstock, and which outside packages it alone, or it never, may use.
+ALLOWED: dict[str, set[str]] = {
+    "types": set(),
+    "errors": set(),
+    "config": {"errors", "presets"},
+    "run_folder": {"errors"},
+    "summary": {"errors", "run_folder"},
+    "presets": set(),
+    "v1": {"v1"},
+    "replay": {"types", "errors", "replay"},
+    "telemetry": {"types", "errors", "config", "telemetry"},
+    "algo": {"types", "errors", "algo"},
+    "acting": {"types", "errors", "run_folder", "algo", "acting"},
+    "learning": {"types", "errors", "config", "run_folder", "algo", "telemetry", "learning"},
+    "wire": {"types", "errors", "v1", "wire"},
+    "rpc": {"types", "errors", "v1", "wire", "telemetry", "replay", "learning", "rpc"},
+    "apps": {
+        "types",
+        "errors",
+        "config",
+        "run_folder",
+        "summary",
+        "algo",
+        "acting",
+        "learning",
+        "replay",
+        "rpc",
+        "telemetry",
+        "apps",
+    },
+    "cli": {
+        "types",
+        "errors",
+        "config",
+        "run_folder",
+        "summary",
+        "algo",
+        "acting",
+        "rpc",
+        "apps",
+        "cli",
+        "__init__",
+    },
+    "__main__": {"cli"},
+    "__init__": {"config", "errors", "summary", "acting", "cli"},
+}
+ONLY_IN: dict[str, set[str]] = {
+    "grpc": {"rpc"},
+    "grpc_health": {"rpc"},
+    "torch": {"algo", "acting", "learning", "apps"},
+    "gymnasium": {"acting", "cli"},
+    "prometheus_client": {"telemetry"},
+    "structlog": {"telemetry"},
+    "numba": {"replay"},
+    "rich": {"cli"},
+    "matplotlib": {"cli"},
+    "pickle": set(),
+}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if part_of(path) != "v1")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_dependencies_point_downwards_only(path: Path) -> None:
+    part = part_of(path)
+    for name in imported_modules(path):
+        outermost, _, rest = name.partition(".")
+        if outermost == "penstock":
+            imported = rest.partition(".")[0] if rest else "__init__"
+            assert imported in ALLOWED[part], f"{part} must not import {name}"
+        elif outermost in ONLY_IN:
+            assert part in ONLY_IN[outermost], f"{part} must not import {name}"
+
+
+def test_every_part_of_the_package_has_a_rule() -> None:
+    assert {part_of(path) for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()} - {
+        "__pycache__",
+        "py.typed",
+    } == set(ALLOWED)
+
+
+def test_the_replay_service_loads_neither_torch_nor_gymnasium() -> None:
+    script = (
+        "import sys, penstock.apps.replay, penstock.cli.options;"
+        "print([name for name in ('torch', 'gymnasium', 'matplotlib') if name in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_generated_contract_is_current(tmp_path: Path) -> None:
+    protos = sorted(str(path.relative_to(ROOT / "proto")) for path in (ROOT / "proto").rglob("*.proto"))
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        "-Iproto",
+        f"--python_out={tmp_path}",
+        f"--pyi_out={tmp_path}",
+    ]
+    subprocess.run([*command, *protos], cwd=ROOT, check=True, timeout=60)
+    generated = {path.name: path.read_text() for path in (tmp_path / "penstock" / "v1").iterdir()}
+    committed = {path.name: path.read_text() for path in (PACKAGE / "v1").iterdir() if path.is_file()}
+    assert committed == generated, "run `make proto`"

@@ -1,0 +1,154 @@
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from helpers.environments import same_step_counting
+from penstock.acting.environments import (
+    Environments,
+    NextStepEnvironments,
+    SameStepEnvironments,
+    import_modules,
+    make_environments,
+)
+from penstock.errors import ConfigurationError
+
+
+@dataclass
+class Rows:
+    """What one environment recorded, a row a step."""
+
+    observation: list[list[float]] = field(default_factory=list)
+    seen: list[list[float]] = field(default_factory=list)
+    reward: list[float] = field(default_factory=list)
+    end: list[str] = field(default_factory=list)
+    valid: list[bool] = field(default_factory=list)
+
+
+def take_rows(environments: Environments, count: int, environment: int = 0) -> Rows:
+    environments.reset(list(range(environments.count)))
+    rows = Rows()
+    for _ in range(count):
+        rows.observation.append(environments.observation[environment].tolist())
+        rows.seen.append(environments.acting_observation[environment].tolist())
+        outcome = environments.step(np.zeros(environments.count, np.int64))
+        rows.reward.append(outcome.reward[environment].item())
+        ends = {(False, False): "", (True, False): "terminated", (False, True): "truncated"}
+        rows.end.append(ends[outcome.terminated[environment].item(), outcome.truncated[environment].item()])
+        rows.valid.append(outcome.valid[environment].item())
+    return rows
+
+
+def counting(count: int = 2, length: int = 2) -> Environments:
+    return make_environments("Counting-v0", count, kwargs={"length": length})
+
+
+def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> None:
+    environments = counting()
+    assert isinstance(environments, NextStepEnvironments)
+    rows = take_rows(environments, 7, environment=1)
+    assert rows.observation == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
+    assert rows.reward == [1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0]
+    assert rows.end == ["", "terminated", "", "", "truncated", "", ""]
+    assert rows.valid == [True, True, False, True, True, False, True]
+    assert rows.seen == rows.observation
+
+
+def test_an_episode_ends_without_the_others() -> None:
+    environments = make_environments("Counting-v0", 8, kwargs={"length": 1, "spread": 1})
+    environments.reset(list(range(8)))
+    outcome = environments.step(np.zeros(8, np.int64))
+    assert 0 < outcome.terminated.sum() < 8
+    following = environments.step(np.zeros(8, np.int64))
+    assert following.valid.tolist() == (~outcome.terminated).tolist()
+
+
+def test_a_reset_begins_anew_with_every_row_valid() -> None:
+    environments = counting(length=1)
+    take_rows(environments, 1)
+    assert take_rows(environments, 1).valid == [True]
+
+
+def test_each_environment_is_reset_with_its_own_seed() -> None:
+    environments = make_environments("CartPole-v1", 2, kwargs={})
+    environments.reset([1, 2])
+    first = environments.observation.copy()
+    environments.reset([2, 1])
+    assert np.array_equal(environments.observation[::-1], first)
+    assert not np.array_equal(first[0], first[1])
+
+
+def test_environments_that_reset_at_once_record_the_final_observation_too() -> None:
+    rows = take_rows(same_step_counting(length=3), 9)
+    assert rows.observation == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
+    assert rows.valid == [True, True, True, False, True, True, False, True, True]
+    assert rows.end == ["", "", "terminated", "", "", "truncated", "", "", "terminated"]
+    # The hidden step of an episode is its first one, and its reward is not lost.
+    assert rows.reward == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
+
+
+def test_environments_that_reset_at_once_are_acted_in_by_what_they_really_show() -> None:
+    rows = take_rows(same_step_counting(length=3), 5)
+    assert rows.seen == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
+
+
+def test_an_episode_of_one_step_that_is_hidden_leaves_the_next_one_whole() -> None:
+    rows = take_rows(same_step_counting(length=1), 4)
+    assert rows.observation == [[0, 0], [0, 1], [2, 0], [2, 1]]
+    assert rows.seen == [[0, 0], [1, 0], [2, 0], [3, 0]]
+    assert rows.valid == [True, False, True, False]
+    assert rows.end == ["terminated", "truncated", "terminated", "truncated"]
+
+
+def test_a_native_vector_is_used_as_it_resets() -> None:
+    native = make_environments("ResetsAtOnce-v0", 3, kwargs={"length": 2}, vectorization="native")
+    assert isinstance(native, SameStepEnvironments)
+    assert native.count == 3
+    assert take_rows(native, 3, environment=2).observation == [[0, 0], [0, 1], [0, 2]]
+    assert isinstance(make_environments("CartPole-v1", 2, kwargs={}, vectorization="native"), NextStepEnvironments)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("NoSuchThing-v0", {}),
+        ("CartPole-v99", {}),
+        ("no_such_package:Thing-v0", {}),
+        ("not an id at all", {}),
+        ("CartPole-v1", {"no_such_argument": 1}),
+        ("Counting-v0", {"length": 0}),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_refused_in_one_line(env_id: str, kwargs: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_environments(env_id, 1, kwargs=kwargs)
+    assert env_id in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spaces",
+    [
+        {"observation_space": Dict(a=Box(0, 1, (2,))), "action_space": Discrete(2)},
+        {"observation_space": Box(0, 1, (2,)), "action_space": Dict(a=Discrete(2))},
+    ],
+    ids=["observation", "action"],
+)
+def test_spaces_that_are_not_supported_are_refused_in_one_line(spaces: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^Still-v0 has the (observation|action) space Dict\([^\n]*$"):
+        make_environments("Still-v0", 1, kwargs=spaces)
+
+
+def test_a_vector_that_does_not_reset_by_itself_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"^NeverResets-v0 does not reset by itself[^\n]*$"):
+        make_environments("NeverResets-v0", 1, kwargs={}, vectorization="native")
+
+
+def test_a_module_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="no_such_module"):
+        make_environments("CartPole-v1", 1, kwargs={}, imports=["no_such_module"])
+
+
+def test_a_module_that_can_be_imported_is() -> None:
+    import_modules(["helpers.environments"])

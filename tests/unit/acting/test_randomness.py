@@ -1,0 +1,166 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from penstock.acting import randomness
+from penstock.acting.randomness import Purpose, normals, reset_seeds, uniforms
+
+Noise = Callable[..., NDArray[np.float32]]
+BOTH = pytest.mark.parametrize("draw", [uniforms, normals])
+
+
+def noise(
+    draw: Noise,
+    *,
+    seed: int = 3,
+    incarnation: int = 1,
+    environments: tuple[int, ...] = (0,),
+    first_step: int = 0,
+    steps: int = 6,
+    size: int = 3,
+) -> NDArray[np.float32]:
+    return draw(
+        seed=seed,
+        incarnation=incarnation,
+        environments=np.array(environments, np.uint32),
+        first_step=first_step,
+        steps=steps,
+        size=size,
+    )
+
+
+def seeds(*environments: int, seed: int = 3, incarnation: int = 1, purpose: Purpose = Purpose.TRAINING) -> list[int]:
+    numbers = np.array(environments, np.uint32)
+    return reset_seeds(seed=seed, incarnation=incarnation, environments=numbers, purpose=purpose)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_known_answers_of_random123(counter: str, key: str, expected: str) -> None:
+    low, high = (int(word, 16) for word in key.split())
+    counters = [np.array([int(word, 16)], np.uint64) for word in counter.split()]
+    words = randomness._philox(counters, high << 32 | low)
+    assert " ".join(f"{int(word[0]):08x}" for word in words) == expected
+
+
+def test_uniform_noise_is_the_upper_24_bits_of_philox() -> None:
+    found = noise(uniforms, seed=0, incarnation=0, steps=1, size=4)
+    words = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert found[0, 0].tolist() == [(word >> 8) / 2**24 for word in words]
+
+
+@BOTH
+@given(seed=st.integers(0, 2**64 - 1), incarnation=st.integers(0, 2**28 - 1), first_step=st.integers(0, 2**48 - 100))
+def test_the_same_place_has_the_same_noise(draw: Noise, seed: int, incarnation: int, first_step: int) -> None:
+    first = noise(draw, seed=seed, incarnation=incarnation, first_step=first_step)
+    assert np.array_equal(first, noise(draw, seed=seed, incarnation=incarnation, first_step=first_step))
+    assert np.isfinite(first).all()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"seed": 4},
+        {"seed": 3 + 2**32},
+        {"seed": 2**64 - 1 - 3},
+        {"environments": (1,)},
+        {"environments": (256,)},
+        {"environments": (2**32 - 1,)},
+        {"incarnation": 0},
+        {"incarnation": 2},
+        {"first_step": 6},
+        {"first_step": 2**32},
+        {"first_step": 2**33},
+    ],
+    ids=str,
+)
+def test_another_place_has_other_noise(draw: Noise, elsewhere: dict[str, Any]) -> None:
+    assert not np.isin(noise(draw), noise(draw, **elsewhere)).any()
+
+
+@BOTH
+@given(steps=st.integers(1, 20), cut=st.integers(0, 20), first_step=st.sampled_from([0, 5, 2**32 - 7]))
+def test_windows_continue_one_another(draw: Noise, steps: int, cut: int, first_step: int) -> None:
+    cut = min(cut, steps)
+    whole = noise(draw, first_step=first_step, steps=steps)
+    parts = [
+        noise(draw, first_step=first_step, steps=cut),
+        noise(draw, first_step=first_step + cut, steps=steps - cut),
+    ]
+    assert np.array_equal(whole, np.concatenate(parts, axis=1))
+
+
+@BOTH
+def test_environments_have_the_same_noise_however_they_are_spread_over_actors(draw: Noise) -> None:
+    together = noise(draw, environments=(0, 1, 2, 3))
+    apart = [noise(draw, environments=(0, 1)), noise(draw, environments=(3,)), noise(draw, environments=(2,))]
+    assert np.array_equal(together[[0, 1, 3, 2]], np.concatenate(apart))
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
+def test_every_number_of_a_window_is_its_own(draw: Noise, size: int) -> None:
+    window = noise(draw, environments=(0, 1), steps=4, size=size)
+    assert window.shape == (2, 4, size)
+    assert window.dtype == np.float32
+    assert len(np.unique(window)) == window.size
+
+
+def test_uniform_noise_is_uniform_from_zero_to_below_one() -> None:
+    window = noise(uniforms, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
+    assert window.min() >= 0.0
+    assert window.max() < 1.0
+    share = np.bincount((window * 20).astype(np.int64).ravel(), minlength=20) / window.size
+    np.testing.assert_allclose(share, 0.05, atol=4.0 * np.sqrt(0.05 * 0.95 / window.size))
+
+
+def test_normal_noise_has_the_moments_of_the_standard_normal() -> None:
+    window = noise(normals, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
+    count = window.size
+    # Bounds of four standard errors; the k-th moment's variance is E x^2k - (E x^k)^2 over the count.
+    for power, moment, variance in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]:
+        assert abs((window**power).mean() - moment) < 4.0 * np.sqrt(variance / count), power
+
+
+def test_normal_noise_is_finite_where_uniform_noise_is_zero() -> None:
+    # One of 2^24 numbers is zero; here is one, found by search, which a normal takes for its radius.
+    place = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
+    assert noise(uniforms, **place, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
+    assert np.isfinite(noise(normals, **place, size=4)).all()  # type: ignore[arg-type]
+
+
+@BOTH
+def test_noise_of_neighbours_is_uncorrelated(draw: Noise) -> None:
+    window = noise(draw, environments=(0, 1, 2), steps=4_000, size=3).transpose(0, 2, 1).reshape(9, -1)
+    between_streams = np.corrcoef(window) - np.eye(9)
+    between_steps = [np.corrcoef(stream[:-1], stream[1:])[0, 1] for stream in window]
+    assert np.abs(between_streams).max() < 4.5 / np.sqrt(4_000)
+    assert np.abs(between_steps).max() < 4.5 / np.sqrt(4_000)
+
+
+def test_reset_seeds_differ_wherever_they_are_used() -> None:
+    everywhere = [
+        *seeds(0, 1, 2),
+        *seeds(0, 1, 2, seed=4),
+        *seeds(0, 1, 2, seed=3 + 2**32),
+        *seeds(0, 1, 2, incarnation=2),
+        *seeds(0, 1, 2, purpose=Purpose.EVALUATION),
+    ]
+    assert len(set(everywhere)) == len(everywhere)
+    assert all(0 <= seed < 2**62 for seed in everywhere)
+
+
+def test_reset_seeds_are_the_same_however_environments_are_spread_over_actors() -> None:
+    assert seeds(0, 1, 2, 3) == [*seeds(0, 1), *seeds(2), *seeds(3)]

@@ -1,0 +1,190 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from penstock.algo.losses import Losses, LossSettings, ppo_loss
+
+PLAIN = LossSettings(
+    clip_range=0.2,
+    value_clip_range=None,
+    value_coefficient=0.5,
+    entropy_coefficient=0.01,
+    normalise_advantages=False,
+    behaviour_weight_clip=5.0,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Minibatch:
+    log_prob: Tensor
+    value: Tensor
+    entropy: Tensor
+    proximal_log_prob: Tensor
+    proximal_value: Tensor
+    behaviour_log_prob: Tensor
+    advantage: Tensor
+    target: Tensor
+    importance: Tensor
+
+    def but(self, **changes: Tensor) -> "Minibatch":
+        return dataclasses.replace(self, **changes)
+
+    def loss(self, settings: LossSettings = PLAIN) -> Losses:
+        return ppo_loss(settings, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+
+
+def random_minibatch(seed: int, steps: int = 12) -> Minibatch:
+    generator = np.random.default_rng(seed)
+
+    def normal(deviation: float) -> Tensor:
+        return torch.from_numpy(generator.normal(0.0, deviation, steps))
+
+    proximal_log_prob, proximal_value = normal(0.5) - 1.0, normal(1.0)
+    return Minibatch(
+        log_prob=proximal_log_prob + normal(0.3),
+        value=proximal_value + normal(0.5),
+        entropy=normal(1.0).abs(),
+        proximal_log_prob=proximal_log_prob,
+        proximal_value=proximal_value,
+        behaviour_log_prob=proximal_log_prob + normal(1.5),
+        advantage=normal(1.0),
+        target=normal(1.0),
+        importance=normal(1.0).abs(),
+    )
+
+
+def one_step(ratio: float, advantage: float, *, behaviour_weight: float = 1.0, importance: float = 1.0) -> Minibatch:
+    nothing = torch.zeros(1)
+    return Minibatch(
+        log_prob=torch.tensor([math.log(ratio)], requires_grad=True),
+        value=nothing,
+        entropy=nothing,
+        proximal_log_prob=nothing,
+        proximal_value=nothing,
+        behaviour_log_prob=torch.tensor([-math.log(behaviour_weight)]),
+        advantage=torch.tensor([advantage]),
+        target=nothing,
+        importance=torch.tensor([importance]),
+    )
+
+
+def textbook_ppo(minibatch: Minibatch, settings: LossSettings) -> float:
+    """Schulman et al. 2017, equations 7 and 9, a step at a time; the clip stays near the policy that acted."""
+    policy, value, entropy = 0.0, 0.0, 0.0
+    steps = len(minibatch.advantage)
+    for t in range(steps):
+        ratio = math.exp(minibatch.log_prob[t] - minibatch.behaviour_log_prob[t])
+        advantage = minibatch.advantage[t].item()
+        clipped = min(max(ratio, 1.0 - settings.clip_range), 1.0 + settings.clip_range)
+        policy += min(ratio * advantage, clipped * advantage) / steps
+        value += 0.5 * (minibatch.value[t] - minibatch.target[t]).item() ** 2 / steps
+        entropy += minibatch.entropy[t].item() / steps
+    return -policy + settings.value_coefficient * value - settings.entropy_coefficient * entropy
+
+
+@given(seed=st.integers(0, 10_000))
+def test_where_the_proximal_policy_acted_it_is_textbook_ppo(seed: int) -> None:
+    minibatch = random_minibatch(seed)
+    minibatch = minibatch.but(
+        behaviour_log_prob=minibatch.proximal_log_prob, importance=torch.ones_like(minibatch.importance)
+    )
+    assert minibatch.loss().total.item() == pytest.approx(textbook_ppo(minibatch, PLAIN), abs=1e-9)
+
+
+@pytest.mark.parametrize("value_clip_range", [None, 0.3])
+@pytest.mark.parametrize("normalise_advantages", [False, True])
+def test_the_gradient_is_that_of_finite_differences(value_clip_range: float | None, normalise_advantages: bool) -> None:
+    settings = dataclasses.replace(PLAIN, value_clip_range=value_clip_range, normalise_advantages=normalise_advantages)
+    minibatch = random_minibatch(1)
+
+    def total(log_prob: Tensor, value: Tensor, entropy: Tensor) -> Tensor:
+        return minibatch.but(log_prob=log_prob, value=value, entropy=entropy).loss(settings).total
+
+    inputs = [tensor.requires_grad_() for tensor in (minibatch.log_prob, minibatch.value, minibatch.entropy)]
+    assert torch.autograd.gradcheck(total, inputs)
+
+
+@pytest.mark.parametrize(("ratio", "advantage"), [(1.3, 2.0), (0.7, -2.0)])
+def test_a_ratio_that_went_far_enough_gets_no_gradient(ratio: float, advantage: float) -> None:
+    minibatch = one_step(ratio, advantage)
+    minibatch.loss().total.backward()  # type: ignore[no-untyped-call]
+    assert minibatch.log_prob.grad is not None
+    assert minibatch.log_prob.grad.item() == 0.0
+
+
+@pytest.mark.parametrize(("ratio", "advantage"), [(1.3, -2.0), (0.7, 2.0), (1.1, 2.0), (0.9, -2.0)])
+def test_a_ratio_that_should_move_gets_the_whole_gradient(ratio: float, advantage: float) -> None:
+    minibatch = one_step(ratio, advantage)
+    minibatch.loss().total.backward()  # type: ignore[no-untyped-call]
+    assert minibatch.log_prob.grad is not None
+    assert minibatch.log_prob.grad.item() == pytest.approx(-ratio * advantage)
+
+
+@pytest.mark.parametrize(("proximal_over_behaviour", "weight"), [(0.25, 0.25), (1.0, 1.0), (3.0, 3.0), (40.0, 5.0)])
+def test_a_step_counts_by_its_bounded_behaviour_weight(proximal_over_behaviour: float, weight: float) -> None:
+    loss = one_step(1.1, 2.0, behaviour_weight=proximal_over_behaviour).loss()
+    assert loss.policy.item() == pytest.approx(-weight * 1.1 * 2.0)
+
+
+def test_importance_weighs_policy_and_value_but_not_entropy() -> None:
+    minibatch = random_minibatch(2)
+    double = minibatch.but(importance=2.0 * minibatch.importance)
+    torch.testing.assert_close(double.loss().policy, 2.0 * minibatch.loss().policy)
+    torch.testing.assert_close(double.loss().value, 2.0 * minibatch.loss().value)
+    assert torch.equal(double.loss().entropy, minibatch.loss().entropy)
+
+
+def test_a_step_without_importance_has_no_influence_on_policy_and_value() -> None:
+    minibatch = random_minibatch(3)
+    importance = minibatch.importance.clone()
+    importance[4] = 0.0
+    target, log_prob = minibatch.target.clone(), minibatch.log_prob.clone()
+    target[4], log_prob[4] = 1e3, 1.0
+    ignored = minibatch.but(importance=importance)
+    changed = ignored.but(target=target, log_prob=log_prob)
+    assert torch.equal(ignored.loss().total, changed.loss().total)
+
+
+@given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 100.0), shift=st.floats(-10.0, 10.0))
+def test_normalised_advantages_have_no_scale_and_no_origin(seed: int, scale: float, shift: float) -> None:
+    settings = dataclasses.replace(PLAIN, normalise_advantages=True)
+    minibatch = random_minibatch(seed)
+    moved = minibatch.but(advantage=scale * minibatch.advantage + shift)
+    torch.testing.assert_close(moved.loss(settings).total, minibatch.loss(settings).total, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "squared_error"),
+    [
+        (1.1, 0.81),  # inside the clip range: as it is
+        (1.5, 0.64),  # went 0.5 towards the target of 2, of which 0.2 count: (1.2 - 2)^2
+        (0.5, 2.25),  # moved away: the larger, unclipped error
+    ],
+)
+def test_a_clipped_value_is_credited_for_no_more_than_the_clip_range(value: float, squared_error: float) -> None:
+    settings = dataclasses.replace(PLAIN, value_clip_range=0.2)
+    minibatch = one_step(1.0, 0.0).but(
+        value=torch.tensor([value]), proximal_value=torch.tensor([1.0]), target=torch.tensor([2.0])
+    )
+    assert minibatch.loss(settings).value.item() == pytest.approx(0.5 * squared_error)
+
+
+def test_what_is_reported_about_the_ratios_is_as_worked_by_hand() -> None:
+    minibatch = random_minibatch(4, steps=4)
+    ratios = torch.tensor([0.5, 1.0, 1.1, 2.0], dtype=torch.float64)
+    losses = minibatch.but(log_prob=minibatch.proximal_log_prob + ratios.log()).loss()
+    assert losses.clipped.item() == 0.5
+    kl = sum(ratio - 1.0 - math.log(ratio) for ratio in ratios.tolist()) / 4
+    assert losses.approximate_kl.item() == pytest.approx(kl)
+
+
+def test_log_ratios_beyond_what_a_float_holds_leave_the_loss_finite() -> None:
+    minibatch = random_minibatch(5)
+    wild = minibatch.but(log_prob=minibatch.log_prob + 1e4, behaviour_log_prob=minibatch.behaviour_log_prob - 1e4)
+    assert wild.loss().total.isfinite()

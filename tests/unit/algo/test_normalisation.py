@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.environments import fresh_policy, spec_of
+from penstock.algo.normalisation import RunningMoments
+from penstock.algo.policies import Network
+
+
+@given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))
+def test_moments_are_those_of_everything_seen(seed: int, sizes: list[int]) -> None:
+    generator = np.random.default_rng(seed)
+    parts = [generator.normal(generator.normal(0.0, 5.0), 2.0, (size, 3)) for size in sizes]
+    moments = RunningMoments((3,))
+    for part in parts:
+        moments.update(torch.from_numpy(part))
+    together = np.concatenate(parts)
+    assert moments.count.item() == len(together)
+    if len(together):
+        np.testing.assert_allclose(moments.mean, together.mean(0), atol=1e-9)
+        np.testing.assert_allclose(moments.variance, together.var(0), atol=1e-9)
+
+
+def test_moments_of_scalars_are_those_of_everything_seen() -> None:
+    moments = RunningMoments(())
+    for part in ([1.0, 2.0], [3.0, 10.0, 4.0]):
+        moments.update(torch.tensor(part))
+    assert moments.mean.item() == pytest.approx(4.0)
+    assert moments.variance.item() == pytest.approx(np.var([1.0, 2.0, 3.0, 10.0, 4.0]))
+
+
+def test_small_deviations_around_a_large_mean_are_not_lost() -> None:
+    values = 1e6 + np.random.default_rng(0).normal(size=(4096, 1))
+    moments = RunningMoments((1,))
+    for part in np.split(values, 64):
+        moments.update(torch.from_numpy(part))
+    np.testing.assert_allclose(moments.variance, values.var(0), rtol=1e-6)
+
+
+def test_before_the_first_update_values_stay_as_they_are() -> None:
+    moments, values = RunningMoments((3,)), torch.tensor([[-9.5, 0.0, 1.25]])
+    assert torch.equal(moments.standardise(values), values)
+    assert moments.scale().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_standardised_values_have_mean_zero_and_deviation_one() -> None:
+    values = torch.from_numpy(np.random.default_rng(0).normal([5.0, -3.0], [0.1, 20.0], (10_000, 2)))
+    moments = RunningMoments((2,))
+    moments.update(values)
+    standardised = moments.standardise(values.float())
+    assert standardised.dtype == torch.float32
+    torch.testing.assert_close(standardised.mean(0), torch.zeros(2), atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(standardised.std(0), torch.ones(2), atol=1e-3, rtol=0.0)
+
+
+def test_outliers_are_cut_at_ten_deviations() -> None:
+    moments = RunningMoments((1,))
+    moments.update(torch.tensor([[-1.0], [1.0]]))
+    assert moments.standardise(torch.tensor([[1e6], [-1e6]])).tolist() == [[10.0], [-10.0]]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
+    network = Network(hidden_sizes=(4,), normalise_observations=on, normalise_returns=on)
+    policy = fresh_policy(spec_of("Counting-v0"), network=network)
+    policy.learn_moments(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([10.0, 30.0]))
+    count = 2.0 if on else 0.0
+    assert policy.observation_moments.count.item() == count
+    assert policy.return_moments.count.item() == count
+    # The deviation of 10 and 30 is 10; rewards are scaled by it and not centred.
+    assert policy.scale_rewards(torch.tensor([5.0])).item() == pytest.approx(0.5 if on else 5.0)
+
+
+def test_moments_are_not_trained_by_gradients() -> None:
+    policy = fresh_policy(spec_of("Counting-v0"))
+    assert not any("moments" in name for name, _ in policy.named_parameters())

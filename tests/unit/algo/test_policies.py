@@ -1,0 +1,157 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.environments import fresh_policy, spec_of
+from penstock.algo import weights as policy_weights
+from penstock.algo.distributions import Categorical, DiagonalGaussian
+from penstock.algo.policies import Network, Policy
+from penstock.algo.spaces import check_spaces
+from penstock.errors import ConfigurationError
+from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Weights
+
+OBSERVATION = BoxSpace("float32", (3,), (-math.inf, -1.0, 0.0), (math.inf, 1.0, 5.0))
+DISCRETE = EnvironmentSpec("Discrete-v0", OBSERVATION, DiscreteSpace(4, start=2))
+CONTINUOUS = EnvironmentSpec("Continuous-v0", OBSERVATION, BoxSpace("float32", (2, 3), (-1.0,) * 6, (math.inf,) * 6))
+SPECS = pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+
+
+def observations(count: int = 5) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32))
+
+
+def seasoned_policy(spec: EnvironmentSpec) -> Policy:
+    """One whose every tensor differs from a new policy's."""
+    policy = fresh_policy(spec, seed=3)
+    policy.learn_moments(observations(20) * 3.0 + 1.0, torch.arange(20.0))
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1)
+    return policy
+
+
+@SPECS
+def test_a_policy_comes_back_from_its_weights_alone(spec: EnvironmentSpec) -> None:
+    policy = seasoned_policy(spec)
+    weights = policy_weights.dump(policy, version=12)
+    loaded = policy_weights.load(weights)
+    assert loaded.spec == policy.spec
+    assert loaded.network == policy.network
+    assert weights.version == policy_weights.read_version(weights.data) == 12
+    assert torch.equal(loaded.value(observations()), policy.value(observations()))
+    assert torch.equal(loaded.distribution(observations()).mode(), policy.distribution(observations()).mode())
+    assert torch.equal(loaded.distribution(observations()).entropy(), policy.distribution(observations()).entropy())
+    assert torch.equal(loaded.scale_rewards(torch.ones(1)), policy.scale_rewards(torch.ones(1)))
+
+
+@SPECS
+def test_weights_replace_those_of_a_policy_in_place(spec: EnvironmentSpec) -> None:
+    old, new = fresh_policy(spec), seasoned_policy(spec)
+    assert not torch.equal(old.value(observations()), new.value(observations()))
+    policy_weights.load_into(old, policy_weights.dump(new, version=1))
+    assert torch.equal(old.value(observations()), new.value(observations()))
+
+
+def test_weights_do_not_change_with_the_policy_they_were_taken_from() -> None:
+    policy = fresh_policy(DISCRETE)
+    weights = policy_weights.dump(policy, version=1)
+    before = policy.value(observations()).detach().clone()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(policy_weights.load(weights).value(observations()), before)
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, -1])
+def test_weights_that_were_cut_short_are_refused(length: int) -> None:
+    data = policy_weights.dump(fresh_policy(DISCRETE), version=1).data[:length]
+    with pytest.raises(ConfigurationError):
+        policy_weights.load(Weights.of(1, data))
+
+
+@pytest.mark.parametrize("data", [b"", b"not weights at all", b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64])
+def test_bytes_of_something_else_are_refused(data: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="not Penstock weights"):
+        policy_weights.read_version(data)
+
+
+def test_weights_of_another_architecture_are_refused() -> None:
+    weights = policy_weights.dump(fresh_policy(DISCRETE, network=Network(hidden_sizes=(8,))), version=1)
+    with pytest.raises(ConfigurationError, match=r"do not fit") as caught:
+        policy_weights.load_into(fresh_policy(DISCRETE), weights)
+    assert "\n" not in str(caught.value)
+
+
+def test_discrete_actions_get_a_categorical_and_one_number_of_noise() -> None:
+    policy = fresh_policy(DISCRETE)
+    distribution = policy.distribution(observations())
+    assert isinstance(distribution, Categorical)
+    assert distribution.log_probs.shape == (5, 4)
+    assert policy.noise_size == 1
+
+
+def test_continuous_actions_get_a_gaussian_and_a_number_of_noise_an_element() -> None:
+    policy = fresh_policy(CONTINUOUS, network=Network(hidden_sizes=(8,), initial_log_std=-0.5))
+    distribution = policy.distribution(observations())
+    assert isinstance(distribution, DiagonalGaussian)
+    assert distribution.mean.shape == (5, 6)
+    assert distribution.log_std.tolist() == [-0.5] * 6
+    assert policy.noise_size == 6
+
+
+@SPECS
+def test_a_new_policy_prefers_nothing(spec: EnvironmentSpec) -> None:
+    distribution = fresh_policy(spec).distribution(observations())
+    if isinstance(distribution, Categorical):
+        np.testing.assert_allclose(distribution.log_probs.exp().detach(), 0.25, atol=0.02)
+    else:
+        np.testing.assert_allclose(distribution.mean.detach(), 0.0, atol=0.05)
+
+
+def test_deviations_stay_within_their_range() -> None:
+    policy = fresh_policy(CONTINUOUS, network=Network(hidden_sizes=(8,), initial_log_std=50.0))
+    distribution = policy.distribution(observations())
+    assert isinstance(distribution, DiagonalGaussian)
+    assert distribution.log_std.max().item() == 2.0
+
+
+def test_a_policy_sees_standardised_observations() -> None:
+    policy = fresh_policy(DISCRETE)
+    before = policy.value(observations())
+    moments = torch.cat([observations(), -observations()]) * 7.0
+    policy.learn_moments(moments, torch.zeros(10))
+    deviation = moments.std(0, unbiased=False)
+    torch.testing.assert_close(policy.value(observations() * deviation), before)
+
+
+def test_actor_and_critic_share_no_parameters() -> None:
+    policy = fresh_policy(CONTINUOUS)
+    policy.value(observations()).sum().backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is None for parameter in policy.actor.parameters())
+    assert all(parameter.grad is not None for parameter in policy.critic.parameters())
+
+
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [
+        (DiscreteSpace(5), DiscreteSpace(2)),
+        (BoxSpace("uint8", (8, 8), (0.0,) * 64, (255.0,) * 64), DiscreteSpace(2)),
+        (OBSERVATION, BoxSpace("int32", (1,), (0.0,), (9.0,))),
+    ],
+    ids=["discrete observation", "picture", "integer box action"],
+)
+def test_spaces_that_no_policy_works_with_are_refused(observation: Space, action: Space) -> None:
+    spec = EnvironmentSpec("Odd-v0", observation, action)
+    for attempt in (lambda: check_spaces(spec), lambda: Policy(spec, Network())):
+        with pytest.raises(ConfigurationError, match=r"^Odd-v0 has the [^\n]*$"):
+            attempt()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
+def test_the_tasks_of_the_presets_are_supported(env_id: str) -> None:
+    spec = spec_of(env_id)
+    loaded = policy_weights.load(policy_weights.dump(fresh_policy(spec), version=0))
+    assert dataclasses.asdict(loaded.spec) == dataclasses.asdict(spec)

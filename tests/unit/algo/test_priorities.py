@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.algo.priorities import importance_weights, segment_priorities
+
+PRIORITIES = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20)
+
+
+def priority_slowly(correction: list[float], valid: list[bool], eta: float) -> float:
+    errors = [abs(d) for d, is_valid in zip(correction, valid, strict=True) if is_valid]
+    return eta * max(errors) + (1.0 - eta) * sum(errors) / len(errors) if errors else 0.0
+
+
+def weights_of(priorities: list[float], fresh: int = 0, *, alpha: float = 0.6, beta: float = 0.5) -> list[float]:
+    raw = torch.tensor(priorities, dtype=torch.float64)
+    return importance_weights(raw, fresh, alpha=alpha, beta=beta, epsilon=1e-3).tolist()
+
+
+@given(seed=st.integers(0, 10_000), eta=st.floats(0.0, 1.0))
+def test_a_priority_mixes_the_largest_and_the_mean_error_of_valid_steps(seed: int, eta: float) -> None:
+    generator = np.random.default_rng(seed)
+    correction, valid = generator.normal(size=(5, 7)), generator.random((5, 7)) < 0.6
+    found = segment_priorities(torch.from_numpy(correction), torch.from_numpy(valid), eta)
+    expected = [priority_slowly(d, v, eta) for d, v in zip(correction.tolist(), valid.tolist(), strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_priority_worked_by_hand() -> None:
+    correction, valid = torch.tensor([[-4.0, 2.0, 99.0, 0.0]]), torch.tensor([[True, True, False, True]])
+    assert segment_priorities(correction, valid, 0.75).item() == 0.75 * 4.0 + 0.25 * 2.0
+
+
+def test_a_segment_without_a_valid_step_has_no_priority() -> None:
+    assert segment_priorities(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool), 0.9).item() == 0.0
+
+
+@given(priorities=PRIORITIES, fresh=st.integers(0, 20))
+def test_fresh_segments_weigh_one(priorities: list[float], fresh: int) -> None:
+    fresh = min(fresh, len(priorities))
+    assert weights_of(priorities, fresh)[:fresh] == [1.0] * fresh
+
+
+@given(priorities=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=20), fresh=st.integers(0, 5))
+def test_replayed_segments_weigh_one_on_average(priorities: list[float], fresh: int) -> None:
+    # Priorities this close to one another stay far below the cap.
+    weights = weights_of([0.0] * fresh + priorities, fresh, beta=1.0)
+    assert np.mean(weights[fresh:]) == pytest.approx(1.0, abs=1e-6)
+
+
+@given(priorities=PRIORITIES, beta=st.floats(0.0, 1.0))
+def test_what_is_drawn_more_often_weighs_less(priorities: list[float], beta: float) -> None:
+    weights = np.array(weights_of(priorities, beta=beta))
+    assert (np.diff(weights[np.argsort(priorities)]) <= 1e-6).all()
+
+
+def test_ratios_of_weights_undo_the_ratios_of_masses() -> None:
+    small, large = weights_of([1.0, 8.0], alpha=0.5, beta=1.0)
+    mass_ratio = (8.001 / 1.001) ** 0.5
+    assert small / large == pytest.approx(mass_ratio, rel=1e-6)
+
+
+def test_no_weight_exceeds_the_cap() -> None:
+    weights = weights_of([0.0] + [100.0] * 30, alpha=1.0, beta=1.0)
+    assert max(weights) == 10.0
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 1.0), (0.6, 0.0)])
+def test_uniform_replay_and_no_correction_weigh_everything_alike(alpha: float, beta: float) -> None:
+    assert weights_of([0.0, 1.0, 50.0], alpha=alpha, beta=beta) == [1.0, 1.0, 1.0]

@@ -1,0 +1,132 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.environments import spec_of
+from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
+from penstock.acting.trained import load_policy
+from penstock.algo.policies import Network
+from penstock.errors import ConfigurationError
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.learner import Learner
+from penstock.run_folder import RunFolder
+
+PROGRESS = RunProgress(version=4, env_steps=1_234, updates=16, training_s=2.5, best_return=-0.1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def trained_learner(env_id: str = "CartPole-v1", network: Network = SMALL) -> Learner:
+    learner = make_learner(env_id, network=network)
+    learner.train(make_batch(env_id), 0.0)
+    return learner
+
+
+def save(folder: RunFolder, learner: Learner, env_steps: int = 1_234, keep: int = 3) -> Path:
+    snapshot = checkpoints.take(learner, dataclasses.replace(PROGRESS, env_steps=env_steps))
+    return checkpoints.save(folder, snapshot, keep)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_restored_learner_goes_on_bitwise_as_if_it_had_not_stopped(folder: RunFolder, env_id: str) -> None:
+    learner, restored = trained_learner(env_id), make_learner(env_id, seed=77)
+    assert checkpoints.restore(restored, save(folder, learner)) == PROGRESS
+    assert same_parameters(learner, restored)
+    batch = make_batch(env_id, fresh=4)
+    outcome, resumed = learner.train(batch, 0.5), restored.train(batch, 0.5)
+    assert same_parameters(learner, restored)
+    assert np.array_equal(outcome.priorities, resumed.priorities)
+    assert outcome.statistics == resumed.statistics
+
+
+def test_a_learner_that_never_trained_can_be_restored_too(folder: RunFolder) -> None:
+    learner, restored = make_learner(seed=1), make_learner(seed=2)
+    checkpoints.restore(restored, save(folder, learner))
+    for each in (learner, restored):
+        each.train(make_batch(), 0.0)
+    assert same_parameters(learner, restored)
+
+
+def test_a_snapshot_stays_as_it_was_taken(folder: RunFolder) -> None:
+    learner, restored = trained_learner(), make_learner()
+    snapshot = checkpoints.take(learner, PROGRESS)
+    value = learner.policy.value(torch.ones(4)).item()
+    learner.train(make_batch(), 0.0)
+    checkpoints.restore(restored, checkpoints.save(folder, snapshot, keep=3))
+    assert restored.policy.value(torch.ones(4)).item() == value != learner.policy.value(torch.ones(4)).item()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.999])
+def test_a_checkpoint_that_was_cut_short_is_refused(folder: RunFolder, share: float) -> None:
+    path = save(folder, trained_learner())
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    learner = make_learner()
+    for attempt in (
+        lambda: checkpoints.restore(learner, path),
+        lambda: checkpoints.read_progress(path),
+        lambda: load_policy(path),
+    ):
+        with pytest.raises(ConfigurationError, match=path.name):
+            attempt()
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(folder: RunFolder) -> None:
+    with pytest.raises(ConfigurationError, match="gone"):
+        checkpoints.read_progress(folder.checkpoints / "gone.safetensors")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [make_learner("Acrobot-v1"), make_learner(network=Network(hidden_sizes=(16,))), make_learner("Pendulum-v1")],
+    ids=["spaces", "layers", "kind of action"],
+)
+def test_a_checkpoint_of_another_architecture_is_refused_and_nothing_changes(folder: RunFolder, other: Learner) -> None:
+    path, before = save(folder, trained_learner()), parameters_of(other)
+    with pytest.raises(ConfigurationError, match="does not fit this run"):
+        checkpoints.restore(other, path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.policy.state_dict().items())
+
+
+def test_only_the_newest_checkpoints_and_the_best_are_kept(folder: RunFolder) -> None:
+    learner = trained_learner()
+    checkpoints.save_best(folder, checkpoints.take(learner, PROGRESS))
+    for env_steps in (900, 1_000, 20_000, 100_000):
+        save(folder, learner, env_steps, keep=2)
+    kept = [checkpoints.read_progress(path).env_steps for path in folder.numbered_checkpoints()]
+    assert kept == [20_000, 100_000]
+    assert len(list(folder.checkpoints.iterdir())) == 3
+    assert checkpoints.read_progress(folder.best_checkpoint) == PROGRESS
+
+
+def test_the_newest_checkpoint_is_the_one_with_most_steps(folder: RunFolder) -> None:
+    assert checkpoints.newest(folder) is None
+    learner = trained_learner()
+    for env_steps in (5_000, 70_000, 6_000):
+        save(folder, learner, env_steps)
+    newest = checkpoints.newest(folder)
+    assert newest is not None
+    assert checkpoints.read_progress(newest).env_steps == 70_000
+
+
+def test_a_checkpoint_knows_the_environment_it_was_trained_for(folder: RunFolder) -> None:
+    assert checkpoints.read_spec(save(folder, trained_learner("Pendulum-v1"))) == spec_of("Pendulum-v1")
+
+
+def test_a_checkpoint_is_a_policy_to_act_with(folder: RunFolder) -> None:
+    learner = trained_learner()
+    path = save(folder, learner)
+    observation = torch.linspace(-1.0, 1.0, 4)
+    for found in (load_policy(path), load_policy(folder.root)):
+        assert found.version == PROGRESS.version
+        assert torch.equal(found.policy.value(observation), learner.policy.value(observation))
+        assert found.act(observation.numpy()) == learner.policy.distribution(observation).mode().item()

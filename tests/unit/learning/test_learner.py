@@ -1,0 +1,198 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
+from penstock.algo.advantages import Estimates, estimate
+from penstock.algo.priorities import segment_priorities
+from penstock.learning.batches import TrainingBatch
+from penstock.learning.learner import Learner
+
+UNNORMALISED = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
+TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+
+
+@torch.no_grad()
+def estimates_of(learner: Learner, batch: TrainingBatch) -> Estimates:
+    log_prob = learner.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
+    return estimate(
+        value=learner.policy.value(batch.observation),
+        reward=learner.policy.scale_rewards(batch.reward),
+        terminated=batch.terminated,
+        truncated=batch.truncated,
+        log_ratio=(log_prob - batch.behaviour_log_prob) * batch.valid,
+        discount=0.99,
+        trace_decay=0.95,
+        rho_clip=1.0,
+        trace_clip=1.0,
+    )
+
+
+@torch.no_grad()
+def surrogate(learner: Learner, batch: TrainingBatch, estimates: Estimates) -> float:
+    """Mean of ratio times advantage, what the policy is moved to raise."""
+    log_prob = learner.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
+    advantage = estimates.advantage[batch.valid]
+    ratio = (log_prob - batch.behaviour_log_prob)[batch.valid].exp()
+    return float((ratio * (advantage - advantage.mean())).mean())
+
+
+@torch.no_grad()
+def value_error(learner: Learner, batch: TrainingBatch, estimates: Estimates) -> float:
+    return float((learner.policy.value(batch.observation)[:, :-1] - estimates.target)[batch.valid].square().mean())
+
+
+def invalid_rows_replaced(batch: TrainingBatch) -> TrainingBatch:
+    """The same batch, but for what rows that only reset hold; their observations stay, since episodes ended there."""
+    assert not batch.valid.all()
+    return dataclasses.replace(
+        batch,
+        action=torch.where(batch.valid, batch.action, 1 - batch.action),
+        reward=torch.where(batch.valid, batch.reward, 1e4),
+        behaviour_log_prob=torch.where(batch.valid, batch.behaviour_log_prob, torch.nan),
+        discounted_return=torch.where(batch.valid, batch.discounted_return, 1e5),
+    )
+
+
+@TASKS
+def test_a_batch_raises_the_surrogate_and_lowers_the_value_error(env_id: str) -> None:
+    learner = make_learner(env_id, network=UNNORMALISED, epochs=10, minibatches=4, learning_rate=3e-4)
+    batch = make_batch(env_id, learner=learner)
+    before = estimates_of(learner, batch)
+    old_surrogate, old_error = surrogate(learner, batch, before), value_error(learner, batch, before)
+    learner.train(batch, progress=0.0)
+    assert surrogate(learner, batch, before) > old_surrogate + 0.01
+    assert value_error(learner, batch, before) < old_error
+
+
+def test_rows_that_only_reset_have_no_influence() -> None:
+    one, other = make_learner(), make_learner()
+    batch = make_batch(fresh=4)
+    outcome, changed = one.train(batch, 0.5), other.train(invalid_rows_replaced(batch), 0.5)
+    assert same_parameters(one, other)
+    assert np.array_equal(outcome.priorities, changed.priorities)
+
+
+def test_the_final_observation_in_a_row_that_only_resets_bootstraps_a_truncated_step() -> None:
+    one, other = make_learner(), make_learner()
+    batch = make_batch()
+    batch = dataclasses.replace(batch, truncated=batch.terminated, terminated=torch.zeros_like(batch.terminated))
+    elsewhere = torch.cat([batch.valid, torch.ones(6, 1, dtype=torch.bool)], 1)[..., None]
+    one.train(batch, 0.0)
+    other.train(dataclasses.replace(batch, observation=torch.where(elsewhere, batch.observation, 3.0)), 0.0)
+    assert not same_parameters(one, other)
+
+
+def test_priorities_are_those_of_the_parameters_before_the_batch() -> None:
+    learner, batch = make_learner(), make_batch(fresh=4)
+    before = estimates_of(learner, batch)
+    outcome = learner.train(batch, 0.0)
+    expected = segment_priorities(before.correction, batch.valid, 0.9)
+    assert outcome.priorities.shape == (6,)
+    assert outcome.priorities.dtype == np.float64
+    np.testing.assert_allclose(outcome.priorities, expected, rtol=1e-5)
+
+
+def test_training_repeats_with_its_seed_and_not_with_another() -> None:
+    batch = make_batch()
+    learners = [make_learner(seed=seed) for seed in (1, 1, 2)]
+    for learner in learners:
+        learner.train(batch, 0.0)
+    assert same_parameters(learners[0], learners[1])
+    assert not same_parameters(learners[0], learners[2])
+
+
+def test_initialisation_and_shuffling_follow_the_seed_each() -> None:
+    one, other = make_learner(seed=1), make_learner(seed=2)
+    assert not same_parameters(one, other)
+    other.policy.load_state_dict(one.policy.state_dict())
+    for learner in (one, other):
+        learner.train(make_batch(), 0.0)
+    assert not same_parameters(one, other)
+
+
+def test_a_learner_leaves_torchs_global_generator_alone() -> None:
+    batch = make_batch()
+    before = torch.get_rng_state()
+    make_learner().train(batch, 0.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_batch_is_not_written_to() -> None:
+    batch = make_batch(fresh=4)
+    tensors = {name: getattr(batch, name) for name in ("observation", "reward", "behaviour_log_prob", "priorities")}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    make_learner().train(batch, 0.0)
+    assert all(torch.equal(tensor, copies[name]) for name, tensor in tensors.items())
+
+
+def test_only_fresh_valid_steps_enter_the_normalisers_and_the_step_count() -> None:
+    learner, batch = make_learner(), make_batch(fresh=4)
+    outcome = learner.train(batch, 0.0)
+    seen = batch.observation[:4, :-1][batch.valid[:4]].double()
+    assert 0 < len(seen) < 4 * 32
+    assert outcome.fresh_steps == len(seen) == learner.policy.observation_moments.count
+    torch.testing.assert_close(learner.policy.observation_moments.mean, seen.mean(0))
+    returns = batch.discounted_return[:4][batch.valid[:4]].double()
+    torch.testing.assert_close(learner.policy.return_moments.variance, returns.var(unbiased=False))
+
+
+def test_the_normalisers_stand_still_while_a_batch_is_trained() -> None:
+    learner = make_learner(epochs=1, minibatches=1)
+    learner.train(make_batch(learner=learner), 0.0)
+    # Were they moved between the estimates and the one gradient step, its ratios would not begin at 1.
+    outcome = learner.train(make_batch(learner=learner), 0.0)
+    assert outcome.statistics.approximate_kl == pytest.approx(0.0, abs=1e-6)
+    assert outcome.statistics.clipped_share == 0.0
+
+
+def test_data_of_the_present_policy_is_wholly_effective() -> None:
+    learner = make_learner()
+    outcome = learner.train(make_batch(learner=learner), 0.0)
+    assert outcome.statistics.effective_sample_share == pytest.approx(1.0, abs=1e-5)
+
+
+def test_staleness_counts_versions_between_acting_and_training() -> None:
+    statistics = make_learner().train(make_batch(number=9, version=4, fresh=4), 0.0).statistics
+    assert (statistics.staleness_mean, statistics.staleness_max, statistics.fresh_lag_mean) == (5.0, 5, 5.0)
+
+
+@pytest.mark.parametrize(("schedule", "rate"), [("constant", 1e-3), ("linear", 2.5e-4)])
+def test_the_learning_rate_follows_its_schedule(schedule: str, rate: float) -> None:
+    learner = make_learner(learning_rate=1e-3, learning_rate_schedule=schedule)
+    assert learner.train(make_batch(), progress=0.75).statistics.learning_rate == pytest.approx(rate)
+    assert learner.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+def test_a_run_that_is_over_learns_no_more() -> None:
+    learner = make_learner(learning_rate_schedule="linear")
+    before = parameters_of(learner)
+    learner.train(make_batch(), progress=1.0)
+    assert all(torch.equal(parameter, before[name]) for name, parameter in learner.policy.named_parameters())
+
+
+def test_every_minibatch_of_every_epoch_is_a_gradient_step() -> None:
+    learner = make_learner(epochs=3, minibatches=5)
+    learner.train(make_batch(), 0.0)
+    steps = {state["step"].item() for state in learner.optimizer.state.values()}
+    assert steps == {15.0}
+
+
+def test_replayed_segments_are_weighted_by_their_priorities() -> None:
+    batch = make_batch(fresh=2)
+    skewed = dataclasses.replace(batch, priorities=batch.priorities * torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 1.0]))
+    fresh_skewed = dataclasses.replace(batch, priorities=batch.priorities + torch.tensor([9.0, 5.0, 0, 0, 0, 0]))
+    learners = [make_learner() for _ in range(3)]
+    for learner, variant in zip(learners, (batch, skewed, fresh_skewed), strict=True):
+        learner.train(variant, 0.5)
+    assert not same_parameters(learners[0], learners[1])
+    assert same_parameters(learners[0], learners[2])
+
+
+def test_a_batch_of_fewer_steps_than_minibatches_is_trained_a_step_at_a_time() -> None:
+    learner = make_learner(epochs=2, minibatches=8)
+    outcome = learner.train(make_batch(segments=1, unroll_length=3), 0.0)
+    assert all(np.isfinite(dataclasses.astuple(outcome.statistics)))
+    assert {state["step"].item() for state in learner.optimizer.state.values()} == {2.0 * 3.0}

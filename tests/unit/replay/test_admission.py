@@ -1,0 +1,350 @@
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.segments import PLAN
+from penstock.errors import ConfigurationError, Overloaded
+from penstock.replay.admission import GRANTS_AHEAD, ActorKey, Gate
+from penstock.types import Grant, SamplingPlan
+
+TIMEOUT_S = 10.0
+
+
+def make_plan(fresh: int, degree: int, publish_interval: int = 1) -> SamplingPlan:
+    return replace(
+        PLAN, batch_segments=fresh, fresh_segments=fresh, off_policy_degree=degree, publish_interval=publish_interval
+    )
+
+
+def make_gate(plan: SamplingPlan | None, windows: list[int], max_actors: int = 8) -> Gate:
+    """A gate with an actor of each window size, in slots 0 and up."""
+    gate = Gate(TIMEOUT_S, max_actors)
+    for slot, window in enumerate(windows):
+        gate.connect(actor(slot), window, 0.0)
+    if plan is not None:
+        gate.adopt(plan)
+    return gate
+
+
+def actor(slot: int) -> ActorKey:
+    return ActorKey(slot, 1)
+
+
+@dataclass
+class World:
+    """Actors that come and go, a store that only counts, and a learner, around one gate."""
+
+    plan: SamplingPlan
+    gate: Gate = field(init=False)
+    now: float = 0.0
+    windows: dict[ActorKey, int] = field(default_factory=dict)
+    grants: dict[ActorKey, deque[Grant]] = field(default_factory=dict)
+    heard_at: dict[ActorKey, float] = field(default_factory=dict)
+    unseen: int = 0
+    leased: int = 0
+    next_batch: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate = make_gate(self.plan, [])
+
+    def join(self, slot: int, window: int) -> None:
+        self.leave(slot)
+        self.gate.connect(actor(slot), window, self.now)
+        self.windows[actor(slot)], self.grants[actor(slot)] = window, deque()
+        self.heard_at[actor(slot)] = self.now
+
+    def leave(self, slot: int) -> None:
+        self.gate.disconnect(actor(slot))
+        self.windows.pop(actor(slot), None)
+        self.grants.pop(actor(slot), None)
+
+    def hear_all(self) -> None:
+        for key in self.windows:
+            self.gate.heard(key, self.now)
+            self.heard_at[key] = self.now
+
+    def deliver(self, key: ActorKey) -> None:
+        self.gate.heard(key, self.now)
+        self.heard_at[key] = self.now
+        assert self.gate.spend(key) == bool(self.grants[key])
+        if self.grants[key]:
+            self.grants[key].popleft()
+            self.unseen += self.windows[key]
+
+    def train(self) -> None:
+        """Commits the batch that is leased, and leases the next one."""
+        self.next_batch += self.leased > 0
+        self.leased = self.plan.fresh_segments if self.unseen >= self.plan.fresh_segments else 0
+        self.unseen -= self.leased
+
+    def settle(self) -> None:
+        """Lets the gate work, and checks all that it promises."""
+        self.gate.expire(self.now)
+        for key in self.windows:
+            if self.now - self.heard_at[key] > TIMEOUT_S:
+                self.grants[key].clear()
+        for key, grant in self.gate.issue(self.unseen + self.leased, self.next_batch):
+            self.grants[key].append(grant)
+            assert self.now - self.heard_at[key] <= TIMEOUT_S
+            assert self.next_batch <= grant.batch <= self.next_batch + self.plan.off_policy_degree
+            assert grant.minimum_version == self.plan.minimum_version(grant.batch)
+            # Whoever waits for these weights waits for a batch that can still be trained without it.
+            assert grant.minimum_version <= self.next_batch
+        granted = sum(len(grants) * self.windows[key] for key, grants in self.grants.items())
+        assert self.gate.granted == granted
+        assert granted + self.unseen + self.leased <= (self.plan.off_policy_degree + 1) * self.plan.fresh_segments
+        assert all(len(grants) <= GRANTS_AHEAD for grants in self.grants.values())
+
+
+@given(
+    fresh=st.integers(1, 12),
+    degree=st.integers(0, 4),
+    publish_interval=st.integers(1, 4),
+    steps=st.integers(0, 80),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_happens_outstanding_segments_keep_the_limit_and_training_goes_on(
+    fresh: int, degree: int, publish_interval: int, steps: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    world = World(make_plan(fresh, degree, publish_interval))
+    # Replicas share one configuration: what joins a synchronous run has windows of one size.
+    alike = chance.choice([size for size in range(1, fresh + 1) if fresh % size == 0])
+    for _ in range(steps):
+        match chance.choice(["join", "leave", "deliver", "deliver", "deliver", "train", "train", "silence", "hear"]):
+            case "join":
+                world.join(chance.randrange(6), alike if degree == 0 else chance.randint(1, degree * fresh))
+            case "leave":
+                world.leave(chance.randrange(6))
+            case "deliver" if world.windows:
+                world.deliver(chance.choice(list(world.windows)))
+            case "train":
+                world.train()
+            case "silence":
+                world.now += chance.choice([1.0, 6.0, 11.0])
+            case "hear":
+                world.hear_all()
+        world.settle()
+
+    if not world.windows:
+        world.join(0, alike)
+    reached = world.next_batch + 5
+    for _ in range(200 * (fresh + 1)):
+        if world.next_batch >= reached:
+            break
+        world.hear_all()
+        world.settle()
+        for key in [key for key, grants in world.grants.items() if grants]:
+            world.deliver(key)
+        world.train()
+    assert world.next_batch >= reached
+
+
+@pytest.mark.parametrize("degree", range(4))
+@pytest.mark.parametrize("publish_interval", range(1, 5))
+def test_a_grant_asks_for_the_newest_version_that_is_sure_to_come(degree: int, publish_interval: int) -> None:
+    plan = make_plan(4, degree, publish_interval)
+    for batch in range(20):
+        assert plan.minimum_version(batch) == max(
+            version
+            for version in range(batch + 1)
+            if version % publish_interval == 0 and version <= max(0, batch - degree)
+        )
+        freshest = plan.minimum_version(batch)
+        assert not plan.is_late(batch, freshest)
+        if batch >= degree + publish_interval:
+            assert plan.is_late(batch, batch - degree - publish_interval)
+
+
+def test_grants_name_their_batches_in_order() -> None:
+    gate = make_gate(make_plan(4, degree=2, publish_interval=2), [2, 2, 2])
+    assert [grant for _, grant in gate.issue(waiting_segments=0, next_batch=7)] == [
+        Grant(7, 4), Grant(7, 4), Grant(8, 6), Grant(8, 6), Grant(9, 6), Grant(9, 6)
+    ]  # fmt: skip
+    assert gate.granted == 12
+    assert gate.issue(waiting_segments=0, next_batch=7) == []
+
+
+def test_waiting_segments_take_the_room_of_grants() -> None:
+    gate = make_gate(make_plan(4, degree=1), [2, 2])
+    assert len(gate.issue(waiting_segments=5, next_batch=0)) == 1
+    assert gate.issue(waiting_segments=6, next_batch=0) == []
+
+
+def test_without_a_plan_nothing_is_granted() -> None:
+    assert make_gate(None, [2]).issue(waiting_segments=0, next_batch=0) == []
+
+
+def test_an_actor_without_a_grant_has_none_to_spend() -> None:
+    gate = make_gate(make_plan(4, degree=1), [2])
+    assert not gate.spend(actor(0))
+    assert not gate.spend(actor(5))
+    gate.issue(waiting_segments=0, next_batch=0)
+    assert [gate.spend(actor(0)) for _ in range(3)] == [True, True, False]
+    assert gate.granted == 0
+
+
+def test_the_grants_of_a_silent_actor_return_and_go_to_others() -> None:
+    gate = make_gate(make_plan(4, degree=0), [2, 2])
+    assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [0, 1]
+    gate.heard(actor(1), 9.0)
+    gate.expire(10.0)
+    assert gate.granted == 4
+    gate.expire(10.1)
+    assert (gate.granted, gate.timed_out_grants) == (2, 1)
+    assert not gate.spend(actor(0))
+    assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [1]
+
+
+def test_a_silent_actor_is_granted_again_once_it_is_heard() -> None:
+    gate = make_gate(make_plan(4, degree=1), [4])
+    gate.expire(11.0)
+    assert gate.issue(waiting_segments=0, next_batch=0) == []
+    gate.heard(actor(0), 12.0)
+    assert len(gate.issue(waiting_segments=0, next_batch=0)) == 2
+
+
+def test_the_grants_of_a_leaving_actor_return_at_once() -> None:
+    gate = make_gate(make_plan(4, degree=1), [4, 4])
+    assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [0, 1]
+    gate.disconnect(actor(0))
+    assert (gate.granted, gate.actors) == (4, 1)
+    assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [1]
+
+
+def test_an_actor_that_comes_back_starts_without_grants() -> None:
+    gate = make_gate(make_plan(4, degree=1), [4])
+    gate.issue(waiting_segments=0, next_batch=0)
+    gate.connect(actor(0), 4, 1.0)
+    assert (gate.granted, gate.actors) == (0, 1)
+    assert not gate.spend(actor(0))
+
+
+def test_a_new_plan_takes_all_grants_back() -> None:
+    gate = make_gate(make_plan(4, degree=1), [4, 4])
+    gate.issue(waiting_segments=0, next_batch=0)
+    gate.adopt(make_plan(8, degree=1))
+    assert gate.granted == 0
+    assert not gate.spend(actor(0))
+
+
+def test_actors_of_equal_speed_are_granted_equally_often() -> None:
+    world = World(make_plan(6, degree=1))
+    for slot in range(5):
+        world.join(slot, 2)
+    delivered: Counter[int] = Counter()
+    for _ in range(300):
+        world.settle()
+        for key in [key for key, grants in world.grants.items() if grants]:
+            world.deliver(key)
+            delivered[key.slot] += 1
+        world.train()
+    assert max(delivered.values()) - min(delivered.values()) <= 1
+    assert min(delivered.values()) > 50
+
+
+def test_a_newcomer_gets_its_share_and_no_arrears() -> None:
+    gate = make_gate(make_plan(2, degree=0), [1])
+    for batch in range(50):
+        assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=batch)] == [0, 0]
+        assert gate.spend(actor(0))
+        assert gate.spend(actor(0))
+    gate.connect(actor(1), 1, 0.0)
+    for batch in range(50, 60):
+        assert sorted(key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=batch)) == [0, 1]
+        assert gate.spend(actor(0))
+        assert gate.spend(actor(1))
+
+
+def test_an_actor_that_fell_silent_has_no_arrears_to_make_up_for() -> None:
+    gate = make_gate(make_plan(2, degree=0), [1, 1])
+    gate.heard(actor(0), 11.0)
+    gate.expire(11.0)
+    for batch in range(50):
+        assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=batch)] == [0, 0]
+        assert gate.spend(actor(0))
+        assert gate.spend(actor(0))
+    gate.heard(actor(1), 12.0)
+    for batch in range(50, 60):
+        assert sorted(key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=batch)) == [0, 1]
+        assert gate.spend(actor(0))
+        assert gate.spend(actor(1))
+
+
+def test_with_degree_above_zero_nobody_waits_for_a_slow_actor() -> None:
+    world = World(make_plan(2, degree=2))
+    world.join(0, 1)
+    world.join(1, 1)
+    for _ in range(100):
+        world.hear_all()
+        world.settle()
+        if world.grants[actor(1)]:
+            world.deliver(actor(1))
+        world.train()
+    assert world.next_batch > 40
+
+
+def test_with_degree_zero_every_actor_gives_as_much_to_every_batch() -> None:
+    chance = random.Random(4)
+    world = World(make_plan(24, degree=0))
+    for slot in range(3):
+        world.join(slot, 2)
+    given_to_batch: Counter[tuple[int, int]] = Counter()
+    for _ in range(2000):
+        world.settle()
+        key = actor(chance.choice([0, 0, 0, 1, 2]))
+        if world.grants[key]:
+            given_to_batch[(world.grants[key][0].batch, key.slot)] += 1
+            world.deliver(key)
+        world.train()
+    assert world.next_batch > 30
+    assert {given_to_batch[(batch, slot)] for batch in range(world.next_batch) for slot in range(3)} == {4}
+
+
+def test_more_actors_than_configured_are_refused() -> None:
+    gate = make_gate(None, [1, 1], max_actors=2)
+    with pytest.raises(Overloaded, match="2 actors"):
+        gate.connect(actor(2), 1, 0.0)
+    gate.connect(actor(1), 1, 0.0)
+    assert gate.actors == 2
+
+
+@pytest.mark.parametrize(
+    ("fresh", "degree", "window", "numbers"),
+    [
+        (6, 0, 4, "slot 0 .* 4 segments.* 6 fresh"),
+        (6, 0, 12, "slot 0 .* 12 segments.* 6 fresh"),
+        (6, 1, 7, "slot 0 .* 7 segments.*degree 1 .* 6 fresh"),
+        (6, 2, 13, "slot 0 .* 13 segments.*degree 2 .* 6 fresh"),
+    ],
+)
+def test_a_window_that_could_never_be_granted_is_refused_with_the_numbers(
+    fresh: int, degree: int, window: int, numbers: str
+) -> None:
+    plan = make_plan(fresh, degree)
+    with pytest.raises(ConfigurationError, match=numbers):
+        make_gate(plan, []).connect(actor(0), window, 0.0)
+    gate = make_gate(None, [window])
+    with pytest.raises(ConfigurationError, match=numbers):
+        gate.adopt(plan)
+    assert gate.plan is None
+
+
+@pytest.mark.parametrize(("fresh", "degree", "window"), [(6, 0, 6), (6, 0, 2), (6, 1, 6), (6, 2, 12)])
+def test_the_largest_window_that_fits_is_taken(fresh: int, degree: int, window: int) -> None:
+    assert len(make_gate(make_plan(fresh, degree), [window]).issue(waiting_segments=0, next_batch=0)) > 0
+
+
+def test_with_degree_zero_windows_of_two_sizes_are_refused_since_a_batch_could_wait_for_one_that_does_not_fit() -> None:
+    gate = make_gate(make_plan(4, degree=0), [2])
+    with pytest.raises(ConfigurationError, match=r"slot 1 .* 4 segments.* 2"):
+        gate.connect(actor(1), 4, 0.0)
+    mixed = make_gate(None, [2, 4])
+    with pytest.raises(ConfigurationError, match=r"4 segments.* 2|2 segments.* 4"):
+        mixed.adopt(make_plan(4, degree=0))
+    mixed.adopt(make_plan(4, degree=1))

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.replay.masses import MassFunction
+
+
+def plain_mass(priority: float, version: int, *, now: int, alpha: float, epsilon: float, half_life: float) -> float:
+    return float(((priority + epsilon) * 2.0 ** (-(now - version) / half_life)) ** alpha)
+
+
+@given(
+    alpha=st.floats(0.0, 1.0),
+    epsilon=st.floats(1e-6, 1.0),
+    half_life=st.floats(0.5, 50.0),
+    reference=st.integers(0, 30),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=100, deadline=None)
+def test_stored_masses_are_the_formula_up_to_one_factor(
+    alpha: float, epsilon: float, half_life: float, reference: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    priorities, versions = random.exponential(1.0, 20), random.integers(0, 40, 20)
+    stored = MassFunction(alpha, epsilon, half_life, reference).masses(priorities, versions)
+    plain = [
+        plain_mass(priority, version, now=40, alpha=alpha, epsilon=epsilon, half_life=half_life)
+        for priority, version in zip(priorities, versions, strict=True)
+    ]
+    np.testing.assert_allclose(stored / stored.sum(), plain / np.sum(plain), rtol=1e-9)
+
+
+def test_a_worked_example() -> None:
+    # Priorities 3 and 0 with epsilon 1; two half-lives apart, the older one counts a quarter, and alpha takes the root.
+    masses = MassFunction(alpha=0.5, epsilon=1.0, half_life=2.0, reference=4).masses(
+        np.array([3.0, 3.0, 0.0]), np.array([4, 0, 4])
+    )
+    assert masses.tolist() == pytest.approx([2.0, 1.0, 1.0])
+
+
+def test_alpha_zero_makes_all_masses_equal() -> None:
+    masses = MassFunction(alpha=0.0, epsilon=1e-3, half_life=2.0, reference=0).masses(
+        np.array([0.0, 1.0, 50.0]), np.array([0, 5, 1000])
+    )
+    assert masses.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_rebasing_changes_no_ratio() -> None:
+    old = MassFunction(alpha=0.6, epsilon=1e-3, half_life=2.0, reference=10)
+    priorities, versions = np.array([0.1, 2.0, 0.7, 5.0]), np.array([870, 869, 860, 840])
+    new, factor = old.rebased(870)
+    assert new.reference == 870
+    assert factor < 1.0
+    np.testing.assert_allclose(old.masses(priorities, versions) * factor, new.masses(priorities, versions), rtol=1e-9)
+
+
+def test_the_reference_stays_until_it_is_time() -> None:
+    function = MassFunction(alpha=0.5, epsilon=1e-3, half_life=2.0, reference=0)
+    assert function.rebased(1023) == (function, 1.0)
+    moved, factor = function.rebased(1024)
+    assert (moved.reference, factor) == (1024, 2.0**-256)
+
+
+def test_masses_stay_finite_however_far_versions_go() -> None:
+    function = MassFunction(alpha=1.0, epsilon=1e-6, half_life=0.5, reference=0)
+    with np.errstate(all="raise"):
+        for version in [*range(5000), *range(10**6, 10**9, 10**8)]:
+            function, factor = function.rebased(version)
+            masses = function.masses(np.array([0.0, 1e9, 1.0]), np.array([version, version, 0]))
+            assert np.isfinite(masses).all()
+            assert masses[0] > 0.0
+            assert factor > 0.0

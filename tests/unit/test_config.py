@@ -1,0 +1,180 @@
+import math
+import tomllib
+from pathlib import Path
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.config import Config, build, load_toml, merge, preset, preset_for, preset_names, preset_values
+from penstock.errors import ConfigurationError
+
+SCALARS = st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=9)
+
+
+def again(config: Config) -> Config:
+    return build(tomllib.loads(config.to_toml()))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_loads_and_survives_toml(name: str) -> None:
+    config = preset(name)
+    assert again(config) == config
+    assert preset_for(config.environment.id) == name
+    assert config.evaluation.threshold is not None
+
+
+def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
+    thresholds = {"cartpole": 475.0, "pendulum": -200.0, "acrobot": -100.0}
+    assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
+
+
+def test_a_preset_takes_values_on_top() -> None:
+    config = preset("cartpole", run={"seed": 5}, ppo={"epochs": 3})
+    assert (config.run.seed, config.ppo.epochs) == (5, 3)
+    assert config.ppo.learning_rate == preset("cartpole").ppo.learning_rate != Config().ppo.learning_rate
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"no preset 'nope'.*cartpole"):
+        preset_values("nope")
+
+
+def test_no_preset_belongs_to_an_unknown_environment() -> None:
+    assert preset_for("Unknown-v0") is None
+
+
+@given(
+    kwargs=st.dictionaries(st.text(min_size=1, max_size=9), SCALARS, max_size=4),
+    stop_at_return=st.none() | st.floats(allow_nan=False),
+    learning_rate=st.floats(1e-12, 1e3),
+    hidden_sizes=st.lists(st.integers(1, 4096), max_size=4).map(tuple),
+    value_clip_range=st.none() | st.floats(1e-6, 10.0),
+    capacity_bytes=st.integers(2**16, 2**45),
+)
+def test_toml_reads_back_to_an_equal_configuration(
+    kwargs: dict[str, bool | int | float | str],
+    stop_at_return: float | None,
+    learning_rate: float,
+    hidden_sizes: tuple[int, ...],
+    value_clip_range: float | None,
+    capacity_bytes: int,
+) -> None:
+    config = build(
+        {
+            "run": {"stop_at_return": stop_at_return},
+            "environment": {"kwargs": kwargs, "imports": ("some.module",)},
+            "policy": {"hidden_sizes": hidden_sizes},
+            "ppo": {"learning_rate": learning_rate, "value_clip_range": value_clip_range},
+            "sampling": {"half_life": math.inf},
+            "replay": {"capacity_bytes": capacity_bytes},
+        }
+    )
+    assert again(config) == config
+    types = {name: type(value) for name, value in again(config).environment.kwargs.items()}
+    assert types == {name: type(value) for name, value in kwargs.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"ppo": {"learning_rat": 1e-3}}, "ppo.learning_rat"),
+        ({"pbo": {}}, "pbo"),
+        ({"sampling": {"alpha": 0.5, "omega": 1}}, "sampling.omega"),
+    ],
+)
+def test_an_unknown_key_is_named(values: dict[str, object], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^unknown setting {name};"):
+        build(values)
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("ppo", {"discount": 1.5}),
+        ("ppo", {"epochs": 0}),
+        ("ppo", {"learning_rate": "fast"}),
+        ("ppo", {"learning_rate": math.nan}),
+        ("policy", {"activation": "sine"}),
+        ("replay", {"listen": "no-port"}),
+        ("replay", {"capacity_bytes": 10}),
+        ("sampling", {"fresh_fraction": 0.0}),
+        ("sampling", {"off_policy_degree": -1}),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_what_came(section: str, values: dict[str, object]) -> None:
+    ((name, value),) = values.items()
+    with pytest.raises(ConfigurationError, match=f"^{section}.{name}: [^\\n]*{value!r}"):
+        build({section: values})
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"ppo\.epochs.*run\.sed|run\.sed.*ppo\.epochs"):
+        build({"ppo": {"epochs": -1}, "run": {"sed": 4}})
+
+
+@pytest.mark.parametrize(
+    ("degree", "fresh", "environments", "opens"),
+    [
+        (0, 8, 8, True),
+        (0, 8, 4, True),
+        (0, 8, 3, False),
+        (0, 8, 16, False),
+        (1, 8, 8, True),
+        (1, 8, 9, False),
+        (2, 8, 16, True),
+        (2, 8, 17, False),
+        (1, 8, 3, True),
+    ],
+)
+def test_a_gate_that_could_never_open_is_refused(degree: int, fresh: int, environments: int, opens: bool) -> None:
+    values: dict[str, object] = {
+        "sampling": {"batch_segments": 2 * fresh, "fresh_fraction": 0.5, "off_policy_degree": degree},
+        "actor": {"environments": environments},
+    }
+    if opens:
+        assert build(values).sampling.fresh_segments == fresh
+    else:
+        with pytest.raises(ConfigurationError, match=f"actor.environments {environments}"):
+            build(values)
+
+
+def test_a_batch_without_a_fresh_segment_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="leaves no fresh segment"):
+        build({"sampling": {"batch_segments": 2, "fresh_fraction": 0.1}, "actor": {"environments": 1}})
+
+
+def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK__PPO__EPOCHS", "7")
+    assert Config().ppo.epochs == 10
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = Config()
+    with pytest.raises(pydantic.ValidationError):
+        config.ppo.epochs = 3  # type: ignore[misc]
+
+
+def test_later_layers_win_key_by_key() -> None:
+    below: dict[str, object] = {"ppo": {"epochs": 4, "discount": 0.9}, "run": {"seed": 1}}
+    above: dict[str, object] = {"ppo": {"epochs": 5}, "environment": {"id": "A-v0"}}
+    assert merge(below, above) == {
+        "ppo": {"epochs": 5, "discount": 0.9},
+        "run": {"seed": 1},
+        "environment": {"id": "A-v0"},
+    }
+    assert below["ppo"] == {"epochs": 4, "discount": 0.9}
+
+
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    for content in (b"[ppo\nepochs", b"\xff\xfe\x00"):
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError, match="is not TOML"):
+            load_toml(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="can't read the configuration"):
+        load_toml(tmp_path / "gone.toml")

@@ -1,0 +1,221 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
+from penstock.errors import InvalidSegment, Overloaded
+from penstock.types import Batch, Column, Extent, Grant, SamplingPlan, Schema, StoreCounts, Window
+from penstock.v1 import replay_pb2
+from penstock.wire import block
+from penstock.wire.replay import (
+    BatchAssembler,
+    WindowAssembler,
+    decode_counts,
+    decode_plan,
+    encode_append_response,
+    encode_batch,
+    encode_counts,
+    encode_plan,
+    encode_window,
+)
+
+IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
+COUNTS = StoreCounts(capacity=9, stored=8, unseen=7, leased=6, granted=5, inserted=4, late=3)
+
+
+def parse_windows(messages: list[bytes]) -> list[replay_pb2.Window]:
+    requests = [replay_pb2.AppendSegmentsRequest.FromString(message) for message in messages]
+    assert {request.WhichOneof("message") for request in requests} == {"window"}
+    return [request.window for request in requests]
+
+
+def decode_window(messages: list[replay_pb2.Window], schema: Schema, segments: int) -> Window | None:
+    assembler = WindowAssembler(schema=schema, slot=3, incarnation=2, window_segments=segments)
+    window = None
+    for message in messages:
+        assert window is None
+        window = assembler.add(message)
+    return window
+
+
+def assert_same_window(came: Window | None, expected: Window) -> None:
+    assert came is not None
+    assert (came.slot, came.incarnation) == (expected.slot, expected.incarnation)
+    assert (came.first_sequence, came.version) == (expected.first_sequence, expected.version)
+    assert came.environments.tolist() == expected.environments.tolist()
+    assert_same_columns(came.columns, expected.columns)
+
+
+@pytest.mark.parametrize(
+    ("schema", "segments", "parts"), [(SCHEMA, 1, 1), (SCHEMA, 5, 1), (IMAGES, 4, 2), (IMAGES, 7, 3)]
+)
+def test_a_window_comes_back_as_it_went(schema: Schema, segments: int, parts: int) -> None:
+    window = make_window(11, segments=segments, slot=3, incarnation=2, version=6, schema=schema)
+    messages = list(encode_window(window))
+    assert len(messages) == parts
+    assert all(len(message) < 4 * 2**20 for message in messages)
+    assert_same_window(decode_window(parse_windows(messages), schema, segments), window)
+
+
+def test_what_protobuf_serialises_again_is_decoded_alike() -> None:
+    window = make_window(11, segments=4, slot=3, incarnation=2, version=6, schema=IMAGES)
+    again = []
+    for message in encode_window(window):
+        request = replay_pb2.AppendSegmentsRequest()
+        request.ParseFromString(message)
+        assert request.SerializeToString(deterministic=True) == message
+        again.append(request.SerializeToString())
+    assert_same_window(decode_window(parse_windows(again), IMAGES, 4), window)
+
+
+def test_a_payload_that_comes_before_its_head_is_decoded_alike() -> None:
+    window = make_window(11, segments=4, slot=3, incarnation=2, version=6)
+    payload = block.pack(window.columns)
+    ((head, _),) = block.heads(SCHEMA, 4)
+    reversed_block = block.append_payload([b""], payload) + head.SerializeToString()
+    head_of_window = replay_pb2.Window(first_sequence=11, version=6, environments=window.environments.tolist())
+    message = block.append_payload([b""], np.frombuffer(reversed_block, np.uint8)) + head_of_window.SerializeToString()
+    assert_same_window(decode_window([replay_pb2.Window.FromString(message)], SCHEMA, 4), window)
+
+
+def good_message() -> replay_pb2.Window:
+    (message,) = parse_windows(list(encode_window(make_window(segments=4, slot=3, incarnation=2))))
+    return message
+
+
+@pytest.mark.parametrize(("field", "value"), [("first_sequence", 0), ("version", -1)])
+def test_a_window_with_numbers_out_of_range_is_refused(field: str, value: int) -> None:
+    message = good_message()
+    setattr(message, field, value)
+    with pytest.raises(InvalidSegment, match="sequences start at 1 and versions at 0"):
+        decode_window([message], SCHEMA, 4)
+
+
+@pytest.mark.parametrize("announced", [3, 5])
+def test_a_window_of_another_size_than_announced_is_refused(announced: int) -> None:
+    with pytest.raises(InvalidSegment, match=f"4 segments and 4 environments; slot 3 announced {announced}"):
+        decode_window([good_message()], SCHEMA, announced)
+
+
+def test_a_window_with_too_few_environments_is_refused() -> None:
+    message = good_message()
+    del message.environments[-1]
+    with pytest.raises(InvalidSegment, match="4 segments and 3 environments"):
+        decode_window([message], SCHEMA, 4)
+
+
+def test_a_window_without_a_block_is_refused() -> None:
+    with pytest.raises(InvalidSegment, match="0 segments"):
+        decode_window([replay_pb2.Window(first_sequence=1)], SCHEMA, 4)
+
+
+@pytest.mark.parametrize(
+    ("column", "pattern", "reason"),
+    [
+        ("observation", b"\x00\x00\xc0\x7f", "observation has values that are not finite"),
+        ("memory", b"\x00\x00\x00\x00\x00\x00\xf0\xff", "memory has values that are not finite"),
+        ("terminated", b"\x02", "terminated has bytes above 1"),
+    ],
+)
+def test_bytes_that_no_learner_could_use_are_refused(column: str, pattern: bytes, reason: str) -> None:
+    message = good_message()
+    payload, offset = bytearray(message.block.payload), message.block.column_offsets[SCHEMA.index(column)]
+    payload[offset : offset + len(pattern)] = pattern
+    message.block.payload = bytes(payload)
+    with pytest.raises(InvalidSegment, match=reason):
+        decode_window([message], SCHEMA, 4)
+
+
+def test_the_parts_of_a_window_must_come_in_order() -> None:
+    first, second = parse_windows(list(encode_window(make_window(segments=4, slot=3, schema=IMAGES))))
+    for parts in ([second, first], [first, first]):
+        with pytest.raises(InvalidSegment):
+            decode_window(parts, IMAGES, 4)
+
+
+def test_a_window_that_claims_more_bytes_than_it_can_have_is_refused() -> None:
+    message = good_message()
+    message.block.total_bytes += 2**40
+    with pytest.raises(Overloaded):
+        decode_window([message], SCHEMA, 4)
+
+
+def make_batch(schema: Schema, segments: int) -> tuple[Batch, "np.typing.NDArray[np.uint8]"]:
+    payload, columns = block.allocate(schema, segments)
+    content = make_columns([(0, 1, sequence) for sequence in range(1, segments + 1)], schema)
+    for array, sent in zip(columns.arrays, content.arrays, strict=True):
+        array[...] = sent
+    batch = Batch(
+        number=2**40,
+        fresh_segments=1,
+        keys=np.arange(segments, dtype=np.uint64) + np.uint64(2**63),
+        versions=np.arange(segments, dtype=np.int64) + 2**40,
+        priorities=np.linspace(0.0, 1e9, segments),
+        probabilities=np.linspace(1.0, 1e-9, segments),
+        counts=COUNTS,
+        columns=columns,
+    )
+    return batch, payload
+
+
+@pytest.mark.parametrize(("schema", "segments", "parts"), [(SCHEMA, 6, 1), (IMAGES, 7, 3)])
+def test_a_batch_comes_back_as_it_went(schema: Schema, segments: int, parts: int) -> None:
+    batch, payload = make_batch(schema, segments)
+    messages = [
+        replay_pb2.SampleBatchesResponse.FromString(message)
+        for message in encode_batch(batch, payload, part=1, parts=2)
+    ]
+    assert len(messages) == parts
+    assert {(message.batch, message.part, message.parts) for message in messages} == {(2**40, 1, 2)}
+    assembler = BatchAssembler(2**30)
+    *none, came = [assembler.add(schema, message) for message in messages]
+    assert none == [None] * (parts - 1)
+    assert came is not None
+    assert (came.number, came.fresh_segments, came.counts) == (batch.number, batch.fresh_segments, COUNTS)
+    for field in ("keys", "versions", "priorities", "probabilities"):
+        np.testing.assert_array_equal(getattr(came, field), getattr(batch, field), strict=True)
+    assert_same_columns(came.columns, batch.columns)
+
+
+@pytest.mark.parametrize("field", ["keys", "versions", "priorities", "probabilities"])
+def test_a_batch_whose_heads_differ_in_length_is_refused(field: str) -> None:
+    batch, payload = make_batch(SCHEMA, 6)
+    (data,) = encode_batch(batch, payload, part=0, parts=1)
+    message = replay_pb2.SampleBatchesResponse.FromString(data)
+    getattr(message, field).pop()
+    with pytest.raises(InvalidSegment, match="different lengths"):
+        BatchAssembler(2**30).add(SCHEMA, message)
+
+
+def test_plans_and_counts_come_back_as_they_went() -> None:
+    plan = SamplingPlan(2**64 - 1, 2**40, 512, 256, 3, 2, 0.6, 1e-3, 2.5, 64, 2**33, 2**64 - 1)
+    assert decode_plan(replay_pb2.SamplingPlan.FromString(encode_plan(plan).SerializeToString())) == plan
+    assert decode_counts(encode_counts(COUNTS)) == COUNTS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session": 0},
+        {"next_batch": -1},
+        {"fresh_segments": 0},
+        {"fresh_segments": 5},
+        {"publish_interval": 0},
+        {"alpha": -0.1},
+        {"alpha": float("nan")},
+        {"epsilon": 0.0},
+        {"half_life": 0.0},
+        {"half_life": float("inf")},
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(change: dict[str, float]) -> None:
+    plan = replace(PLAN, **change)  # type: ignore[arg-type]
+    with pytest.raises(InvalidSegment):
+        decode_plan(encode_plan(plan))
+
+
+def test_an_acknowledgement_carries_the_grants() -> None:
+    message = encode_append_response(17, [Grant(4, 2), Grant(5, 2)])
+    assert message.stored_sequence == 17
+    assert [(grant.batch, grant.minimum_version) for grant in message.grants] == [(4, 2), (5, 2)]
