@@ -14,8 +14,8 @@ from penstock.apps.service import Service
 from penstock.config import Config
 from penstock.errors import RunFinished
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.replay_client import ReplaySegmentSink
-from penstock.rpc.run_client import Membership
+from penstock.rpc.membership import Membership
+from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import serve_health_only
 from penstock.telemetry import metrics
 from penstock.types import ActorReport, Assignment
@@ -113,8 +113,10 @@ class _Reporter:
         self._due = 0.0
 
     def begin(self) -> None:
-        """Before a window: notes when the first one began."""
-        self._first_step_at_s = self._first_step_at_s or time.time()
+        """Before a window: tells when the first one begins, at once, since training is timed from there."""
+        if not self._first_step_at_s:
+            self._first_step_at_s = time.time()
+            self.report()
 
     def report_if_due(self) -> None:
         """Reports twice a second."""

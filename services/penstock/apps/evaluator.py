@@ -9,8 +9,8 @@ from penstock.acting.evaluation import evaluate
 from penstock.apps.service import Service
 from penstock.config import Config, EnvironmentConfig
 from penstock.errors import RunFinished
+from penstock.rpc.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_client import EvaluationWork
 from penstock.rpc.server import serve_health_only
 from penstock.telemetry import metrics
 

@@ -20,8 +20,8 @@ from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
+from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.replay_client import ReplayBatchSource
 from penstock.rpc.run_servicer import RunServicer
 from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome, Summary
@@ -122,7 +122,11 @@ def _train(
         resumed=resumed,
     )
     source = ReplayBatchSource(
-        thread, config.learner.replay_address, schema, prefetch_batches=config.learner.prefetch_batches
+        thread,
+        config.learner.replay_address,
+        schema,
+        prefetch_batches=config.learner.prefetch_batches,
+        stopping=lambda: service.stopping,
     )
     try:
         training = TrainingRun(

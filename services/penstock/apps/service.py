@@ -28,7 +28,8 @@ class Service:
         """
         self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
         self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
-        self._stop = threading.Event()
+        # Plain text, set without locking or logging: a handler may interrupt its own thread in the middle of either.
+        self._told_by = ""
 
     def __enter__(self) -> "Service":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -41,26 +42,27 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._metrics.close()
-        self.logger.info("stopped")
+        if error is None:
+            self.logger.info("stopped", told_by=self._told_by or None)
 
     @property
     def stopping(self) -> bool:
         """Whether the service was told to stop."""
-        return self._stop.is_set()
+        return bool(self._told_by)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits to be told to stop; whether it was."""
-        return self._stop.wait(timeout_s)
+        time.sleep(0.0 if self.stopping else timeout_s)
+        return self.stopping
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.logger.info("stopping", signal=signal.Signals(number).name)
-        self._stop.set()
+        self._told_by = signal.Signals(number).name
 
     def _watch_launcher(self) -> None:
         # The bare descriptor: a daemon thread must not hold the lock of sys.stdin when the interpreter ends.
         while os.read(0, 1):
             pass
-        self._stop.set()
+        self._told_by = self._told_by or "the end of the launcher"
         # Whoever should have ended a process that hangs is gone, so it ends itself.
         time.sleep(_ORPHAN_PATIENCE_S)
         os._exit(1)

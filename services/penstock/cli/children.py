@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from penstock.apps.service import SUPERVISED_VARIABLE
 from penstock.cli.main import USAGE_ERROR
@@ -54,6 +55,7 @@ class Child:
         arguments: Of the `penstock` command.
         process: Running or just ended.
         restarts: How often it was started again.
+        log_start: Bytes in its log when this process was started.
         ended_well_at: When it was first seen to have ended with exit code 0.
     """
 
@@ -62,6 +64,7 @@ class Child:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
+    log_start: int = 0
     ended_well_at: float | None = None
 
     def start(self) -> None:
@@ -69,7 +72,10 @@ class Child:
         self.ended_well_at = None
         environment = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
         environment[SUPERVISED_VARIABLE] = "1"
-        with self.log.open("ab") as log:
+        # A Ctrl-C inside of Popen would leave a process that nobody knows; it is held back meanwhile.
+        held_back: list[int] = []
+        with self.log.open("ab") as log, _handling(lambda number, frame: held_back.append(number)):
+            self.log_start = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", *self.arguments],
                 stdin=subprocess.PIPE,
@@ -78,6 +84,8 @@ class Child:
                 env=environment,
                 start_new_session=True,
             )
+        for number in held_back[:1]:
+            signal.raise_signal(number)
 
     @property
     def exit_code(self) -> int | None:
@@ -91,7 +99,8 @@ class Child:
 
     def complaint(self) -> str:
         """The last thing it said when it gave up, or the last line of its log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        text = self.log.read_bytes()[self.log_start :].decode(errors="replace") if self.log.exists() else ""
+        lines = text.splitlines()
         said = [line.removeprefix("penstock: ") for line in lines if line.startswith("penstock: ")]
         return said[-1] if said else (lines[-1] if lines else "it said nothing")
 
@@ -147,7 +156,8 @@ class Children:
 
     def stop(self, *names: str) -> None:
         """Asks children (all, or those named) to end, waits for them, and kills what does not."""
-        with _patient():
+        # No further Ctrl-C cuts the clean-up short; it has a deadline of its own.
+        with _handling(signal.SIG_IGN):
             self._stop(names)
 
     def _stop(self, names: tuple[str, ...]) -> None:
@@ -169,17 +179,17 @@ class Children:
 
 
 @contextlib.contextmanager
-def _patient() -> Iterator[None]:
-    """Lets no further Ctrl-C cut the clean-up short; it has a deadline of its own."""
+def _handling(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
+    """Has Ctrl-C and `kill` handled so inside; only the main thread gets any."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [(number, signal.signal(number, handler)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield
     finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+        for number, former in before:
+            signal.signal(number, former)
 
 
 def _describe(code: int) -> str:

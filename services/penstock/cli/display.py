@@ -52,10 +52,10 @@ class LineDisplay:
     def __call__(self, status: RunStatus, news: list[str]) -> None:
         """Prints news at once and the status when it is due."""
         for line in news:
-            self._console.print(line, soft_wrap=True)
+            self._console.print(line, markup=False, soft_wrap=True)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _LINE_INTERVAL_S
-            self._console.print(describe(status), soft_wrap=True)
+            self._console.print(describe(status), markup=False, soft_wrap=True)
 
 
 def describe(status: RunStatus) -> str:
@@ -100,7 +100,7 @@ class PanelDisplay:
     def __call__(self, status: RunStatus, news: list[str]) -> None:
         """Draws the status; news stays above the panel."""
         for line in news:
-            self._live.console.print(line)
+            self._live.console.print(line, markup=False)
         if status.last_evaluation is not None and status.last_evaluation.version != self._evaluated_version:
             self._evaluated_version = status.last_evaluation.version
             self._returns.append(status.last_evaluation.return_mean)

@@ -7,12 +7,12 @@ from typing import Any
 
 from penstock.acting.environments import import_modules, make_environments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy, read_weights
+from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
 from penstock.cli.options import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
-from penstock.types import EvaluationTask
+from penstock.types import EnvironmentSpec, EvaluationTask
 
 _VIDEO_EPISODES = 1
 
@@ -32,14 +32,17 @@ def command(arguments: Sequence[str]) -> int:
     if named.episodes < 1:
         raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
     path = find_checkpoint(named.run)
-    weights = read_weights(path)
+    policy = load_policy(path)
     config = _config_of(path, named.env_id)
     environment = config.environment
+    if named.seed is not None and not 0 <= named.seed < 2**63:
+        raise ConfigurationError(f"--seed must be at least 0 and less than 2**63, got {named.seed}")
     environments = make_environments(
         environment.id, named.episodes, kwargs=environment.kwargs, imports=environment.imports
     )
+    _check_same_spaces(path, policy, environments.spec)
     seed = secrets.randbits(63) if named.seed is None else named.seed
-    task = EvaluationTask(0, weights, named.episodes, not named.stochastic, seed)
+    task = EvaluationTask(0, policy.weights, named.episodes, not named.stochastic, seed)
     try:
         result = evaluate(task, environments, lambda: False)
     finally:
@@ -53,8 +56,14 @@ def command(arguments: Sequence[str]) -> int:
     )
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        print(_record(load_policy(path), config, folder / "videos", seed))
+        print(_record(policy, config, folder / "videos", seed))
     return 0
+
+
+def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec) -> None:
+    trained = policy.policy.spec
+    if (trained.observation, trained.action) != (spec.observation, spec.action):
+        raise ConfigurationError(f"{path} was trained for {trained.id}, whose spaces differ from those of {spec.id}")
 
 
 def _config_of(path: Path, env_id: str | None) -> Config:

@@ -1,9 +1,13 @@
 """A whole run on one machine: the services as child processes on loopback gRPC, watched until the learner is done."""
 
+import contextlib
 import dataclasses
+import json
+import shlex
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_client import StatusClient
+from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder, write_atomically, write_json
 from penstock.summary import Summary
 from penstock.types import RunStatus
@@ -22,6 +26,7 @@ from penstock.types import RunStatus
 _POLL_S = 0.2
 _STATUS_TIMEOUT_S = 1.0
 _START_TIMEOUT_S = 120.0
+_LIVE_TIMEOUT_S = 1.0
 _HOST = "127.0.0.1"
 
 Observer = Callable[[RunStatus, list[str]], None]
@@ -52,19 +57,21 @@ def train(
     _check_environment(config)
     config = with_run_dir(config)
     folder = _prepare_folder(config, resume=resume)
-    config = _localised(config, folder)
-    write_atomically(folder.config, config.to_toml().encode())
-    folder.summary.unlink(missing_ok=True)
     thread = LoopThread()
     try:
-        with Children(config.train.max_restarts) as children:
-            _start(config, folder, children)
+        with _undone_if_refused(folder), Children(config.train.max_restarts) as children:
+            # Where it ran is no part of what reproduces it.
+            write_atomically(folder.config, _changed(config, {"run": {"dir": None}}).to_toml().encode())
+            folder.summary.unlink(missing_ok=True)
+            places = _choose_places(folder, config.train.actors)
+            _start(folder, places, children)
             try:
-                _watch(config, children, thread, observer)
+                _watch(config, places, children, thread, observer)
             finally:
                 # The learner saves its checkpoint while the others still answer.
                 children.stop("learner")
     finally:
+        folder.services.unlink(missing_ok=True)
         thread.close()
     return _conclude(folder, time.monotonic() - started)
 
@@ -101,49 +108,93 @@ def _prepare_folder(config: Config, *, resume: bool) -> RunFolder:
     folder = RunFolder(Path(config.run.dir or "."))
     if not resume and folder.config.exists():
         raise ConfigurationError(
-            f"{folder.root} holds a run already; go on with it by --resume {folder.root}, or choose another --run-dir"
+            f"{folder.root} holds a run already; go on with it by --resume {shlex.quote(str(folder.root))}, or choose"
+            " another --run-dir"
         )
+    if folder.services.exists() and _answers(folder):
+        raise ConfigurationError(f"the run in {folder.root} is still going on; stop it first, or wait for its end")
     folder.create()
     return folder
 
 
-def _localised(config: Config, folder: RunFolder) -> Config:
-    """The configuration with this machine's free ports in it."""
-    learner, replay, evaluation, *metrics = (f"{_HOST}:{port}" for port in free_ports(6))
-    ports = [int(address.rpartition(":")[2]) for address in metrics]
-    places: dict[str, object] = {
-        "run": {"dir": str(folder.root)},
-        "learner": {"listen": learner, "replay_address": replay, "metrics_port": ports[0]},
-        "replay": {"listen": replay, "folder": str(folder.replay), "metrics_port": ports[1]},
-        "evaluation": {"listen": evaluation, "learner_address": learner, "metrics_port": ports[2]},
-        "actor": {"learner_address": learner},
-    }
-    return _changed(config, places)
+def _answers(folder: RunFolder) -> bool:
+    """Whether any service of the run is there: its launcher may be gone already, and two runs in one folder would write
+    over each other.
+    """
+    return any(is_serving(address, _LIVE_TIMEOUT_S) for address in json.loads(folder.services.read_text()).values())
 
 
-def _start(config: Config, folder: RunFolder, children: Children) -> None:
-    ports = free_ports(2 * config.train.actors)
-    addresses = {
-        "replay": config.replay.listen,
-        "learner": config.learner.listen,
-        "evaluator": config.evaluation.listen,
+@contextlib.contextmanager
+def _undone_if_refused(folder: RunFolder) -> Iterator[None]:
+    """Puts settings and summary back as they were if a child refuses the settings: a mistake in an option must neither
+    spoil a run nor make one of a new folder.
+    """
+    files = (folder.config, folder.summary)
+    before = [path.read_bytes() if path.exists() else None for path in files]
+    try:
+        yield
+    except ConfigurationError:
+        for path, data in zip(files, before, strict=True):
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomically(path, data)
+        if before[0] is None:
+            shutil.rmtree(folder.replay, ignore_errors=True)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the services of a run are on this machine: host:port of each, and the options that tell them so."""
+
+    replay: str
+    learner: str
+    evaluator: str
+    actors: list[tuple[str, int]]
+    """Of each actor, and the port of its metrics."""
+    options: list[str]
+
+
+def _choose_places(folder: RunFolder, actors: int) -> _Places:
+    # All at once, since what is chosen is not taken yet.
+    ports = free_ports(6 + 2 * actors)
+    replay, learner, evaluator, *others = (f"{_HOST}:{port}" for port in [*ports[:3], *ports[6::2]])
+    settings = {
+        "run.dir": folder.root,
+        "replay.folder": folder.replay,
+        "replay.listen": replay,
+        "replay.metrics-port": ports[3],
+        "learner.listen": learner,
+        "learner.replay-address": replay,
+        "learner.metrics-port": ports[4],
+        "evaluation.listen": evaluator,
+        "evaluation.learner-address": learner,
+        "evaluation.metrics-port": ports[5],
+        "actor.learner-address": learner,
     }
-    settings = ["--config", str(folder.config)]
-    for name in addresses:
-        children.add(Child(name, [name, *settings], folder.logs / f"{name}.log"))
-    for number in range(config.train.actors):
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    return _Places(replay, learner, evaluator, list(zip(others, ports[7::2], strict=True)), options)
+
+
+def _start(folder: RunFolder, places: _Places, children: Children) -> None:
+    addresses = {"replay": places.replay, "learner": places.learner, "evaluator": places.evaluator}
+    settings = ["--config", str(folder.config), *places.options]
+    arguments = {name: [name, *settings] for name in addresses}
+    for number, (address, metrics_port) in enumerate(places.actors):
         name = f"actor-{number}"
-        listen, metrics = f"{_HOST}:{ports[2 * number]}", ports[2 * number + 1]
-        arguments = ["actor", *settings, "--actor.listen", listen, "--actor.metrics-port", str(metrics)]
-        addresses[name] = listen
-        children.add(Child(name, arguments, folder.logs / f"{name}.log"))
+        addresses[name] = address
+        listen = [f"--actor.listen={address}", f"--actor.metrics-port={metrics_port}"]
+        arguments[name] = ["actor", *settings, *listen]
     write_json(folder.services, addresses)
+    for name in addresses:
+        children.add(Child(name, arguments[name], folder.logs / f"{name}.log"))
 
 
-def _watch(config: Config, children: Children, thread: LoopThread, observer: Observer) -> None:
+def _watch(config: Config, places: _Places, children: Children, thread: LoopThread, observer: Observer) -> None:
     """Until the learner has ended well: keeps the children alive and the observer informed."""
-    _await_health(config, children, observer)
-    client = StatusClient(thread, config.learner.listen)
+    _await_health(config, places, children, observer)
+    client = StatusClient(thread, places.learner)
     learner, status = children.find("learner"), RunStatus(total_steps=config.run.total_steps)
     try:
         while learner.exit_code != 0:
@@ -151,19 +202,23 @@ def _watch(config: Config, children: Children, thread: LoopThread, observer: Obs
             try:
                 status = client.get(_STATUS_TIMEOUT_S)
             except Unavailable:
-                status = dataclasses.replace(status, waiting_for="the learner")
+                done = learner.exit_code == 0
+                status = dataclasses.replace(
+                    status, phase="finished" if done else status.phase, waiting_for="" if done else "the learner"
+                )
             observer(status, news)
             time.sleep(_POLL_S)
     finally:
         client.close()
 
 
-def _await_health(config: Config, children: Children, observer: Observer) -> None:
+def _await_health(config: Config, places: _Places, children: Children, observer: Observer) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    for name, address in (("replay", config.replay.listen), ("learner", config.learner.listen)):
-        while not is_serving(address, _POLL_S):
-            observer(RunStatus(total_steps=config.run.total_steps, waiting_for=f"the {name} service to start"), [])
-            children.revive()
+    for name, address in (("replay", places.replay), ("learner", places.learner)):
+        # A run that had nothing left to do may end before anybody sees it serve.
+        while not is_serving(address, _POLL_S) and children.find("learner").exit_code != 0:
+            status = RunStatus(total_steps=config.run.total_steps, waiting_for=f"the {name} service to start")
+            observer(status, children.revive())
             if time.monotonic() > deadline:
                 raise PenstockError(f"{name} did not become ready: {children.find(name).complaint()}")
             time.sleep(0.02)
@@ -174,7 +229,6 @@ def _conclude(folder: RunFolder, wall_s: float) -> Summary:
         raise PenstockError(f"the run ended without a summary; its logs are in {folder.logs}")
     summary = dataclasses.replace(Summary.read(folder.summary), wall_s=wall_s)
     summary.write(folder.summary)
-    folder.services.unlink(missing_ok=True)
     if summary.stopped != "interrupted":
         # A finished run starts its next session, if there is one, from new experience.
         shutil.rmtree(folder.replay, ignore_errors=True)

@@ -1,5 +1,6 @@
 """`penstock COMMAND`: what it can do, and how it fails: in one line, with exit code 2."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,8 @@ USAGE_ERROR = 2
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
+    # gRPC's core would write complaints of its own, in a format of its own, beside our errors and logs.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(given))
 

@@ -111,6 +111,8 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
         figure.savefig(output)
     except OSError as error:
         raise ConfigurationError(f"can't write {output}: {error.strerror}; choose another --output") from None
+    except ValueError as error:
+        raise ConfigurationError(f"can't draw {output}: {error}") from None
     finally:
         pyplot.close(figure)
 

@@ -9,7 +9,7 @@ from penstock.cli.options import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_client import StatusClient
+from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
 
 _TIMEOUT_S = 5.0

@@ -1,5 +1,6 @@
 """`penstock train`: options in, a run watched, a summary out."""
 
+import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli import launcher
@@ -49,7 +51,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _say_how_to_resume(console: Console, run_dir: str) -> None:
     if RunFolder(Path(run_dir)).numbered_checkpoints():
-        console.print(f"stopped; a checkpoint is saved. Go on with:\n  penstock train --resume {run_dir}")
+        # To be copied, so neither folded nor read as markup.
+        text = f"stopped; a checkpoint is saved. Go on with:\n  penstock train --resume {shlex.quote(run_dir)}"
+        console.print(text, markup=False, soft_wrap=True)
     else:
         console.print("stopped before anything was learnt; there is nothing to resume")
 
@@ -57,7 +61,7 @@ def _say_how_to_resume(console: Console, run_dir: str) -> None:
 def _print_summary(console: Console, summary: Summary) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
-    table.add_column()
+    table.add_column(no_wrap=True, overflow="ignore")
     evaluation = summary.evaluation
     if evaluation:
         mean = f"[bold]{evaluation.return_mean:.1f}[/bold]"
@@ -68,6 +72,7 @@ def _print_summary(console: Console, summary: Summary) -> None:
         reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
         table.add_row("threshold", reached)
     table.add_row("wall time", f"{summary.wall_s:.1f} s")
-    table.add_row("run", summary.run_dir)
-    console.print(table)
-    console.print(f"watch it:  penstock evaluate {summary.run_dir} --record-video", style="dim")
+    table.add_row("run", escape(summary.run_dir))
+    console.print(table, crop=False)
+    command = f"watch it:  penstock evaluate {shlex.quote(summary.run_dir)} --record-video"
+    console.print(command, style="dim", markup=False, soft_wrap=True)

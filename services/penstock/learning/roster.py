@@ -18,7 +18,8 @@ from penstock.types import Assignment, EnvironmentSpec, Schema
 @dataclass(slots=True)
 class _Member:
     assignment: Assignment
-    connected: bool
+    streams: int
+    """Usually one; two when a stream broke and its actor is back before this side has noticed."""
     left_at: float
 
 
@@ -53,7 +54,8 @@ class Roster:
     @property
     def connected(self) -> int:
         """Actors with an open stream."""
-        return sum(member.connected for member in self._members.values())
+        # The training thread asks this too: a copy, since an actor may join meanwhile.
+        return sum(member.streams > 0 for member in list(self._members.values()))
 
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
         """Takes an actor in: as whom it was, if its token is still good, else as somebody new.
@@ -67,8 +69,7 @@ class Roster:
         member = self._members.get(token)
         if member is None or len(member.assignment.environments) != environments:
             member = self._admit(environments, now)
-        # A stream that broke may still look open here when its actor is back; the token says who it is.
-        member.connected = True
+        member.streams += 1
         self.schema, self.spec = schema, spec
         return member.assignment
 
@@ -76,7 +77,8 @@ class Roster:
         """Notes that an actor's stream has ended; its place is kept for `rejoin_timeout_s`."""
         member = self._members.get(assignment.token)
         if member is not None:
-            member.connected, member.left_at = False, now
+            member.streams -= 1
+            member.left_at = now
 
     def dismiss(self) -> None:
         """At a clean end: nobody is expected back."""
@@ -97,7 +99,7 @@ class Roster:
             seed=self._seed,
             replay_address=self._replay_address,
         )
-        member = self._members[assignment.token] = _Member(assignment, True, now)
+        member = self._members[assignment.token] = _Member(assignment, 0, now)
         self._write()
         return member
 
@@ -119,7 +121,7 @@ class Roster:
         self._members = {
             token: member
             for token, member in self._members.items()
-            if member.connected or now - member.left_at <= self._rejoin_timeout_s
+            if member.streams or now - member.left_at <= self._rejoin_timeout_s
         }
 
     def _read(self, now: float) -> None:
@@ -135,7 +137,7 @@ class Roster:
                     seed=self._seed,
                     replay_address=self._replay_address,
                 )
-                self._members[assignment.token] = _Member(assignment, False, now)
+                self._members[assignment.token] = _Member(assignment, 0, now)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"can't read the roster {self._path}: {error}") from None
 

@@ -29,7 +29,7 @@ class RunStatistics:
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
         self._total_steps = total_steps
-        self._first_step_at_s = math.inf
+        self._opened_at_s, self._first_step_at_s = time.time(), math.inf
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
         self._trail: deque[tuple[float, int, int]] = deque()
@@ -50,7 +50,9 @@ class RunStatistics:
         """Takes in an actor's report."""
         with self._lock:
             if report.first_step_at_s > 0.0:
-                self._first_step_at_s = min(self._first_step_at_s, report.first_step_at_s)
+                # An actor that outlived an earlier learner began in a session that `earlier_s` has counted.
+                first_step_at_s = max(report.first_step_at_s, self._opened_at_s)
+                self._first_step_at_s = min(self._first_step_at_s, first_step_at_s)
             self._returns.extend(episode.episode_return for episode in report.episodes)
             self._episodes += len(report.episodes)
             metrics.EPISODES.inc(len(report.episodes))

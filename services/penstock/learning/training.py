@@ -13,6 +13,7 @@ import torch
 
 from penstock.algo import weights as policy_weights
 from penstock.config import Config
+from penstock.errors import Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.batches import to_tensors
 from penstock.learning.checkpoints import RunProgress
@@ -91,6 +92,7 @@ class TrainingRun:
         self._first_env_steps = resumed.env_steps
         self._save_at = resumed.env_steps + config.checkpoint.save_interval
         self._journal_at = 0.0
+        self._noted_version = self._progress.version
         self._staleness_sum = 0.0
         self._segments_here = 0
 
@@ -110,12 +112,15 @@ class TrainingRun:
             self._save()
             raise
         training_s = self._statistics.training_s
+        self._note()
         self._save()
         self._statistics.enters("evaluating")
         evaluation = None
         if stopped != "interrupted" and self._progress.env_steps:
             evaluation = self._evaluations.conclude(self._snapshot(), self._stopping)
             self._save()
+            if evaluation is None and self._stopping():
+                stopped = "interrupted"
         self._versions.settle(self._progress.version)
         here = self._progress.env_steps - self._first_env_steps
         seconds = training_s - self._statistics.earlier_s
@@ -181,7 +186,12 @@ class TrainingRun:
         # Published before it is committed: a commit opens the gate for batches that need this version.
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
-        self._source.commit(batch, outcome.priorities, self._progress.version)
+        try:
+            self._source.commit(batch, outcome.priorities, self._progress.version)
+        except Unavailable:
+            # Who stops the replay service together with us must not cost the checkpoint; the lease returns.
+            if not self._stopping():
+                raise
         self._observe(batch, outcome, updates)
 
     def _publish(self) -> None:
@@ -195,9 +205,14 @@ class TrainingRun:
         if self._progress.env_steps >= self._save_at:
             self._save()
             self._save_at = self._progress.env_steps + self._config.checkpoint.save_interval
-        training = self._statistics.training
-        if training is not None and time.monotonic() >= self._journal_at:
+        if time.monotonic() >= self._journal_at:
             self._journal_at = time.monotonic() + _JOURNAL_INTERVAL_S
+            self._note()
+
+    def _note(self) -> None:
+        training = self._statistics.training
+        if training is not None and self._progress.version > self._noted_version:
+            self._noted_version = self._progress.version
             self._journal.training(self._statistics.status(), training, self._statistics.training_s)
 
     def _snapshot(self) -> checkpoints.Snapshot:

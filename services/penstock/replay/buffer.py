@@ -1,9 +1,9 @@
-"""The replay buffer: store, sum tree and gate as one thing, behind one lock.
+"""The replay buffer: store, priorities and gate as one thing, behind one lock.
 
 A segment is unseen when it arrives, leased when a batch takes it as fresh, and seen once that batch is committed; from
-then on it has mass and may be replayed. Any thread may call any method. Nothing here blocks but for the lock, which
-covers index, headers
-and tree, never the copying of a batch: `gather` runs outside it, and checks afterwards that no row was overwritten.
+then on it has mass and may be replayed (`priority_index`). Any thread may call any method. Nothing here blocks but for
+the lock, which covers index, headers and tree, never the copying of a batch: `gather` runs outside it, and checks
+afterwards that no row was overwritten.
 """
 
 import threading
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.masses import MassFunction
+from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.ring_store import RingStore, State
-from penstock.replay.sum_tree import SumTree
 from penstock.types import Batch, Columns, CommitOutcome, Grant, SamplingPlan, Schema, StoreCounts, Window
 
 MAX_LEASES = 64
@@ -48,24 +47,20 @@ class ReplayBuffer:
         self._lock = threading.Lock()
         self._store = store
         self._gate = gate
-        self._tree: SumTree | None = None
-        self._mass = MassFunction(alpha=1.0, epsilon=0.0, half_life=1.0, reference=0)
+        self._index: PriorityIndex | None = None
         self._unseen: deque[int] = deque()
         self._leases: dict[int, Lease] = {}
         self._next_key = 1
         self._stored = 0
-        self._seen = 0
-        self._largest_priority = 1.0
-        self._stale_cursor = 1
         self._next_lease = 0
         self._orphans = 0
         self.ignored_priorities = 0
         self.refunded_leases = 0
         if store.schema is not None:
-            self._tree = SumTree(store.capacity)
-            self._index_recovered()
+            self._index = PriorityIndex(store)
+            self._take_stock()
 
-    def _index_recovered(self) -> None:
+    def _take_stock(self) -> None:
         headers = self._store.headers
         # The newest rows may be the damaged ones; their keys are not to be used again.
         self._next_key = int(self._store.session["inserted"][0]) + 1
@@ -74,11 +69,7 @@ class ReplayBuffer:
             return
         rows = rows[np.argsort(headers["key"][rows])]
         self._next_key = max(self._next_key, int(headers["key"][rows[-1]]) + 1)
-        self._stale_cursor = int(headers["key"][rows[0]])
         self._stored = rows.size
-        seen = headers["state"][rows] == State.SEEN
-        self._seen = int(seen.sum())
-        self._largest_priority = float(headers["priority"][rows[seen]].max(initial=0.0)) or 1.0
         self._unseen.extend(int(key) for key in headers["key"][rows[headers["state"][rows] == State.UNSEEN]])
         self._orphans = int((headers["state"][rows] == State.LEASED).sum())
 
@@ -94,10 +85,12 @@ class ReplayBuffer:
         """
         with self._lock:
             self._store.adopt(schema)
-            if self._tree is None:
-                self._tree = SumTree(self._store.capacity)
             if self._gate.plan is not None:
                 self._check_capacity(self._gate.plan)
+            if self._index is None:
+                self._index = PriorityIndex(self._store)
+                if self._gate.plan is not None:
+                    self._index.adopt(self._gate.plan)
             if not 0 < window_segments <= self._store.capacity:
                 raise InvalidSegment(
                     f"a window must have 1 to {self._store.capacity} segments, slot {key.slot} announced"
@@ -153,26 +146,14 @@ class ReplayBuffer:
             if not self._gate.spend(key):
                 return None
             keys = np.arange(self._next_key, self._next_key + count - first, dtype=np.uint64)
-            seen = self._seen_rows(self._store.rows(keys))
+            overwritten = self._priorities.overwriting(self._store.rows(keys))
             self._store.write(keys, window, first)
-            self._forget(seen)
+            self._priorities.forget(overwritten)
             self._next_key += keys.size
-            self._stored += keys.size
+            self._stored += keys.size - overwritten.size
             self._store.session["inserted"] += np.uint64(keys.size)
             self._unseen.extend(int(key) for key in keys)
             return window.first_sequence + count - 1
-
-    def _seen_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        headers = self._store.headers
-        seen: NDArray[np.int64] = rows[(headers["key"][rows] != 0) & (headers["state"][rows] == State.SEEN)]
-        return seen
-
-    def _forget(self, seen: NDArray[np.int64]) -> None:
-        """Takes seen segments that were overwritten out of the tree and the counts."""
-        assert self._tree is not None
-        self._tree.update(seen, np.zeros(seen.size))
-        self._stored -= seen.size
-        self._seen -= seen.size
 
     # The learner
 
@@ -195,16 +176,15 @@ class ReplayBuffer:
             elif self._orphans:
                 self._restore_leases()
             self._next_lease = max([int(record["next_batch"][0]), *(number + 1 for number in self._leases)])
-            self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, int(record["version"][0]))
-            self._refill_tree()
+            if self._index is not None:
+                self._index.adopt(plan)
 
     def _check_capacity(self, plan: SamplingPlan) -> None:
         needed = plan.outstanding_limit + plan.batch_segments
         if self._store.schema is not None and needed > self._store.capacity:
             raise ConfigurationError(
                 f"the store holds {self._store.capacity} segments, and off_policy_degree {plan.off_policy_degree} with"
-                " batches"
-                f" of {plan.batch_segments} needs {needed}; raise replay.capacity_bytes"
+                f" batches of {plan.batch_segments} needs {needed}; raise replay.capacity_bytes"
             )
 
     def _refund_leases(self) -> None:
@@ -233,18 +213,6 @@ class ReplayBuffer:
             )
         self._orphans = 0
 
-    def _refill_tree(self) -> None:
-        headers = self._store.headers
-        if self._tree is None:
-            return
-        rows = np.flatnonzero((headers["key"] != 0) & (headers["state"] == State.SEEN))
-        masses = self._masses(headers["priority"][rows], headers["version"][rows])
-        everything = np.zeros(self._tree.capacity)
-        everything[rows] = masses
-        self._tree.update(np.arange(self._tree.capacity, dtype=np.int64), everything)
-        # A plan with another `max_staleness` may have given mass to segments that the cursor had passed.
-        self._stale_cursor = 1
-
     def lease(self, number: int) -> Lease | None:
         """Makes up batch `number` and leases it; a batch that is leased already is handed out again.
 
@@ -269,7 +237,7 @@ class ReplayBuffer:
             fresh = self._take_fresh(plan, number)
             if fresh is None:
                 return None
-            replayed, probabilities = self._draw(plan, number, plan.replay_segments, attempt=0)
+            replayed, probabilities = self._priorities.draw(number, plan.replay_segments, attempt=0)
             keys = np.concatenate([fresh, replayed])
             headers = self._store.headers[self._store.rows(keys)]
             lease = Lease(
@@ -308,33 +276,7 @@ class ReplayBuffer:
         if late.any():
             self._unseen = deque(int(key) for key in keys[~late])
             self._store.session["late"] += np.uint64(late.sum())
-            self._mark_seen(rows[late], np.full(int(late.sum()), self._largest_priority))
-
-    def _mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        assert self._tree is not None
-        headers = self._store.headers
-        self._seen += int((headers["state"][rows] != State.SEEN).sum())
-        headers["priority"][rows] = priorities
-        headers["state"][rows] = State.SEEN
-        self._tree.update(rows, self._masses(priorities, headers["version"][rows]))
-
-    def _masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
-        plan = self._gate.plan
-        masses = self._mass.masses(priorities, versions)
-        if plan is not None:
-            masses[int(self._store.session["version"][0]) - versions > plan.max_staleness] = 0.0
-        return masses
-
-    def _draw(
-        self, plan: SamplingPlan, number: int, count: int, attempt: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        tree = self._tree
-        if count == 0 or tree is None or self._seen < max(1, plan.min_replay_segments) or not tree.total > 0.0:
-            return np.zeros(0, np.uint64), np.zeros(0)
-        # Keyed by batch, so that a run at degree 0 is repeated whatever the timing.
-        randomness = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, attempt, 0, 0]))
-        rows = tree.draw(randomness.random(count))
-        return self._store.headers["key"][rows].copy(), tree.masses[rows] / tree.total
+            self._priorities.mark_seen(rows[late], np.full(int(late.sum()), self._priorities.largest_priority))
 
     def gather(self, lease: Lease, into: Columns, part: int = 0, parts: int = 1) -> Batch:
         """Copies a lease's columns, without the lock, and draws again what was overwritten meanwhile.
@@ -370,12 +312,10 @@ class ReplayBuffer:
         )
 
     def _replace_overwritten(self, lease: Lease, part: int, parts: int, attempt: int) -> None:
-        plan = self._gate.plan
-        assert plan is not None
         # Only this part's: another rank may have been sent the others already.
         mine = np.arange(part, lease.keys.size, parts)
         gone = mine[~self._store.present(lease.keys[mine])]
-        keys, probabilities = self._draw(plan, lease.number, gone.size, attempt * parts + part)
+        keys, probabilities = self._priorities.draw(lease.number, gone.size, attempt * parts + part)
         if keys.size == 0:
             raise Overloaded("every replayable segment was overwritten; raise replay.capacity_bytes")
         headers = self._store.headers[self._store.rows(keys)]
@@ -423,12 +363,13 @@ class ReplayBuffer:
             leased_here = (headers["state"] == State.LEASED) & (headers["batch"] == number)
             if not (leased_here | (headers["state"] == State.SEEN)).all():
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
-            self._advance(version)
-            self._mark_seen(rows, priorities[present])
+            record["version"] = version
+            self._priorities.advance(self._next_key)
+            self._priorities.mark_seen(rows, priorities[present])
+            self._priorities.note_largest(priorities)
             # Fresh segments that the commit left out must not stay leased for ever.
             self._give_back(self._leases.pop(number))
             record["next_batch"] = number + 1
-            self._largest_priority = max(self._largest_priority * 0.999, float(priorities.max(initial=0.0)))
             self.ignored_priorities += int((~present).sum())
             return CommitOutcome(int(present.sum()), int((~present).sum()))
 
@@ -439,27 +380,11 @@ class ReplayBuffer:
         headers["state"][left] = State.UNSEEN
         self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
 
-    def _advance(self, version: int) -> None:
-        """Moves the version: rebases the masses when it is time, and takes the mass of what became too old."""
-        plan, tree = self._gate.plan, self._tree
-        assert plan is not None and tree is not None
-        self._store.session["version"] = version
-        self._mass, factor = self._mass.rebased(version)
-        if factor != 1.0:
-            tree.scale(factor)
-        headers = self._store.headers
-        self._stale_cursor = max(self._stale_cursor, self._next_key - self._store.capacity)
-        while self._stale_cursor < self._next_key:
-            keys = np.arange(self._stale_cursor, min(self._stale_cursor + 1024, self._next_key), dtype=np.uint64)
-            rows = self._store.rows(keys)
-            young = version - headers["version"][rows] <= plan.max_staleness
-            young &= headers["key"][rows] == keys
-            # Versions rise with keys but for the spread of actors: stop at the first that is young enough.
-            passed = int(np.argmax(young)) if young.any() else keys.size
-            tree.update(rows[:passed], np.zeros(passed))
-            self._stale_cursor += passed
-            if passed < keys.size:
-                return
+    @property
+    def _priorities(self) -> PriorityIndex:
+        """The index; there is one as soon as there are segments."""
+        assert self._index is not None
+        return self._index
 
     # Whoever looks on
 

@@ -1,15 +1,18 @@
 """Channels to other services, and how clients come back after a break."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
-from penstock.rpc.errors import from_rpc
+from penstock.errors import PenstockError, Unavailable
+from penstock.rpc.errors import from_rpc, is_passing
 from penstock.rpc.server import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method, Stream, serialise, unwrap
+from penstock.telemetry import metrics
 
 UNARY_TIMEOUT_S = 5.0
 
@@ -57,11 +60,49 @@ async def translated(peer: str) -> AsyncIterator[None]:
     """Turns gRPC's errors, and groups of them, into Penstock's."""
     try:
         yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody here cancelled anything: a server that stops ends its calls with CANCELLED, which gRPC raises so.
+        raise Unavailable(f"{peer} cancelled the call") from None
     except Exception as raised:
         error = unwrap(raised)
         if isinstance(error, grpc.aio.AioRpcError):
             raise from_rpc(error, peer) from None
+        if isinstance(error, (asyncio.InvalidStateError, StopAsyncIteration)):
+            # A write to, or a read from, a call that has just ended.
+            raise Unavailable(f"{peer} ended the call") from None
         raise error from None
+
+
+async def keep_open(
+    stream: "Callable[[Backoff], Awaitable[None]]", *, peer: str, service: str, broken: Callable[[], None]
+) -> PenstockError:
+    """Runs a stream, and runs it again after every break, with growing pauses.
+
+    Args:
+        stream: Opens the stream and lives on it; resets the backoff once it is answered.
+        peer: Whom it goes to, for messages.
+        service: The same for metrics.
+        broken: Called after each break.
+
+    Returns:
+        The error that no retry can cure.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            async with translated(peer):
+                await stream(backoff)
+            error: PenstockError = Unavailable(f"{peer} ended the stream")
+        except PenstockError as raised:
+            error = raised
+        broken()
+        if not is_passing(error):
+            return error
+        metrics.RECONNECTIONS.labels(service).inc()
+        await asyncio.sleep(backoff.next_s())
 
 
 class Backoff:

@@ -5,6 +5,7 @@ change of the buffer's state sets.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -15,7 +16,7 @@ from penstock.replay.admission import ActorKey
 from penstock.replay.buffer import Lease, ReplayBuffer
 from penstock.rpc import methods
 from penstock.rpc.server import Server
-from penstock.rpc.service import Context, opening_message
+from penstock.rpc.service import Context, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types import Grant, Schema
 from penstock.v1 import replay_pb2
@@ -33,6 +34,7 @@ class _Outbox:
     def __init__(self, stored_sequence: int) -> None:
         self._stored_sequence = stored_sequence
         self._grants: list[Grant] = []
+        self._recalled = False
         self.filled = asyncio.Event()
         self.granted = asyncio.Event()
         self.filled.set()
@@ -46,8 +48,15 @@ class _Outbox:
         self.filled.set()
         self.granted.set()
 
+    def recall(self) -> None:
+        """All grants of this stream have returned to the gate: it ends, since its actor would still count on them."""
+        self._recalled = True
+        self.filled.set()
+
     async def next(self) -> replay_pb2.AppendSegmentsResponse:
         await self.filled.wait()
+        if self._recalled:
+            raise Unavailable("the learner came with a new plan and all grants are void; open the stream again")
         self.filled.clear()
         grants, self._grants = self._grants, []
         return wire.encode_append_response(self._stored_sequence, grants)
@@ -136,7 +145,9 @@ class ReplayServicer:
             outbox.granted.clear()
             while (stored := self._buffer.append(window, time.monotonic())) is None:
                 waited = time.monotonic()
-                await outbox.granted.wait()
+                # Offering the window again is a sign of life; the heartbeats that come behind it are not read.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(outbox.granted.wait(), _TICK_S)
                 outbox.granted.clear()
                 self._check_current(key, outbox)
                 metrics.REPLAY_WAIT_SECONDS.labels("actor", "grant").inc(time.monotonic() - waited)
@@ -151,7 +162,7 @@ class ReplayServicer:
     @staticmethod
     async def _write_acknowledgements(outbox: _Outbox, context: Context) -> None:
         while True:
-            await context.write(await outbox.next())
+            await write_whole(context, await outbox.next())
 
     # The learner
 
@@ -160,7 +171,11 @@ class ReplayServicer:
         if opening.WhichOneof("message") != "plan":
             raise InvalidSegment("a sampling stream must begin with `plan`")
         plan = wire.decode_plan(opening.plan)
+        former = self._buffer.plan
         self._buffer.adopt_plan(plan)
+        if former is not None and former != plan:
+            for outbox in self._outboxes.values():
+                outbox.recall()
         self._distribute()
         async for request in requests:
             if request.WhichOneof("message") != "batch" or not 0 <= request.batch.part < max(1, request.batch.parts):
@@ -171,6 +186,7 @@ class ReplayServicer:
             await self._send_batch(lease, request.batch, context)
 
     async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, context: Context) -> Lease:
+        notice_due = time.monotonic() + _WAITING_NOTICE_S
         while True:
             changed = self._changed
             if self._buffer.session != session:
@@ -180,8 +196,10 @@ class ReplayServicer:
                 return lease
             reason, waited = self._buffer.training_waits_for(), time.monotonic()
             try:
-                await asyncio.wait_for(changed.wait(), _WAITING_NOTICE_S)
+                # Changes come more often than notices are due.
+                await asyncio.wait_for(changed.wait(), max(0.0, notice_due - waited))
             except TimeoutError:
+                notice_due = time.monotonic() + _WAITING_NOTICE_S
                 await context.write(
                     replay_pb2.SampleBatchesResponse(
                         batch=request.batch, part=request.part, parts=request.parts, waiting=reason

@@ -16,7 +16,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.rpc import methods
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import Server
-from penstock.rpc.service import Context, Method, opening_message
+from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types import EvaluationResult, EvaluationTask, Weights
 from penstock.v1 import evaluation_pb2, run_pb2
@@ -113,8 +113,8 @@ class RunServicer:
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         try:
             await context.write(run_pb2.JoinResponse(assignment=wire.encode_assignment(assignment)))
-            await self._serve(self._send_weights(context), self._read_reports(requests))
-            await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
+            if await self._serve(self._send_weights(context), self._read_reports(requests)):
+                await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
         finally:
             self._roster.leave(assignment, time.monotonic())
             metrics.LEARNER_ACTORS.set(self._roster.connected)
@@ -126,7 +126,7 @@ class RunServicer:
             seen = self._weights.count
             assert isinstance(weights, Weights)
             for chunk in wire.encode_weights(weights):
-                await context.write(run_pb2.JoinResponse(weights=chunk))
+                await write_whole(context, run_pb2.JoinResponse(weights=chunk))
 
     async def _read_reports(self, requests: AsyncIterator[run_pb2.JoinRequest]) -> None:
         async for request in requests:
@@ -154,9 +154,9 @@ class RunServicer:
             )
         self.evaluators += 1
         try:
-            await self._serve(self._work_through_tasks(requests, context))
-            finished = run_pb2.Finished(reason=self._reason)
-            await context.write(evaluation_pb2.RunEvaluationsResponse(finished=finished))
+            if await self._serve(self._work_through_tasks(requests, context)):
+                finished = run_pb2.Finished(reason=self._reason)
+                await context.write(evaluation_pb2.RunEvaluationsResponse(finished=finished))
         finally:
             self.evaluators -= 1
 
@@ -170,7 +170,7 @@ class RunServicer:
             if not isinstance(task, EvaluationTask):
                 continue
             for message in wire.encode_task(task):
-                await context.write(message)
+                await write_whole(context, message)
             # A task stays the latest until its result is here, so that another evaluator takes it if this one is lost.
             result = await self._read_result(requests, task.id)
             if result is None:
@@ -199,8 +199,8 @@ class RunServicer:
     async def _get_status(self, request: run_pb2.GetRunStatusRequest, context: Context) -> run_pb2.GetRunStatusResponse:
         return wire.encode_status(self._statistics.status())
 
-    async def _serve(self, *activities: Awaitable[None]) -> None:
-        """Runs a stream's activities until one of them ends or the run does."""
+    async def _serve(self, *activities: Awaitable[None]) -> bool:
+        """Runs a stream's activities until one of them ends or the run does; True if it was the run."""
         tasks = [asyncio.ensure_future(activity) for activity in activities]
         finished = asyncio.ensure_future(self._finished.wait())
         self._streams += 1
@@ -208,9 +208,10 @@ class RunServicer:
             done, _ = await asyncio.wait([*tasks, finished], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            return self._finished.is_set()
         finally:
-            self._streams -= 1
             for task in (*tasks, finished):
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*tasks, finished, return_exceptions=True)
+            self._streams -= 1

@@ -71,6 +71,8 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
         metrics.RPC_STARTED.labels(*labels).inc()
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
+            if not method.request_stream:
+                request = method.request.FromString(request)
             response = await behaviour(request, context)
             code = grpc.StatusCode.OK
             return response
@@ -87,8 +89,12 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
             metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()
 
-    make = grpc.stream_stream_rpc_method_handler if method.request_stream else grpc.unary_unary_rpc_method_handler
-    return make(observed, request_deserializer=method.request.FromString, response_serializer=serialise)
+    if method.request_stream:
+        return grpc.stream_stream_rpc_method_handler(
+            observed, request_deserializer=method.request.FromString, response_serializer=serialise
+        )
+    # gRPC would answer UNKNOWN to bytes that are no message, and nothing would count it: `observed` parses them.
+    return grpc.unary_unary_rpc_method_handler(observed, response_serializer=serialise)
 
 
 async def opening_message(requests: AsyncIterator[T]) -> T:
@@ -97,6 +103,16 @@ async def opening_message(requests: AsyncIterator[T]) -> T:
         return await asyncio.wait_for(anext(requests), _OPENING_TIMEOUT_S)
     except (TimeoutError, StopAsyncIteration):
         raise InvalidSegment(f"a stream must open with a first message within {_OPENING_TIMEOUT_S:.0f} s") from None
+
+
+async def write_whole(context: Context, message: Message) -> None:
+    """Writes a message to its end even when cancelled: gRPC takes no other, and no status, while it has this one."""
+    writing = asyncio.ensure_future(context.write(message))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.gather(writing, return_exceptions=True)
+        raise
 
 
 def unwrap(error: BaseException) -> BaseException:

@@ -1,0 +1,127 @@
+"""An actor's stream to the learner: its place in the run and the latest weights in, reports out.
+
+The stream lives on a loop thread and is opened again, with the token, after every break. Callers use the membership
+from one other thread. An error that no retry can cure, and the end of the run, are raised at the next call.
+"""
+
+import asyncio
+import threading
+
+import grpc
+
+from penstock.errors import PenstockError, RunFinished, Unavailable
+from penstock.rpc import methods
+from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.service import Stream
+from penstock.types import ActorReport, Assignment, EnvironmentSpec, Schema, Weights
+from penstock.v1 import run_pb2
+from penstock.wire import run as wire
+from penstock.wire.schema import encode_environment, encode_schema
+
+_MAX_REPORTS = 64
+"""Reports kept while the learner is away; older ones are let go."""
+
+
+class Membership:
+    """An actor's place in the run and its weights; implements `acting.protocols.WeightSource`."""
+
+    def __init__(
+        self, thread: LoopThread, address: str, schema: Schema, spec: EnvironmentSpec, environments: int
+    ) -> None:
+        """Begins to join."""
+        self._thread, self._address = thread, address
+        self._hello = run_pb2.Hello(
+            schema=encode_schema(schema), environment=encode_environment(spec), environments=environments
+        )
+        self._lock = threading.Condition()
+        self._assignment: Assignment | None = None
+        self._weights: Weights | None = None
+        self._failure: PenstockError | None = None
+        self._reports: asyncio.Queue[ActorReport] = asyncio.Queue()
+        self._task = thread.spawn(self._run())
+
+    def assignment(self, timeout_s: float) -> Assignment | None:
+        """Waits for a place in the run; it changes if the learner did not take this actor back as whom it was.
+
+        Raises:
+            RunFinished: There is nothing left to do.
+            PenstockError: What ended the membership for good.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: self._assignment or self._failure, timeout_s)
+            self._raise_failure()
+            return self._assignment
+
+    def at_least(self, version: int, timeout_s: float) -> Weights | None:
+        """Waits for weights of this version or newer and returns the newest. Raises as `assignment`."""
+        with self._lock:
+            self._lock.wait_for(
+                lambda: (self._weights is not None and self._weights.version >= version) or self._failure, timeout_s
+            )
+            self._raise_failure()
+            return self._weights if self._weights is not None and self._weights.version >= version else None
+
+    def report(self, report: ActorReport) -> None:
+        """Tells the learner what happened. Does not wait."""
+        self._thread.call(self._enqueue, report)
+
+    def close(self) -> None:
+        """Leaves the run."""
+        with self._lock:
+            self._failure = self._failure or Unavailable("the membership was closed")
+            self._lock.notify_all()
+        self._thread.call(self._task.cancel)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _enqueue(self, report: ActorReport) -> None:
+        while self._reports.qsize() >= _MAX_REPORTS:
+            self._reports.get_nowait()
+        self._reports.put_nowait(report)
+
+    async def _run(self) -> None:
+        async with connect(self._address) as channel:
+            error = await keep_open(
+                lambda backoff: self._stream(channel, backoff),
+                peer=f"the learner at {self._address}",
+                service="learner",
+                broken=lambda: None,
+            )
+        with self._lock:
+            self._failure = self._failure or error
+            self._lock.notify_all()
+
+    async def _stream(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
+        call = open_stream(channel, methods.JOIN)
+        assembler = wire.WeightsAssembler()
+        try:
+            await call.write(run_pb2.JoinRequest(hello=self._hello))
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._write_reports(call))
+                async for response in call:
+                    backoff.reset()
+                    self._take(assembler, response)
+                writing.cancel()
+        finally:
+            call.cancel()
+
+    def _take(self, assembler: wire.WeightsAssembler, response: run_pb2.JoinResponse) -> None:
+        kind = response.WhichOneof("message")
+        if kind == "finished":
+            raise RunFinished(response.finished.reason)
+        with self._lock:
+            if kind == "assignment":
+                self._assignment = wire.decode_assignment(response.assignment)
+                self._hello.token = self._assignment.token
+            elif kind == "weights":
+                weights = assembler.add(response.weights)
+                self._weights = weights or self._weights
+            self._lock.notify_all()
+
+    async def _write_reports(self, call: Stream) -> None:
+        while True:
+            report = await self._reports.get()
+            await call.write(run_pb2.JoinRequest(report=wire.encode_report(report)))

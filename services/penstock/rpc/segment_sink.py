@@ -1,0 +1,176 @@
+"""An actor's stream to the replay service: windows out, acknowledgements and grants back.
+
+The stream lives on a loop thread, is opened again after every break, and sends again what was not acknowledged. Callers
+use the sink from one other thread. An error that no retry can cure is raised at the next call.
+"""
+
+import asyncio
+import threading
+from collections import deque
+
+import grpc
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.rpc import methods
+from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.service import Stream
+from penstock.telemetry import metrics
+from penstock.types import Assignment, Grant, Schema, Window
+from penstock.v1 import replay_pb2
+from penstock.wire import replay as wire
+from penstock.wire.schema import encode_schema
+
+_MAX_UNACKNOWLEDGED = 4
+"""Windows an actor keeps until they are stored; the gate grants two ahead, so this is never what it waits for."""
+
+_HEARTBEAT_S = 1.0
+
+
+class _Pending:
+    """A window that was sent and is not stored yet."""
+
+    def __init__(self, last_sequence: int, messages: list[bytes]) -> None:
+        self.last_sequence, self.messages = last_sequence, messages
+
+
+class ReplaySegmentSink:
+    """Sends an actor's windows; implements `acting.protocols.SegmentSink`."""
+
+    def __init__(self, thread: LoopThread, assignment: Assignment, schema: Schema) -> None:
+        """Begins to connect to the replay service of the assignment."""
+        self._thread, self._assignment, self._schema = thread, assignment, schema
+        self._lock = threading.Condition()
+        self._grants: deque[Grant] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._resent = 0
+        self._taken = 0
+        self._failure: PenstockError | None = None
+        self._wake = asyncio.Event()
+        self._unsent: deque[_Pending] = deque()
+        self._task = thread.spawn(self._run())
+
+    def next_grant(self, timeout_s: float) -> Grant | None:
+        """Waits for leave to collect a window. Raises what ended the stream for good."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._grants or self._failure, timeout_s)
+            self._raise_failure()
+            if not self._grants:
+                return None
+            self._taken += 1
+            return self._grants.popleft()
+
+    def send(self, window: Window) -> None:
+        """Copies a window and sends it; waits while too many are unacknowledged. Raises what ended the stream for
+        good.
+        """
+        last = window.first_sequence + window.columns.segments - 1
+        pending = _Pending(last, list(wire.encode_window(window)))
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._pending) < _MAX_UNACKNOWLEDGED or self._failure)
+            self._raise_failure()
+            self._pending.append(pending)
+            self._account()
+            metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
+        self._thread.call(self._submit, pending)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Waits until everything sent is stored; False if it was not in time."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._pending or self._failure, timeout_s)
+            return not self._pending
+
+    def close(self) -> None:
+        """Ends the stream; its grants return to the gate."""
+        with self._lock:
+            self._failure = self._failure or Unavailable("the segment sink was closed")
+            self._lock.notify_all()
+        self._thread.call(self._task.cancel)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _account(self) -> None:
+        """A window collected under a grant of an earlier stream spends one of this stream's, as the server sees it."""
+        if self._taken:
+            self._taken -= 1
+        elif self._grants:
+            self._grants.popleft()
+        else:
+            self._resent += 1
+
+    def _submit(self, pending: _Pending) -> None:
+        self._unsent.append(pending)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        async with connect(self._assignment.replay_address) as channel:
+            error = await keep_open(
+                lambda backoff: self._stream(channel, backoff),
+                peer=f"the replay service at {self._assignment.replay_address}",
+                service="replay",
+                broken=self._lose_grants,
+            )
+        with self._lock:
+            self._failure = self._failure or error
+            self._lock.notify_all()
+
+    def _lose_grants(self) -> None:
+        with self._lock:
+            self._grants.clear()
+
+    async def _stream(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
+        call = open_stream(channel, methods.APPEND_SEGMENTS)
+        opening = replay_pb2.OpenAppend(
+            schema=encode_schema(self._schema),
+            slot=self._assignment.slot,
+            incarnation=self._assignment.incarnation,
+            window_segments=len(self._assignment.environments),
+        )
+        try:
+            await call.write(replay_pb2.AppendSegmentsRequest(open=opening))
+            responses = aiter(call)
+            self._resume(await anext(responses))
+            backoff.reset()
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._write(call))
+                async for response in responses:
+                    self._take(response)
+                writing.cancel()
+        finally:
+            call.cancel()
+
+    def _resume(self, first: replay_pb2.AppendSegmentsResponse) -> None:
+        """After a break: forgets what was stored, and sends the rest again under the first grants that come."""
+        with self._lock:
+            while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
+                self._pending.popleft()
+            self._unsent = deque(self._pending)
+            self._resent, self._taken = len(self._pending), 0
+            self._lock.notify_all()
+        self._wake.set()
+        self._take(first)
+
+    def _take(self, response: replay_pb2.AppendSegmentsResponse) -> None:
+        with self._lock:
+            while self._pending and self._pending[0].last_sequence <= response.stored_sequence:
+                self._pending.popleft()
+            for message in response.grants:
+                if self._resent:
+                    self._resent -= 1
+                else:
+                    self._grants.append(Grant(message.batch, message.minimum_version))
+            metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
+            self._lock.notify_all()
+
+    async def _write(self, call: Stream) -> None:
+        while True:
+            self._wake.clear()
+            while self._unsent:
+                for message in self._unsent.popleft().messages:
+                    await call.write(message)
+            try:
+                await asyncio.wait_for(self._wake.wait(), _HEARTBEAT_S)
+            except TimeoutError:
+                await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat()))

@@ -1,0 +1,439 @@
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from helpers.segments import make_window
+from helpers.servers import (
+    PATIENCE_S,
+    LiveServer,
+    Loopback,
+    hello_request,
+    open_request,
+    plan_request,
+    plan_with,
+    sample,
+    until,
+    window_request,
+)
+from penstock import errors
+from penstock.errors import ConfigurationError, Overloaded, PenstockError, Unavailable
+from penstock.rpc import methods
+from penstock.rpc.batch_source import ReplayBatchSource
+from penstock.rpc.evaluation_work import EvaluationWork
+from penstock.rpc.health import is_serving
+from penstock.rpc.membership import Membership
+from penstock.rpc.segment_sink import ReplaySegmentSink
+from penstock.rpc.server import MAX_MESSAGE_BYTES, serve_health_only
+from penstock.rpc.service import Method
+from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
+
+Code = grpc.StatusCode
+STATUS = replay_pb2.GetReplayStatusRequest()
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
+
+
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """Where somebody listens who never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def vacant_address() -> str:
+    """Where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+# Health
+
+
+def test_a_service_reports_that_it_serves_from_its_start_to_its_end(loopback: Loopback, tmp_path: Path) -> None:
+    servers: dict[LiveServer, tuple[str, ...]] = {
+        loopback.replay(): (methods.REPLAY,),
+        loopback.run(tmp_path / "roster.json"): (methods.RUN, methods.EVALUATION),
+    }
+    for server, services in servers.items():
+        with grpc.insecure_channel(server.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+            for service in ("", *services):
+                answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.Check(health_pb2.HealthCheckRequest(service="penstock.v1.Nothing"), timeout=PATIENCE_S)
+            assert caught.value.code() == Code.NOT_FOUND  # type: ignore[attr-defined]
+        assert is_serving(server.address, PATIENCE_S)
+        server.stop()
+        assert not is_serving(server.address, 0.5)
+
+
+def test_a_service_without_methods_reports_that_it_serves(loopback: Loopback) -> None:
+    server = loopback.thread.run(serve_health_only("127.0.0.1:0"))
+    assert is_serving(f"127.0.0.1:{server.port}", PATIENCE_S)
+    loopback.thread.run(server.stop())
+
+
+def test_a_service_that_does_not_answer_is_not_well(silent_address: str, vacant_address: str) -> None:
+    for address in (silent_address, vacant_address):
+        begun = time.monotonic()
+        assert not is_serving(address, 0.3)
+        assert time.monotonic() - begun < 3.0
+
+
+# Addresses
+
+
+def test_a_port_in_use_is_the_users_to_change(loopback: Loopback) -> None:
+    taken = loopback.replay()
+    with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{taken.port}.*in use.*listen"):
+        loopback.thread.run(serve_health_only(taken.address))
+    assert loopback.replay_status(taken).actors == 0
+
+
+def test_a_host_that_is_not_this_machine_is_the_users_to_change(loopback: Loopback) -> None:
+    # An address kept for documentation: nobody has it.
+    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1:4711"):
+        loopback.thread.run(serve_health_only("192.0.2.1:4711"))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidSegment, Code.INVALID_ARGUMENT),
+        (errors.ConfigurationError, Code.FAILED_PRECONDITION),
+        (errors.SchemaMismatch, Code.FAILED_PRECONDITION),
+        (errors.RunFinished, Code.FAILED_PRECONDITION),
+        (errors.Overloaded, Code.RESOURCE_EXHAUSTED),
+        (errors.NotReady, Code.UNAVAILABLE),
+        (errors.Unavailable, Code.UNAVAILABLE),
+    ],
+)
+def test_what_a_server_raises_has_its_status_and_is_raised_by_our_clients(
+    loopback: Loopback, error: type[PenstockError], code: Code
+) -> None:
+    async def refuse(request: object, context: object) -> None:
+        raise error("what came, what was expected")
+
+    server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
+    assert loopback.plain_call(server, methods.GET_REPLAY_STATUS, STATUS) == (code, "what came, what was expected")
+    with pytest.raises(error, match=r"^what came, what was expected$"):
+        loopback.replay_status(server)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (Code.INVALID_ARGUMENT, errors.InvalidSegment),
+        (Code.FAILED_PRECONDITION, errors.SchemaMismatch),
+        (Code.RESOURCE_EXHAUSTED, errors.Overloaded),
+        (Code.UNAVAILABLE, errors.Unavailable),
+        (Code.CANCELLED, errors.Unavailable),
+        (Code.DEADLINE_EXCEEDED, errors.Unavailable),
+        (Code.INTERNAL, errors.Unavailable),
+    ],
+)
+def test_a_status_that_somebody_else_gave_is_raised_as_what_it_means_and_names_the_peer(
+    loopback: Loopback, code: Code, error: type[PenstockError]
+) -> None:
+    async def refuse(request: object, context: Any) -> None:
+        await context.abort(code, "so said a proxy")
+
+    server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
+    with pytest.raises(error, match=server.address) as caught:
+        loopback.replay_status(server)
+    assert type(caught.value) is error
+
+
+def test_a_peer_without_the_service_is_the_users_to_change(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    with pytest.raises(ConfigurationError, match=server.address):
+        loopback.replay_status(server)
+    sink = loopback.sink(0, server)
+    with pytest.raises(ConfigurationError, match=server.address):
+        sink.next_grant(PATIENCE_S)
+
+
+def test_bytes_that_are_no_message_are_invalid(loopback: Loopback) -> None:
+    code, details = loopback.plain_call(loopback.replay(), methods.COMMIT_BATCH, b"\xff\xff\xff")
+    assert (code, "malformed message" in details) == (Code.INVALID_ARGUMENT, True)
+
+
+def test_a_message_larger_than_the_limit_is_refused(loopback: Loopback) -> None:
+    request = replay_pb2.CommitBatchRequest(session=1, keys=[0] * (MAX_MESSAGE_BYTES // 8))
+    assert loopback.plain_call(loopback.replay(), methods.COMMIT_BATCH, request)[0] == Code.RESOURCE_EXHAUSTED
+
+
+def test_more_calls_than_a_server_has_room_for_are_refused(loopback: Loopback) -> None:
+    leave = asyncio.Event()
+
+    async def linger(requests: AsyncIterator[object], context: Any) -> None:
+        await context.write(replay_pb2.AppendSegmentsResponse())
+        await leave.wait()
+
+    async def answer(request: object, context: object) -> replay_pb2.GetReplayStatusResponse:
+        return replay_pb2.GetReplayStatusResponse()
+
+    behaviours = {methods.APPEND_SEGMENTS: linger, methods.GET_REPLAY_STATUS: answer}
+    server = loopback.methods(behaviours, max_streams=2)
+    streams = [loopback.plain(server, methods.APPEND_SEGMENTS) for _ in range(2)]
+    for stream in streams:
+        stream.receive()
+    with pytest.raises(Overloaded):
+        loopback.replay_status(server)
+    server.thread.call(leave.set)
+    assert [stream.status()[0] for stream in streams] == [Code.OK] * 2
+    assert loopback.replay_status(server).actors == 0
+
+
+@pytest.mark.parametrize("opening", [open_request(), plan_request(plan_with()), hello_request()])
+def test_a_stream_that_ends_before_its_first_message_is_invalid(
+    loopback: Loopback, tmp_path: Path, opening: object
+) -> None:
+    method = {
+        replay_pb2.AppendSegmentsRequest: methods.APPEND_SEGMENTS,
+        replay_pb2.SampleBatchesRequest: methods.SAMPLE_BATCHES,
+        run_pb2.JoinRequest: methods.JOIN,
+    }[type(opening)]
+    server = loopback.run(tmp_path / "roster.json") if method is methods.JOIN else loopback.replay()
+    stream = loopback.plain(server, method)
+    stream.leave()
+    code, details = stream.status()
+    assert (code, "first message" in details) == (Code.INVALID_ARGUMENT, True)
+
+
+# Deadlines
+
+
+def test_a_call_to_a_port_where_nobody_listens_or_answers_ends_in_time(
+    loopback: Loopback, silent_address: str, vacant_address: str
+) -> None:
+    for address in (silent_address, vacant_address):
+        begun = time.monotonic()
+        with pytest.raises(Unavailable, match=address):
+            loopback.ask(address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
+        with pytest.raises(Unavailable, match=address):
+            loopback.status(address).get(0.3)
+        assert time.monotonic() - begun < 4.0
+
+
+def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(loopback: Loopback) -> None:
+    async def ponder(request: object, context: object) -> None:
+        await asyncio.Event().wait()
+
+    server = loopback.methods({methods.GET_REPLAY_STATUS: ponder})
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="DEADLINE_EXCEEDED"):
+        loopback.ask(server.address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
+    assert time.monotonic() - begun < 3.0
+
+
+def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    run = loopback.run(tmp_path / "roster.json")
+    run.kill()
+    sink, source = loopback.sink(0, run), loopback.source(run, plan_with())
+    member, work = loopback.membership(run), loopback.work(run)
+    begun = time.monotonic()
+    assert sink.next_grant(0.05) is None
+    sink.send(make_window())
+    assert not sink.drain(0.05)
+    assert source.next(0.05) is None
+    assert source.waiting_for == "the replay service"
+    assert member.assignment(0.05) is None
+    assert member.at_least(0, 0.05) is None
+    assert work.next(0.05) is None
+    assert time.monotonic() - begun < 3.0
+    loopback.run(tmp_path / "roster.json", port=run.port)
+    assert until(lambda: member.assignment(0.5), "an assignment").slot == 0
+
+
+# Breaks
+
+
+def abort_with(code: Code) -> Behaviour:
+    async def abort(requests: object, context: Any) -> None:
+        await context.abort(code, "the first stream ends so")
+
+    return abort
+
+
+async def end_well(requests: object, context: object) -> None:
+    """Ends without a word."""
+
+
+async def end_badly(requests: object, context: object) -> None:
+    raise RuntimeError("a mistake of the server's")
+
+
+ENDS = [abort_with(Code.UNAVAILABLE), abort_with(Code.CANCELLED), abort_with(Code.UNKNOWN), end_well, end_badly]
+
+
+def one_end_then(end: Behaviour, response: object) -> Behaviour:
+    """Ends the first stream at once, and says something on the next."""
+    streams = 0
+
+    async def serve(requests: AsyncIterator[object], context: Any) -> None:
+        nonlocal streams
+        streams += 1
+        await anext(requests)
+        if streams == 1:
+            await end(requests, context)
+            return
+        await context.write(response)
+        await asyncio.Event().wait()
+
+    return serve
+
+
+GRANT = replay_pb2.AppendSegmentsResponse(grants=[replay_pb2.Grant(batch=3, minimum_version=2)])
+WAITING = replay_pb2.SampleBatchesResponse(waiting="spring")
+PLACE = run_pb2.JoinResponse(assignment=run_pb2.Assignment(slot=3, incarnation=4, environments=[5, 6]))
+FINISHED = evaluation_pb2.RunEvaluationsResponse(finished=run_pb2.Finished(reason="enough"))
+
+
+def grant_of(sink: ReplaySegmentSink) -> bool:
+    grant = sink.next_grant(0.5)
+    return grant is not None and grant.batch == 3
+
+
+def waits_for_spring(source: ReplayBatchSource) -> bool:
+    return source.next(0.01) is None and source.waiting_for == "spring"
+
+
+def slot_of(member: Membership) -> bool:
+    place = member.assignment(0.5)
+    return place is not None and place.slot == 3
+
+
+def is_finished(work: EvaluationWork) -> bool:
+    try:
+        return work.next(0.5) is not None
+    except errors.RunFinished:
+        return True
+
+
+CLIENTS: list[tuple[Method, object, Callable[[Loopback, LiveServer], Any], Callable[[Any], bool]]] = [
+    (methods.APPEND_SEGMENTS, GRANT, lambda loopback, server: loopback.sink(0, server), grant_of),
+    (methods.SAMPLE_BATCHES, WAITING, lambda loopback, server: loopback.source(server, plan_with()), waits_for_spring),
+    (methods.JOIN, PLACE, lambda loopback, server: loopback.membership(server), slot_of),
+    (methods.RUN_EVALUATIONS, FINISHED, lambda loopback, server: loopback.work(server), is_finished),
+]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("method", "response", "make", "has_come"), CLIENTS)
+def test_a_client_opens_its_stream_again_however_it_ended(
+    loopback: Loopback,
+    method: Method,
+    response: object,
+    make: Callable[[Loopback, LiveServer], Any],
+    has_come: Callable[[Any], bool],
+    end: Behaviour,
+) -> None:
+    server = loopback.methods({method: one_end_then(end, response)})
+    client = make(loopback, server)
+    until(lambda: has_come(client), "what the second stream brings")
+
+
+def test_an_actor_in_the_middle_of_sending_outlives_the_end_of_its_stream(loopback: Loopback) -> None:
+    streams, came = 0, []
+
+    async def serve(requests: AsyncIterator[Any], context: Any) -> None:
+        nonlocal streams
+        streams += 1
+        await anext(requests)
+        await context.write(replay_pb2.AppendSegmentsResponse())
+        if streams < 8:
+            # Ends while windows are on their way to it.
+            return
+        async for request in requests:
+            # Beside windows there are heartbeats.
+            came.extend([request.window.first_sequence] if request.HasField("window") else [])
+
+    server = loopback.methods({methods.APPEND_SEGMENTS: serve})
+    sink = loopback.sink(0, server)
+    for sequence in (1, 3, 5):
+        sink.send(make_window(sequence))
+    until(lambda: came[-3:] == [1, 3, 5], "the windows come again, in order")
+
+
+# Metrics
+
+
+def test_calls_are_counted_by_method_and_status(loopback: Loopback) -> None:
+    server = loopback.replay()
+
+    def handled(method: Method, code: Code | None = None) -> float:
+        labels = {"grpc_type": method.kind, "grpc_service": method.service, "grpc_method": method.name}
+        if code is None:
+            return sample("grpc_server_started_total", **labels)
+        return sample("grpc_server_handled_total", **labels, grpc_code=code.name)
+
+    def seconds(method: Method) -> float:
+        labels = {"grpc_type": method.kind, "grpc_service": method.service, "grpc_method": method.name}
+        return sample("grpc_server_handling_seconds_count", **labels)
+
+    unary, stream = methods.COMMIT_BATCH, methods.APPEND_SEGMENTS
+    assert (unary.kind, stream.kind) == ("unary", "bidi_stream")
+    codes = [
+        (methods.GET_REPLAY_STATUS, Code.OK),
+        (unary, Code.FAILED_PRECONDITION),
+        (unary, Code.INVALID_ARGUMENT),
+        (stream, Code.INVALID_ARGUMENT),
+        (stream, Code.CANCELLED),
+        (stream, Code.OK),
+    ]
+    before = {key: handled(*key) for key in codes}
+    started, observed = handled(unary), seconds(unary)
+
+    loopback.replay_status(server)
+    loopback.plain_call(server, unary, replay_pb2.CommitBatchRequest(session=1))
+    for _ in range(2):
+        loopback.plain_call(server, unary, b"\xff\xff\xff")
+    refused = loopback.plain(server, stream)
+    refused.send(window_request(1))
+    refused.status()
+    left = loopback.plain(server, stream)
+    left.send(open_request())
+    left.receive()
+    left.leave()
+    left.status()
+    broken = loopback.plain(server, stream)
+    broken.send(open_request())
+    broken.receive()
+    broken.close()
+
+    expected = [1, 1, 2, 1, 1, 1]
+    until(
+        lambda: [handled(*key) - before[key] for key in codes] == expected,
+        f"calls are counted as {expected}",
+    )
+    assert (handled(unary) - started, seconds(unary) - observed) == (3, 3)
+
+
+def test_a_mistake_of_the_servers_is_counted_and_costs_nobody_else(loopback: Loopback) -> None:
+    async def fail(request: object, context: object) -> None:
+        raise ZeroDivisionError
+
+    async def answer(request: object, context: object) -> replay_pb2.CommitBatchResponse:
+        return replay_pb2.CommitBatchResponse(updated=3)
+
+    server = loopback.methods({methods.GET_REPLAY_STATUS: fail, methods.COMMIT_BATCH: answer})
+    labels = {"grpc_type": "unary", "grpc_service": methods.REPLAY, "grpc_method": "GetReplayStatus"}
+    before = sample("grpc_server_handled_total", **labels, grpc_code="UNKNOWN")
+    with pytest.raises(Unavailable):
+        loopback.replay_status(server)
+    assert sample("grpc_server_handled_total", **labels, grpc_code="UNKNOWN") == before + 1
+    assert loopback.ask(server.address, methods.COMMIT_BATCH, replay_pb2.CommitBatchRequest()).updated == 3

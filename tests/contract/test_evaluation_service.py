@@ -1,0 +1,188 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from helpers.servers import PATIENCE_S, SPEC, LiveRun, Loopback, PlainStream, hello_request, until
+from penstock.errors import RunFinished, SchemaMismatch
+from penstock.rpc import methods
+from penstock.types import DiscreteSpace, EvaluationResult, EvaluationTask, Weights
+from penstock.v1 import evaluation_pb2
+from penstock.wire.run import WeightsAssembler, encode_result
+from penstock.wire.schema import encode_environment
+
+Code = grpc.StatusCode
+Request = evaluation_pb2.RunEvaluationsRequest
+LARGE = np.random.default_rng(3).bytes(5_000_000)
+HELLO = Request(hello=evaluation_pb2.EvaluatorHello(environment=encode_environment(SPEC)))
+
+
+def task(identity: int, data: bytes = b"weights") -> EvaluationTask:
+    """A task whose weights have its number as version."""
+    return EvaluationTask(identity, Weights.of(identity, data), episodes=2, deterministic=True, seed=2**64 - identity)
+
+
+def result(identity: int, *returns: float) -> EvaluationResult:
+    """The result of a task."""
+    values = returns or (float(identity), 0.5)
+    return EvaluationResult(identity, identity, values, tuple(range(1, len(values) + 1)), seconds=0.25)
+
+
+@pytest.fixture
+def server(loopback: Loopback, tmp_path: Path) -> LiveRun:
+    return loopback.run(tmp_path / "roster.json")
+
+
+def plain_evaluator(loopback: Loopback, server: LiveRun) -> PlainStream:
+    """An evaluator without any code of ours."""
+    stream = loopback.plain(server, methods.RUN_EVALUATIONS)
+    stream.send(HELLO)
+    return stream
+
+
+def receive_task(stream: PlainStream) -> int:
+    """The id of the next task; waits for its weights."""
+    head, weights, assembler = stream.receive().task, None, WeightsAssembler()
+    while weights is None:
+        weights = assembler.add(stream.receive().weights)
+    assert weights.version == head.version
+    return int(head.id)
+
+
+def answer(message: EvaluationResult) -> Request:
+    """The message of a result."""
+    return Request(result=encode_result(message))
+
+
+def test_a_task_goes_out_and_its_result_comes_back(loopback: Loopback, server: LiveRun) -> None:
+    work = loopback.work(server)
+    assert work.next(0.05) is None
+    for identity in (3, 4):
+        server.servicer.ask(task(identity, LARGE))
+        assert until(lambda: work.next(0.5), "a task") == task(identity, LARGE)
+        assert server.servicer.result(0.0) is None
+        work.deliver(result(identity))
+        assert server.servicer.result(PATIENCE_S) == result(identity)
+    assert server.servicer.result(0.05) is None
+
+
+def test_a_task_that_was_not_begun_gives_way_to_a_newer_one(loopback: Loopback, server: LiveRun) -> None:
+    for identity in (1, 2, 3):
+        server.servicer.ask(task(identity))
+    stream = plain_evaluator(loopback, server)
+    assert receive_task(stream) == 3
+    server.servicer.ask(task(4))
+    server.servicer.ask(task(5))
+    stream.send(answer(result(3)))
+    assert receive_task(stream) == 5
+    assert server.servicer.result(PATIENCE_S) == result(3)
+
+
+def test_a_task_whose_evaluator_is_lost_goes_to_the_next(loopback: Loopback, server: LiveRun) -> None:
+    server.servicer.ask(task(1))
+    for end in (PlainStream.close, PlainStream.leave):
+        lost = plain_evaluator(loopback, server)
+        assert receive_task(lost) == 1
+        end(lost)
+        until(lambda: server.servicer.evaluators == 0, "the evaluator is gone")
+    work = loopback.work(server)
+    assert until(lambda: work.next(0.5), "a task") == task(1)
+    work.deliver(result(1))
+    assert server.servicer.result(PATIENCE_S) == result(1)
+    # It is done: nobody is asked again.
+    assert loopback.work(server).next(0.1) is None
+
+
+def test_results_of_earlier_tasks_are_passed_over(loopback: Loopback, server: LiveRun) -> None:
+    server.servicer.ask(task(7))
+    stream = plain_evaluator(loopback, server)
+    assert receive_task(stream) == 7
+    stream.send(answer(result(5)), answer(result(6)), answer(result(7)))
+    assert server.servicer.result(PATIENCE_S) == result(7)
+    assert server.servicer.result(0.05) is None
+
+
+def test_an_evaluator_outlives_a_restart_of_the_learner(loopback: Loopback, server: LiveRun, tmp_path: Path) -> None:
+    work = loopback.work(server)
+    server.servicer.ask(task(1))
+    assert until(lambda: work.next(0.5), "a task") == task(1)
+    server.kill()
+    server = loopback.run(tmp_path / "roster.json", port=server.port)
+    server.servicer.ask(task(2))
+    # What was begun for the learner before is delivered to the one that is there now, which has no use for it.
+    until(lambda: server.servicer.evaluators == 1, "the evaluator is back")
+    work.deliver(result(1))
+    assert until(lambda: work.next(0.5), "a task") == task(2)
+    work.deliver(result(2))
+    assert server.servicer.result(PATIENCE_S) == result(2)
+
+
+def test_finish_ends_the_work_and_says_why(loopback: Loopback, server: LiveRun) -> None:
+    work, stream = loopback.work(server), plain_evaluator(loopback, server)
+    until(lambda: server.servicer.evaluators == 2, "both evaluators are there")
+    server.servicer.finish("total_steps", PATIENCE_S)
+    assert stream.receive().finished.reason == "total_steps"
+    assert stream.status()[0] == Code.OK
+    with pytest.raises(RunFinished, match="total_steps"):
+        until(lambda: work.next(0.5), "the end")
+
+
+def test_an_evaluator_in_the_middle_of_a_tasks_weights_is_told_of_the_end_too(
+    loopback: Loopback, server: LiveRun
+) -> None:
+    server.servicer.ask(task(1, LARGE * 4))
+    stream = plain_evaluator(loopback, server)
+    assert stream.receive().task.id == 1
+    server.servicer.finish("threshold", 0.1)
+    while (response := stream.receive()).WhichOneof("message") == "weights":
+        pass
+    assert response.finished.reason == "threshold"
+
+
+def test_an_evaluator_of_other_spaces_is_refused(loopback: Loopback, server: LiveRun) -> None:
+    actor = loopback.plain(server, methods.JOIN)
+    actor.send(hello_request())
+    actor.receive()
+    stranger = loopback.work(server, replace(SPEC, action=DiscreteSpace(3)))
+    with pytest.raises(SchemaMismatch, match="trains Counting-v0"):
+        until(lambda: stranger.next(0.5), "the refusal")
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (HELLO, "the result of evaluation 7 was expected"),
+        (answer(result(8)), "the result of evaluation 7 was expected"),
+        (answer(result(7, float("nan"), 1.0)), "not finite"),
+        (answer(EvaluationResult(7, 7, (), (), 0.1)), "0 returns"),
+        (answer(EvaluationResult(7, 7, (1.0, 2.0), (3,), 0.1)), "2 returns and 1 lengths"),
+        (b"\xff\xff\xff", "malformed message"),
+    ],
+)
+def test_a_malformed_result_is_refused_and_the_task_goes_to_the_next(
+    loopback: Loopback, server: LiveRun, request_: Request | bytes, reason: str
+) -> None:
+    server.servicer.ask(task(7))
+    offender = plain_evaluator(loopback, server)
+    assert receive_task(offender) == 7
+    offender.send(request_)
+    code, details = offender.status()
+    assert (code, reason in details) == (Code.INVALID_ARGUMENT, True), details
+    work = loopback.work(server)
+    assert until(lambda: work.next(0.5), "a task") == task(7)
+    work.deliver(result(7))
+    assert server.servicer.result(PATIENCE_S) == result(7)
+
+
+def test_an_evaluation_stream_must_begin_with_hello(loopback: Loopback, server: LiveRun) -> None:
+    openings: list[Callable[[PlainStream], None]] = [
+        lambda stream: stream.send(answer(result(1))),
+        lambda stream: stream.leave(),
+    ]
+    for begin in openings:
+        stream = loopback.plain(server, methods.RUN_EVALUATIONS)
+        begin(stream)
+        assert stream.status()[0] == Code.INVALID_ARGUMENT

@@ -1,0 +1,386 @@
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from helpers.segments import SCHEMA
+from helpers.servers import (
+    PATIENCE_S,
+    SPEC,
+    Loopback,
+    PlainStream,
+    hello_request,
+    sample,
+    until,
+)
+from penstock.errors import InvalidSegment, PenstockError, RunFinished, SchemaMismatch
+from penstock.rpc import methods
+from penstock.rpc.membership import Membership
+from penstock.types import (
+    ActorReport,
+    Assignment,
+    DiscreteSpace,
+    EnvironmentSpec,
+    Episode,
+    EvaluationSummary,
+    Schema,
+    Weights,
+)
+from penstock.v1 import run_pb2
+from penstock.wire.run import encode_report
+
+Code = grpc.StatusCode
+LARGE = np.random.default_rng(2).bytes(9_000_000)
+"""Weights of three chunks, more than gRPC buffers for a reader that does not read."""
+
+
+def join(loopback: Loopback, server: object, token: bytes = b"") -> tuple[PlainStream, run_pb2.Assignment]:
+    """Takes part in a run as a plain client."""
+    stream = loopback.plain(server, methods.JOIN)
+    stream.send(hello_request(token))
+    return stream, stream.receive().assignment
+
+
+def assigned(membership: Membership) -> Assignment:
+    """The place in the run, once it is known."""
+    return until(lambda: membership.assignment(0.5), "an assignment")
+
+
+def receive_weights(stream: PlainStream) -> Weights:
+    """The next weights, put together as the contract says."""
+    data, chunk = b"", stream.receive().weights
+    while True:
+        assert len(chunk.data) <= 3.5 * 2**20
+        assert chunk.offset == len(data)
+        data += chunk.data
+        if len(data) == chunk.total_bytes:
+            assert hashlib.sha256(data).digest() == chunk.sha256
+            return Weights(chunk.version, data, chunk.sha256)
+        version, chunk = chunk.version, stream.receive().weights
+        assert chunk.version == version
+
+
+def report(*returns: float, env_steps: int = 10, first_step_at_s: float = 0.0) -> ActorReport:
+    """What an actor with these finished episodes tells."""
+    episodes = tuple(Episode(value, 5, environment, False) for environment, value in enumerate(returns))
+    return ActorReport(env_steps, first_step_at_s, episodes, environment_s=0.1, policy_s=0.2, waiting_s=0.3)
+
+
+# Places
+
+
+def test_two_actors_get_different_slots_environments_and_incarnations(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json", seed=2**63 + 5)
+    first, second = (loopback.membership(server, environments=count) for count in (2, 3))
+    one, other = assigned(first), assigned(second)
+    assert {one.slot, other.slot} == {0, 1}
+    assert one.incarnation != other.incarnation
+    assert one.token != other.token
+    assert (len(one.environments), len(other.environments)) == (2, 3)
+    assert set(one.environments + other.environments) == set(range(5))
+    assert {(place.seed, place.replay_address) for place in (one, other)} == {(2**63 + 5, "127.0.0.1:7431")}
+    assert {(place.variant, place.temperature) for place in (one, other)} == {(0, 1.0)}
+
+
+def test_an_actor_that_comes_back_with_its_token_is_whom_it_was(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    left, assignment = join(loopback, server)
+    left.close()
+    until(lambda: server.roster.connected == 0, "the actor leaves")
+    _, other = join(loopback, server)
+    _, again = join(loopback, server, assignment.token)
+    assert again == assignment
+    assert other.slot != assignment.slot
+
+
+def test_an_actor_that_comes_back_too_late_is_somebody_new(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
+    left, assignment = join(loopback, server)
+    left.close()
+    until(lambda: server.roster.connected == 0, "the actor leaves")
+    _, again = join(loopback, server, assignment.token)
+    assert again.slot == assignment.slot
+    assert again.incarnation > assignment.incarnation
+    assert again.token != assignment.token
+
+
+def test_the_end_of_an_actors_old_stream_does_not_take_its_new_ones_place(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
+    old, assignment = join(loopback, server)
+    new, again = join(loopback, server, assignment.token)
+    assert again == assignment
+    old.leave()
+    assert old.status()[0] == Code.OK
+    stranger, other = join(loopback, server)
+    assert other.slot != assignment.slot
+    assert set(other.environments).isdisjoint(assignment.environments)
+    server.servicer.publish(Weights.of(1, b"weights"))
+    assert receive_weights(new) == receive_weights(stranger)
+
+
+def test_a_restarted_learner_takes_its_actors_back_as_they_were(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    memberships = [loopback.membership(server) for _ in range(3)]
+    before = [assigned(membership) for membership in memberships]
+    server.kill()
+    server = loopback.run(tmp_path / "roster.json", port=server.port)
+    until(lambda: server.roster.connected == 3, "all are back")
+    assert [assigned(membership) for membership in memberships] == before
+    newcomer = assigned(loopback.membership(server))
+    assert newcomer.slot == 3
+    assert newcomer.incarnation > max(assignment.incarnation for assignment in before)
+
+
+def test_incarnations_never_repeat_over_restarts(loopback: Loopback, tmp_path: Path) -> None:
+    incarnations = []
+    for _ in range(3):
+        server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
+        incarnations += [join(loopback, server)[1].incarnation for _ in range(2)]
+        server.kill()
+    assert len(set(incarnations)) == 6
+
+
+def test_more_actors_than_slots_are_refused_until_one_leaves(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json", max_actors=1, rejoin_timeout_s=0.0)
+    first, assignment = join(loopback, server)
+    refused = loopback.plain(server, methods.JOIN)
+    refused.send(hello_request())
+    code, details = refused.status()
+    assert (code, "learner.max_actors" in details) == (Code.RESOURCE_EXHAUSTED, True)
+    patient = loopback.membership(server)
+    assert patient.assignment(0.1) is None
+    first.leave()
+    assert assigned(patient).slot == assignment.slot
+
+
+def test_an_actor_that_leaves_is_not_told_that_the_run_is_over(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    stream, _ = join(loopback, server)
+    stream.leave()
+    with pytest.raises(StopIteration):
+        stream.receive()
+    until(lambda: server.roster.connected == 0, "the actor leaves")
+
+
+# Who is refused
+
+
+@pytest.mark.parametrize(
+    ("schema", "spec", "reason"),
+    [
+        (Schema(4, SCHEMA.columns), SPEC, "4 steps"),
+        (SCHEMA, replace(SPEC, action=DiscreteSpace(3)), "trains Counting-v0"),
+        (SCHEMA, replace(SPEC, id="Other-v0"), "brought Other-v0"),
+    ],
+)
+def test_an_actor_of_another_run_is_refused(
+    loopback: Loopback, tmp_path: Path, schema: Schema, spec: EnvironmentSpec, reason: str
+) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    assigned(member)
+    stranger = loopback.membership(server, schema=schema, spec=spec)
+    with pytest.raises(SchemaMismatch, match=reason):
+        stranger.assignment(PATIENCE_S)
+    plain = loopback.plain(server, methods.JOIN)
+    plain.send(hello_request(schema=schema, spec=spec))
+    assert plain.status()[0] == Code.FAILED_PRECONDITION
+    server.servicer.publish(Weights.of(1, b"weights"))
+    assert until(lambda: member.at_least(1, 0.5), "weights").version == 1
+
+
+def unknown_space(request: run_pb2.JoinRequest) -> run_pb2.JoinRequest:
+    request.hello.environment.action.Clear()
+    return request
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        ([run_pb2.JoinRequest(report=encode_report(report(1.0)))], "must begin with `hello`"),
+        ([run_pb2.JoinRequest()], "must begin with `hello`"),
+        ([b"\xff\xff\xff"], "malformed message"),
+        ([hello_request(environments=0)], "1 to 4096 environments"),
+        ([hello_request(environments=4097)], "1 to 4096 environments"),
+        ([hello_request(schema=Schema(0, SCHEMA.columns))], "needs steps and columns"),
+        ([unknown_space(hello_request())], "no known kind"),
+        ([hello_request(), hello_request()], "carries reports"),
+        ([hello_request(), run_pb2.JoinRequest(report=encode_report(report(float("nan"))))], "not finite"),
+        ([hello_request(), b"\xff\xff\xff"], "malformed message"),
+    ],
+)
+def test_what_an_actor_may_not_say_is_refused_and_its_neighbour_is_not_disturbed(
+    loopback: Loopback, tmp_path: Path, requests: list[run_pb2.JoinRequest | bytes], reason: str
+) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    neighbour, _ = join(loopback, server)
+    offender = loopback.plain(server, methods.JOIN)
+    offender.send(*requests)
+    code, details = offender.status()
+    assert (code, reason in details) == (Code.INVALID_ARGUMENT, True), details
+    neighbour.send(run_pb2.JoinRequest(report=encode_report(report(3.0))))
+    until(lambda: server.statistics.status().episodes == 1, "the neighbour's report arrives")
+    assert server.statistics.status().return_mean == 3.0
+    assert server.roster.connected == 1
+
+
+# Weights
+
+
+def test_large_weights_travel_in_chunks_and_arrive_whole(loopback: Loopback, tmp_path: Path) -> None:
+    server, weights = loopback.run(tmp_path / "roster.json"), Weights.of(7, LARGE)
+    stream, _ = join(loopback, server)
+    member = loopback.membership(server)
+    server.servicer.publish(weights)
+    assert receive_weights(stream) == weights
+    assert until(lambda: member.at_least(7, 0.5), "weights") == weights
+
+
+def test_whoever_joins_gets_the_latest_weights_alone(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    for version in (3, 4, 5):
+        server.servicer.publish(Weights.of(version, bytes([version])))
+    stream, _ = join(loopback, server)
+    assert receive_weights(stream) == Weights.of(5, b"\5")
+    server.servicer.publish(Weights.of(6, b"\6"))
+    assert receive_weights(stream) == Weights.of(6, b"\6")
+
+
+def test_an_actor_waits_for_the_version_it_needs_and_gets_the_newest(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    assert member.at_least(0, 0.05) is None
+    server.servicer.publish(Weights.of(4, b"old"))
+    assert until(lambda: member.at_least(2, 0.5), "weights").version == 4
+    assert member.at_least(5, 0.05) is None
+    server.servicer.publish(Weights.of(8, b"new"))
+    assert until(lambda: member.at_least(5, 0.5), "weights") == Weights.of(8, b"new")
+
+
+def test_a_reader_that_is_slow_skips_versions_and_delays_nobody(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    slow, _ = join(loopback, server)
+    quick = loopback.membership(server)
+    for version in range(1, 9):
+        server.servicer.publish(Weights.of(version, LARGE))
+        assert until(lambda version=version: quick.at_least(version, 0.5), "weights").version == version
+    versions = []
+    while not versions or versions[-1] < 8:
+        versions.append(receive_weights(slow).version)
+    assert versions == [1, 8]
+
+
+def test_weights_that_differ_from_their_digest_are_refused(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    server.servicer.publish(Weights(3, b"weights", hashlib.sha256(b"other weights").digest()))
+    with pytest.raises(InvalidSegment, match="version 3 arrived with another SHA-256"):
+        member.at_least(1, PATIENCE_S)
+
+
+def test_weights_come_again_from_a_restarted_learner(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    server.servicer.publish(Weights.of(4, LARGE))
+    until(lambda: member.at_least(4, 0.5), "weights")
+    server.kill()
+    server = loopback.run(tmp_path / "roster.json", port=server.port)
+    server.servicer.publish(Weights.of(104, LARGE))
+    assert until(lambda: member.at_least(5, 0.5), "weights").version == 104
+
+
+# The end
+
+
+def test_finish_ends_every_stream_and_says_why(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    members = [loopback.membership(server) for _ in range(2)]
+    for member in members:
+        assigned(member)
+    stream, _ = join(loopback, server)
+    server.servicer.finish("total_steps", PATIENCE_S)
+    assert stream.receive().finished.reason == "total_steps"
+    assert stream.status()[0] == Code.OK
+    waits: list[Callable[[Membership], object]] = [
+        lambda member: member.at_least(1, PATIENCE_S),
+        lambda member: member.assignment(PATIENCE_S),
+    ]
+    for member in members:
+        for wait in waits:
+            with pytest.raises(RunFinished, match="total_steps"):
+                wait(member)
+    with pytest.raises(RunFinished, match="total_steps"):
+        loopback.membership(server).at_least(1, PATIENCE_S)
+    until(lambda: server.roster.connected == 0, "all are gone")
+
+
+def test_an_actor_in_the_middle_of_its_weights_is_told_of_the_end_too(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    stream, _ = join(loopback, server)
+    server.servicer.publish(Weights.of(1, LARGE * 3))
+    assert stream.receive().weights.version == 1
+    server.servicer.finish("threshold", 0.1)
+    while (response := stream.receive()).WhichOneof("message") == "weights":
+        pass
+    assert response.finished.reason == "threshold"
+    assert stream.status()[0] == Code.OK
+
+
+def test_an_actor_that_closes_its_membership_frees_its_place(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    assigned(member)
+    member.close()
+    until(lambda: server.roster.connected == 0, "the actor leaves")
+    with pytest.raises(PenstockError, match="closed"):
+        member.at_least(0, PATIENCE_S)
+
+
+# Reports and status
+
+
+def test_what_actors_report_reaches_the_runs_status(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    client = loopback.status(server.address)
+    before = client.get(PATIENCE_S)
+    assert (before.phase, before.episodes, before.return_mean, before.actors) == ("waiting", 0, None, 0)
+    assert (before.last_evaluation, before.remaining_s, before.total_steps) == (None, None, 1000)
+    members = [loopback.membership(server) for _ in range(2)]
+    members[0].report(report(1.0, 2.0))
+    members[1].report(report(6.0))
+    until(lambda: client.get(PATIENCE_S).episodes == 3, "the reports arrive")
+    evaluation = EvaluationSummary(version=9, env_steps=900, episodes=20, return_mean=-1.5, return_std=0.5)
+    server.statistics.evaluated(evaluation)
+    after = client.get(PATIENCE_S)
+    assert (after.return_mean, after.actors) == (3.0, 2)
+    assert after.last_evaluation == after.best_evaluation == evaluation
+    assert after.elapsed_s > before.elapsed_s
+
+
+def test_reports_wait_for_a_learner_that_is_away_and_the_oldest_are_let_go(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    assigned(member)
+    breaks = sample("penstock_reconnections_total", peer="learner")
+    server.kill()
+    until(lambda: sample("penstock_reconnections_total", peer="learner") > breaks, "the actor notices")
+    for value in range(100):
+        member.report(report(float(value)))
+    server = loopback.run(tmp_path / "roster.json", port=server.port)
+    until(lambda: server.statistics.status().episodes == 64, "the reports arrive")
+    assert server.statistics.status().return_mean == np.mean(range(36, 100))
+
+
+def test_training_time_begins_with_the_first_step_of_this_learners_session(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    assert server.statistics.training_s == 0.0
+    # It has outlived an earlier learner, whose seconds are counted already.
+    member.report(report(1.0, first_step_at_s=time.time() - 3600.0))
+    until(lambda: server.statistics.training_s > 0.0, "the report arrives")
+    assert server.statistics.training_s < 60.0

@@ -1,0 +1,512 @@
+"""Real servers and clients on loopback, for contract tests.
+
+Each server runs on a loop thread of its own, as it would in its own process; all clients of a test share another. A
+`Loopback` ends them all, clients first.
+"""
+
+import queue
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+from prometheus_client import REGISTRY
+
+from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from penstock.learning.roster import Roster
+from penstock.learning.statistics import RunStatistics
+from penstock.replay.admission import Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.ring_store import RingStore
+from penstock.rpc import methods
+from penstock.rpc.batch_source import ReplayBatchSource
+from penstock.rpc.channel import call_unary, connect
+from penstock.rpc.evaluation_work import EvaluationWork
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.membership import Membership
+from penstock.rpc.replay_servicer import ReplayServicer
+from penstock.rpc.run_servicer import RunServicer
+from penstock.rpc.segment_sink import ReplaySegmentSink
+from penstock.rpc.server import Server
+from penstock.rpc.service import Method
+from penstock.rpc.status_client import StatusClient
+from penstock.types import (
+    Assignment,
+    Batch,
+    BoxSpace,
+    Column,
+    CommitOutcome,
+    DiscreteSpace,
+    EnvironmentSpec,
+    Extent,
+    Grant,
+    SamplingPlan,
+    Schema,
+    Window,
+)
+from penstock.v1 import replay_pb2, run_pb2
+from penstock.wire.replay import encode_plan, encode_window
+from penstock.wire.schema import encode_environment, encode_schema
+
+PATIENCE_S = 10.0
+"""How long anything that must happen is waited for; only a failing test waits so long."""
+
+SPEC = EnvironmentSpec(
+    "Counting-v0", BoxSpace("float32", (2,), (0.0, 0.0), (float("inf"), float("inf"))), DiscreteSpace(2)
+)
+
+IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
+"""Segments of 1.25 MB, of which windows and batches travel in parts."""
+
+Name = tuple[int, int, int]
+"""(slot, incarnation, sequence) of a segment."""
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
+    """Asks again and again until the answer is true, and returns it; fails with `what` if it never is."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        answer = condition()
+        if answer:
+            return answer
+        time.sleep(0.002)
+    raise AssertionError(f"{what} did not happen in {timeout_s} s")
+
+
+def sample(name: str, **labels: str) -> float:
+    """The value of a metric of this process; 0 before it was ever counted."""
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def assignment(slot: int, address: str, *, segments: int = 2, incarnation: int = 1) -> Assignment:
+    """A place for an actor whose environments have the numbers that `make_window` gives them."""
+    environments = tuple(range(slot * segments, (slot + 1) * segments))
+    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay_address=address)
+
+
+class LiveServer:
+    """A server in a thread of its own, as it would be in its own process."""
+
+    def __init__(self) -> None:
+        self.thread = LoopThread()
+        self.server: Server
+        self._ended = False
+
+    def _listen(self, port: int) -> None:
+        self.thread.run(self.server.start(f"127.0.0.1:{port}"), PATIENCE_S)
+        self.port = self.server.port
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Ends as a service does that is told to stop."""
+        if not self._ended:
+            self.thread.run(self.server.stop(), PATIENCE_S)
+            self._end()
+
+    def kill(self) -> None:
+        """Ends at once: no stream hears a last word."""
+        if not self._ended:
+            self.thread.run(self.server._server.stop(None), PATIENCE_S)
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self.thread.close()
+
+
+class LiveReplay(LiveServer):
+    """A replay service."""
+
+    def __init__(
+        self,
+        *,
+        schema: Schema = SCHEMA,
+        rows: int = 400,
+        folder: Path | None = None,
+        max_actors: int = 8,
+        grant_timeout_s: float = 10.0,
+        port: int = 0,
+    ) -> None:
+        super().__init__()
+        self.store = RingStore(folder, capacity_bytes(rows, schema))
+        buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
+        self._servicer = self.thread.run(self._make(buffer, max_actors), PATIENCE_S)
+        self.server = self._servicer.server
+        self._listen(port)
+        self.thread.spawn(self._servicer.tick())
+
+    @staticmethod
+    async def _make(buffer: ReplayBuffer, max_actors: int) -> ReplayServicer:
+        return ReplayServicer(buffer, max_actors=max_actors)
+
+
+class LiveRun(LiveServer):
+    """A learner's services, without the learner."""
+
+    def __init__(
+        self, roster_path: Path, *, max_actors: int = 4, rejoin_timeout_s: float = 60.0, seed: int = 11, port: int = 0
+    ) -> None:
+        super().__init__()
+        self.statistics = RunStatistics(total_steps=1000, earlier_s=0.0)
+        self.roster = Roster(
+            roster_path,
+            seed=seed,
+            replay_address="127.0.0.1:7431",
+            max_actors=max_actors,
+            rejoin_timeout_s=rejoin_timeout_s,
+            now=time.monotonic(),
+        )
+        self.servicer = RunServicer(self.thread, self.roster, self.statistics, max_actors=max_actors)
+        self.server = self.servicer.server
+        self._listen(port)
+
+
+class LiveMethods(LiveServer):
+    """A server of any behaviours."""
+
+    def __init__(self, behaviours: dict[Method, Any], *, max_streams: int = 16) -> None:
+        super().__init__()
+        self.server = self.thread.run(self._make(behaviours, max_streams), PATIENCE_S)
+        self._listen(0)
+
+    @staticmethod
+    async def _make(behaviours: dict[Method, Any], max_streams: int) -> Server:
+        return Server(behaviours, max_streams=max_streams)
+
+
+class PlainStream:
+    """A stream of a client that has nothing of ours but the contract: protobuf's own bytes, gRPC's own stub."""
+
+    def __init__(self, address: str, method: Method, *, timeout_s: float = PATIENCE_S) -> None:
+        self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
+        self._requests: queue.Queue[Message | bytes | None] = queue.Queue()
+        stub = self._channel.stream_stream(
+            method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
+        )
+        self._call = stub(iter(self._requests.get, None), timeout=timeout_s, wait_for_ready=True)
+
+    def send(self, *requests: Message | bytes) -> None:
+        for request in requests:
+            self._requests.put(request)
+
+    def receive(self) -> Any:
+        """The next response. Raises `grpc.RpcError`, also when none comes in time."""
+        return next(self._call)
+
+    def leave(self) -> None:
+        """Says that no more requests will come."""
+        self._requests.put(None)
+
+    def status(self) -> tuple[grpc.StatusCode, str]:
+        """How the stream ended; waits for it, whatever comes before."""
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError as error:
+            return error.code(), error.details()  # type: ignore[attr-defined]
+        return self._call.code(), self._call.details()
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def _plain_bytes(request: Message | bytes) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
+
+
+def open_request(
+    slot: int = 0, *, incarnation: int = 1, segments: int = 2, schema: Schema = SCHEMA
+) -> replay_pb2.AppendSegmentsRequest:
+    """What an append stream opens with."""
+    opening = replay_pb2.OpenAppend(
+        schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=segments
+    )
+    return replay_pb2.AppendSegmentsRequest(open=opening)
+
+
+def window_request(first_sequence: int = 1, **options: Any) -> replay_pb2.AppendSegmentsRequest:
+    """A window of `make_window` that travels whole, as a message."""
+    (data,) = encode_window(make_window(first_sequence, **options))
+    return replay_pb2.AppendSegmentsRequest.FromString(data)
+
+
+def plan_request(plan: SamplingPlan) -> replay_pb2.SampleBatchesRequest:
+    """What a sampling stream opens with."""
+    return replay_pb2.SampleBatchesRequest(plan=encode_plan(plan))
+
+
+def batch_request(batch: int, part: int = 0, parts: int = 1) -> replay_pb2.SampleBatchesRequest:
+    """What asks for a batch."""
+    return replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=batch, part=part, parts=parts))
+
+
+def hello_request(
+    token: bytes = b"", *, environments: int = 2, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC
+) -> run_pb2.JoinRequest:
+    """What a join stream opens with."""
+    hello = run_pb2.Hello(
+        schema=encode_schema(schema), environment=encode_environment(spec), environments=environments, token=token
+    )
+    return run_pb2.JoinRequest(hello=hello)
+
+
+class Loopback:
+    """Everything that one test starts. Leaving it ends the clients, then the servers."""
+
+    def __init__(self) -> None:
+        self._clients, self._servers = ExitStack(), ExitStack()
+        self.thread = LoopThread()
+
+    def __enter__(self) -> "Loopback":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._servers:
+            with self._clients:
+                pass
+            self.thread.close()
+
+    # Servers
+
+    def replay(self, **options: Any) -> LiveReplay:
+        """A replay service with options of `LiveReplay`."""
+        return self._serve(LiveReplay(**options))
+
+    def run(self, roster_path: Path, **options: Any) -> LiveRun:
+        """A learner's services with options of `LiveRun`."""
+        return self._serve(LiveRun(roster_path, **options))
+
+    def methods(self, behaviours: dict[Method, Any], **options: Any) -> LiveMethods:
+        """A server of any behaviours with options of `LiveMethods`."""
+        return self._serve(LiveMethods(behaviours, **options))
+
+    def _serve(self, server: Any) -> Any:
+        self._servers.callback(server.stop)
+        return server
+
+    # Clients
+
+    def sink(self, slot: int, server: LiveServer, *, schema: Schema = SCHEMA, **options: Any) -> ReplaySegmentSink:
+        """The sink of the actor in this slot; options as for `assignment`."""
+        return self._client(ReplaySegmentSink(self.thread, assignment(slot, server.address, **options), schema))
+
+    def source(
+        self, server: LiveServer, plan: SamplingPlan | None = None, *, schema: Schema = SCHEMA, prefetch: int = 1
+    ) -> ReplayBatchSource:
+        """A learner's source of batches; opened, if with a plan."""
+        source = self._client(ReplayBatchSource(self.thread, server.address, schema, prefetch_batches=prefetch))
+        if plan is not None:
+            source.open(plan)
+        return source
+
+    def membership(
+        self, server: LiveServer, *, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC, environments: int = 2
+    ) -> Membership:
+        """An actor's membership in a run."""
+        return self._client(Membership(self.thread, server.address, schema, spec, environments))
+
+    def work(self, server: LiveServer, spec: EnvironmentSpec = SPEC) -> EvaluationWork:
+        """An evaluator's work."""
+        return self._client(EvaluationWork(self.thread, server.address, spec))
+
+    def status(self, address: str) -> StatusClient:
+        """A client that asks for a run's status."""
+        return self._client(StatusClient(self.thread, address))
+
+    def plain(self, server: LiveServer, method: Method) -> PlainStream:
+        """A stream of a client without any code of ours."""
+        return self._client(PlainStream(server.address, method))
+
+    def _client(self, client: Any) -> Any:
+        self._clients.callback(client.close)
+        return client
+
+    def ask(self, address: str, method: Method, request: Message | bytes, timeout_s: float = PATIENCE_S) -> Any:
+        """A unary call as our clients make it."""
+
+        async def call() -> Any:
+            async with connect(address) as channel:
+                return await call_unary(channel, method, request, f"the peer at {address}", timeout_s)
+
+        return self.thread.run(call(), 2.0 * PATIENCE_S)
+
+    def plain_call(self, server: LiveServer, method: Method, request: Message | bytes) -> tuple[grpc.StatusCode, Any]:
+        """A unary call of a client without any code of ours: the status, and the response or the details."""
+        with grpc.insecure_channel(server.address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+            stub = channel.unary_unary(
+                method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
+            )
+            try:
+                return grpc.StatusCode.OK, stub(request, timeout=PATIENCE_S)
+            except grpc.RpcError as error:
+                return error.code(), error.details()  # type: ignore[attr-defined]
+
+    def replay_status(self, server: LiveServer) -> replay_pb2.GetReplayStatusResponse:
+        """What a replay service says about itself."""
+        return self.ask(server.address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest())
+
+    def join(self, *threads: threading.Thread) -> None:
+        """Waits for threads of the test."""
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), f"{thread.name} did not end"
+
+
+class Recorder:
+    """Knows every window that was sent, so that a segment in a batch can be told by its content."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: dict[bytes, Name] = {}
+        self.windows: dict[Name, tuple[Window, int]] = {}
+
+    def note(self, window: Window) -> None:
+        """Remembers a window under the names of its segments."""
+        with self._lock:
+            for row in range(window.columns.segments):
+                name = (window.slot, window.incarnation, window.first_sequence + row)
+                self._names[_content(window.columns.arrays, row)] = name
+                self.windows[name] = (window, row)
+
+    def names(self, batch: Batch) -> list[Name]:
+        """Whose segments a batch holds. Fails unless each column's every value, and the version, is as it was sent."""
+        with self._lock:
+            columns = next(iter(self.windows.values()))[0].columns
+            for came, sent in zip(batch.columns.arrays, columns.arrays, strict=True):
+                assert (came.dtype, came.shape[1:]) == (sent.dtype, sent.shape[1:])
+            names = [self._names[_content(batch.columns.arrays, row)] for row in range(batch.keys.size)]
+            for row, name in enumerate(names):
+                window, _ = self.windows[name]
+                assert batch.versions[row] == window.version, name
+            return names
+
+    def environment(self, name: Name) -> int:
+        """The number of the environment that a segment came from."""
+        window, row = self.windows[name]
+        return int(window.environments[row])
+
+
+def _content(arrays: tuple[np.ndarray, ...], row: int) -> bytes:
+    return b"".join(array[row].tobytes() for array in arrays)
+
+
+class Actor:
+    """An actor's thread: for every grant, waits for the weights it asks for and sends a window."""
+
+    def __init__(
+        self,
+        sink: ReplaySegmentSink,
+        recorder: Recorder,
+        published: Callable[[], int],
+        *,
+        slot: int,
+        segments: int = 2,
+        incarnation: int = 1,
+        windows: int = 10**6,
+        schema: Schema = SCHEMA,
+        before: Callable[[Grant], None] = lambda grant: None,
+    ) -> None:
+        self._sink, self._recorder, self._published, self._before = sink, recorder, published, before
+        self._make = lambda sequence, version: make_window(
+            sequence, segments=segments, slot=slot, incarnation=incarnation, version=version, schema=schema
+        )
+        self._segments, self._windows = segments, windows
+        self._stop = threading.Event()
+        self.sent = 0
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, name=f"actor {slot}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while self.sent < self._windows and not self._stop.is_set():
+                grant = self._sink.next_grant(0.05)
+                if grant is None:
+                    continue
+                self._before(grant)
+                while self._published() < grant.minimum_version:
+                    if self._stop.wait(0.0005):
+                        return
+                window = self._make(1 + self.sent * self._segments, self._published())
+                self._recorder.note(window)
+                self._sink.send(window)
+                self.sent += 1
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> None:
+        """Ends the thread. Raises what it met."""
+        self._stop.set()
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive(), f"{self.thread.name} did not end"
+        if self.error is not None:
+            raise self.error
+
+
+class Trainer:
+    """A learner that trains nothing: takes batches in order, publishes, commits."""
+
+    def __init__(self, source: ReplayBatchSource, recorder: Recorder, plan: SamplingPlan) -> None:
+        self._source, self._recorder, self._plan = source, recorder, plan
+        self._random = np.random.default_rng(5)
+        self._priorities: defaultdict[int, set[float]] = defaultdict(set)
+        self.version = plan.next_batch
+        self.published = plan.publish_interval * (plan.next_batch // plan.publish_interval)
+        self.fresh: list[Name] = []
+
+    def next(self) -> Batch:
+        """The next batch, checked."""
+        batch = until(lambda: self._source.next(0.5), f"batch {self.version} ({self._source.waiting_for})")
+        assert batch.number == self.version
+        assert batch.fresh_segments == self._plan.fresh_segments
+        everything = self._recorder.names(batch)
+        names = everything[: batch.fresh_segments]
+        assert names == sorted(names, key=lambda name: (self._recorder.environment(name), name))
+        assert (batch.priorities[: batch.fresh_segments] == 0.0).all()
+        assert (batch.probabilities[: batch.fresh_segments] == 1.0).all()
+        for key, priority, name in list(zip(batch.keys, batch.priorities, everything, strict=True))[len(names) :]:
+            # One that came too late to be fresh has a priority that nobody committed.
+            assert priority in self._priorities[int(key)] or name not in self.fresh
+        self.fresh += names
+        return batch
+
+    def commit(self, batch: Batch) -> CommitOutcome:
+        """Publishes what came out of the batch, then commits it."""
+        self.version += 1
+        if self.version % self._plan.publish_interval == 0:
+            self.published = self.version
+        priorities = self._random.random(batch.keys.size)
+        # A segment may be in a batch twice; the later priority stands.
+        for key, priority in dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)).items():
+            self._priorities[key].add(priority)
+        return self._source.commit(batch, priorities, self.version)
+
+    def train(self, batches: int) -> Iterator[Batch]:
+        """Trains so many batches."""
+        for _ in range(batches):
+            batch = self.next()
+            self.commit(batch)
+            yield batch
+
+
+def plan_with(**changes: Any) -> SamplingPlan:
+    """PLAN with these changes, in a session of its own."""
+    return replace(PLAN, **{"session": secrets.randbits(62) + 1, **changes})

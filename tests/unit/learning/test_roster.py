@@ -1,0 +1,268 @@
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.segments import SCHEMA
+from penstock.errors import ConfigurationError, Overloaded, SchemaMismatch
+from penstock.learning.roster import Roster
+from penstock.types import Assignment, BoxSpace, DiscreteSpace, EnvironmentSpec, Schema
+
+SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
+REJOIN_TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "roster.json"
+
+
+def open_roster(path: Path, *, now: float = 0.0, max_actors: int = 8, seed: int = 5) -> Roster:
+    return Roster(
+        path,
+        seed=seed,
+        replay_address="127.0.0.1:7431",
+        max_actors=max_actors,
+        rejoin_timeout_s=REJOIN_TIMEOUT_S,
+        now=now,
+    )
+
+
+def join(roster: Roster, environments: int = 2, *, token: bytes = b"", now: float = 0.0) -> Assignment:
+    return roster.join(SCHEMA, SPEC, environments, token, now)
+
+
+def test_actors_get_the_lowest_free_slots_and_environments(path: Path) -> None:
+    roster = open_roster(path)
+    first, second, third = (join(roster, environments) for environments in (2, 1, 3))
+    assert [assignment.slot for assignment in (first, second, third)] == [0, 1, 2]
+    assert [assignment.environments for assignment in (first, second, third)] == [(0, 1), (2,), (3, 4, 5)]
+    assert [assignment.incarnation for assignment in (first, second, third)] == [1, 2, 3]
+    assert len({assignment.token for assignment in (first, second, third)}) == 3
+    assert (first.seed, first.replay_address) == (5, "127.0.0.1:7431")
+    roster.leave(second, now=1.0)
+    late = 1.0 + REJOIN_TIMEOUT_S + 0.1
+    heir = join(roster, 3, now=late)
+    assert (heir.slot, heir.environments, heir.incarnation) == (1, (2, 6, 7), 4)
+
+
+def test_a_token_is_good_until_the_timeout_and_not_after(path: Path) -> None:
+    roster = open_roster(path)
+    assignment = join(roster)
+    roster.leave(assignment, now=100.0)
+    assert join(roster, token=assignment.token, now=100.0 + REJOIN_TIMEOUT_S) == assignment
+    roster.leave(assignment, now=200.0)
+    again = join(roster, token=assignment.token, now=200.1 + REJOIN_TIMEOUT_S)
+    assert (again.slot, again.environments) == (assignment.slot, assignment.environments)
+    assert again.incarnation > assignment.incarnation
+    assert again.token != assignment.token
+
+
+def test_a_place_is_kept_from_others_until_the_timeout(path: Path) -> None:
+    roster = open_roster(path)
+    assignment = join(roster)
+    roster.leave(assignment, now=0.0)
+    assert join(roster, now=REJOIN_TIMEOUT_S).slot == 1
+    assert join(roster, now=REJOIN_TIMEOUT_S + 0.1).slot == 0
+
+
+def test_a_connected_actor_keeps_its_place_however_long(path: Path) -> None:
+    roster = open_roster(path)
+    assignment = join(roster)
+    assert join(roster, now=1e9).slot == 1
+    assert join(roster, token=assignment.token, now=2e9) == assignment
+
+
+def test_the_end_of_an_old_stream_does_not_end_the_stay_of_an_actor_that_is_back(path: Path) -> None:
+    roster = open_roster(path)
+    assignment = join(roster)
+    assert join(roster, token=assignment.token) == assignment
+    roster.leave(assignment, now=1.0)
+    assert roster.connected == 1
+    assert join(roster, now=1e9).slot == 1
+    roster.leave(assignment, now=1e9)
+    assert roster.connected == 1
+    assert join(roster, now=2e9).slot == 0
+
+
+def test_an_unknown_token_is_somebody_new(path: Path) -> None:
+    roster = open_roster(path)
+    join(roster)
+    assert join(roster, token=b"from another run").slot == 1
+
+
+def test_a_token_with_another_number_of_environments_is_somebody_new(path: Path) -> None:
+    roster = open_roster(path)
+    assignment = join(roster, 2)
+    roster.leave(assignment, now=0.0)
+    other = join(roster, 3, token=assignment.token)
+    assert other.slot != assignment.slot
+    assert other.environments == (2, 3, 4)
+
+
+def test_connected_counts_actors_with_an_open_stream(path: Path) -> None:
+    roster = open_roster(path)
+    assert roster.connected == 0
+    first, _ = join(roster), join(roster)
+    assert roster.connected == 2
+    roster.leave(first, now=0.0)
+    assert roster.connected == 1
+    join(roster, token=first.token)
+    assert roster.connected == 2
+
+
+def test_more_actors_than_slots_are_refused_until_a_place_is_free(path: Path) -> None:
+    roster = open_roster(path, max_actors=2)
+    first, second = join(roster), join(roster)
+    with pytest.raises(Overloaded, match=r"all 2 slots.*learner\.max_actors"):
+        join(roster)
+    roster.leave(first, now=0.0)
+    with pytest.raises(Overloaded):
+        join(roster, now=REJOIN_TIMEOUT_S)
+    assert join(roster, token=second.token) == second
+    assert join(roster, now=REJOIN_TIMEOUT_S + 0.1).slot == first.slot
+
+
+@pytest.mark.parametrize(
+    ("schema", "spec", "reason"),
+    [
+        (Schema(4, SCHEMA.columns), SPEC, "have 3 steps.*the actor's 4 steps"),
+        (Schema(3, SCHEMA.columns[1:]), SPEC, f"{SCHEMA.hash:016x}"),
+        (SCHEMA, replace(SPEC, action=DiscreteSpace(2, start=1)), "trains Counting-v0"),
+        (SCHEMA, replace(SPEC, id="Other-v0"), "brought Other-v0"),
+    ],
+)
+def test_an_actor_of_another_run_is_refused_and_leaves_no_trace(
+    path: Path, schema: Schema, spec: EnvironmentSpec, reason: str
+) -> None:
+    roster = open_roster(path)
+    assignment = join(roster)
+    with pytest.raises(SchemaMismatch, match=reason):
+        roster.join(schema, spec, 2, b"", 0.0)
+    with pytest.raises(SchemaMismatch, match=reason):
+        roster.join(schema, spec, 2, assignment.token, 0.0)
+    assert (roster.schema, roster.spec, roster.connected) == (SCHEMA, SPEC, 1)
+    assert join(roster).slot == 1
+
+
+def test_the_first_actor_sets_schema_and_spaces_unless_a_checkpoint_did(path: Path) -> None:
+    roster = open_roster(path)
+    assert (roster.schema, roster.spec) == (None, None)
+    roster.spec = SPEC
+    with pytest.raises(SchemaMismatch):
+        roster.join(SCHEMA, replace(SPEC, id="Other-v0"), 2, b"", 0.0)
+    join(roster)
+    assert (roster.schema, roster.spec) == (SCHEMA, SPEC)
+
+
+def test_a_restarted_learner_takes_actors_back_as_they_were(path: Path) -> None:
+    roster = open_roster(path)
+    before = [join(roster, environments) for environments in (2, 3)]
+    again = open_roster(path, now=1000.0)
+    assert again.connected == 0
+    # Nobody could come back while there was no learner: the timeout begins with it.
+    assert [
+        join(again, len(assignment.environments), token=assignment.token, now=1000.0 + REJOIN_TIMEOUT_S)
+        for assignment in before
+    ] == before
+    assert join(again, now=1000.0).slot == 2
+
+
+def test_actors_that_do_not_come_back_to_a_restarted_learner_free_their_places(path: Path) -> None:
+    gone = join(open_roster(path))
+    roster = open_roster(path, now=1000.0)
+    assert join(roster, now=1000.0 + REJOIN_TIMEOUT_S).slot == 1
+    heir = join(roster, token=gone.token, now=1000.1 + REJOIN_TIMEOUT_S)
+    assert (heir.slot, heir.incarnation) == (0, 3)
+
+
+def test_an_assignment_is_on_disk_before_it_is_given_out(path: Path) -> None:
+    roster = open_roster(path)
+    for _ in range(3):
+        assignment = join(roster)
+        stored = json.loads(path.read_text())
+        assert stored["last_incarnation"] == assignment.incarnation
+        assert bytes.fromhex(stored["members"][-1]["token"]) == assignment.token
+
+
+def test_a_dismissed_roster_expects_nobody_and_still_counts_on(path: Path) -> None:
+    roster = open_roster(path)
+    assignment = join(roster)
+    roster.dismiss()
+    roster.leave(assignment, now=0.0)
+    again = open_roster(path)
+    newcomer = join(again, token=assignment.token)
+    assert (newcomer.slot, newcomer.incarnation) == (0, 2)
+    assert newcomer.token != assignment.token
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"last_incarnation": 3}', '{"last_incarnation": 1, "members": [{}]}']
+)
+def test_a_roster_that_cannot_be_read_is_refused_with_its_name(path: Path, content: str) -> None:
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"roster\.json"):
+        open_roster(path)
+
+
+def test_actors_are_counted_while_others_join(path: Path) -> None:
+    roster, errors = open_roster(path, max_actors=100_000), []
+    done = threading.Event()
+
+    def count() -> None:
+        while not done.is_set():
+            try:
+                roster.connected  # noqa: B018
+            except RuntimeError as error:
+                errors.append(error)
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    for _ in range(60):
+        join(roster, 1)
+    done.set()
+    counting.join()
+    assert errors == []
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["join", "rejoin", "leave", "restart"]),
+            st.integers(0, 9),
+            st.integers(1, 3),
+            st.floats(0, 15),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_happens_no_incarnation_repeats_and_no_place_is_shared(
+    steps: list[tuple[str, int, int, float]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("roster") / "roster.json"
+    roster, now = open_roster(path, max_actors=100), 0.0
+    connected: list[Assignment] = []
+    known: dict[int, Assignment] = {}
+    for action, choice, environments, pause in steps:
+        now += pause
+        if action == "leave" and connected:
+            roster.leave(connected.pop(choice % len(connected)), now)
+        elif action == "restart":
+            roster, connected = open_roster(path, now=now, max_actors=100), []
+        elif action in ("join", "rejoin"):
+            away = [assignment for assignment in known.values() if assignment not in connected]
+            former = away[choice % len(away)] if action == "rejoin" and away else None
+            count = len(former.environments) if former else environments
+            assignment = join(roster, count, token=former.token if former else b"", now=now)
+            assert assignment == former or assignment.incarnation > max(known, default=0)
+            known[assignment.incarnation] = assignment
+            connected.append(assignment)
+        slots = [assignment.slot for assignment in connected]
+        numbers = [number for assignment in connected for number in assignment.environments]
+        assert len(set(slots)) == len(slots)
+        assert len(set(numbers)) == len(numbers)
+        assert roster.connected == len(connected)
