@@ -399,6 +399,25 @@ def test_the_learner_goes_on_where_it_was_when_the_service_is_restarted(
     assert missing <= counts.late + counts.unseen + counts.leased
 
 
+def test_a_window_collected_over_a_break_spends_a_grant_of_the_new_stream(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(folder=tmp_path)
+    loopback.source(server, plan_with(fresh_segments=2, batch_segments=2))
+    sink = loopback.sink(0, server)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(make_window(1))
+    assert sink.drain(PATIENCE_S)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    server.kill()
+    server = loopback.replay(folder=tmp_path, port=server.port)
+    until(lambda: loopback.replay_status(server).counts.granted == 2, "another window is granted anew")
+    sink.send(make_window(3))
+    assert sink.drain(PATIENCE_S)
+    # Nothing was committed that would make room for a third window.
+    assert sink.next_grant(0.3) is None
+    counts = loopback.replay_status(server).counts
+    assert (counts.granted, counts.unseen + counts.leased) == (0, 4)
+
+
 @pytest.mark.parametrize("event", ["the service restarts", "another learner comes"])
 def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
     loopback: Loopback, tmp_path: Path, event: str
@@ -439,11 +458,11 @@ def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) 
     server, recorder = loopback.replay(), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
-    former = Trainer(old, recorder, plan)
-    actor = Actor(loopback.sink(0, server), recorder, lambda: 0, slot=0)
+    trainers = [former := Trainer(old, recorder, plan)]
+    actor = Actor(loopback.sink(0, server), recorder, lambda: trainers[-1].published, slot=0)
     batch = former.next()
-    successor = replace(plan, session=secrets.randbits(62) + 1)
-    trainer = Trainer(loopback.source(server, successor), recorder, successor)
+    successor = replace(plan, session=secrets.randbits(62) + 1, next_batch=1)
+    trainers.append(trainer := Trainer(loopback.source(server, successor), recorder, successor))
     taken_over = trainer.next()
     assert taken_over.keys.tolist() == batch.keys.tolist()
     assert trainer.fresh == former.fresh

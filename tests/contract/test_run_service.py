@@ -241,7 +241,7 @@ def test_large_weights_travel_in_chunks_and_arrive_whole(loopback: Loopback, tmp
     assert until(lambda: member.at_least(7, 0.5), "weights") == weights
 
 
-def test_whoever_joins_gets_the_latest_weights_alone(loopback: Loopback, tmp_path: Path) -> None:
+def test_whoever_joins_gets_the_latest_weights_alone_and_each_version_once(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     for version in (3, 4, 5):
         server.servicer.publish(Weights.of(version, bytes([version])))
@@ -249,6 +249,8 @@ def test_whoever_joins_gets_the_latest_weights_alone(loopback: Loopback, tmp_pat
     assert receive_weights(stream) == Weights.of(5, b"\5")
     server.servicer.publish(Weights.of(6, b"\6"))
     assert receive_weights(stream) == Weights.of(6, b"\6")
+    server.servicer.finish("total_steps", PATIENCE_S)
+    assert stream.receive().WhichOneof("message") == "finished"
 
 
 def test_an_actor_waits_for_the_version_it_needs_and_gets_the_newest(loopback: Loopback, tmp_path: Path) -> None:

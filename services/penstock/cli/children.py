@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from penstock.apps.service import SUPERVISED_VARIABLE
-from penstock.cli.main import USAGE_ERROR
+from penstock.cli.exit_codes import USAGE_ERROR
 from penstock.cli.options import ENVIRONMENT_PREFIX
 from penstock.errors import ConfigurationError, PenstockError
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.acting.environments import make_environments
 from penstock.algo.spaces import check_spaces
 from penstock.cli.children import Child, Children, free_ports
+from penstock.cli.plot import draw
 from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.rpc.health import is_serving
@@ -73,7 +74,7 @@ def train(
     finally:
         folder.services.unlink(missing_ok=True)
         thread.close()
-    return _conclude(folder, time.monotonic() - started)
+    return _conclude(folder, started)
 
 
 def with_run_dir(config: Config) -> Config:
@@ -224,10 +225,12 @@ def _await_health(config: Config, places: _Places, children: Children, observer:
             time.sleep(0.02)
 
 
-def _conclude(folder: RunFolder, wall_s: float) -> Summary:
+def _conclude(folder: RunFolder, started: float) -> Summary:
     if not folder.summary.exists():
         raise PenstockError(f"the run ended without a summary; its logs are in {folder.logs}")
-    summary = dataclasses.replace(Summary.read(folder.summary), wall_s=wall_s)
+    if folder.metrics.exists():
+        draw([folder], folder.learning_curve)
+    summary = dataclasses.replace(Summary.read(folder.summary), wall_s=time.monotonic() - started)
     summary.write(folder.summary)
     if summary.stopped != "interrupted":
         # A finished run starts its next session, if there is one, from new experience.

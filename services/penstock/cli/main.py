@@ -3,16 +3,19 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from penstock.cli.exit_codes import INTERRUPTED, USAGE_ERROR
 from penstock.errors import PenstockError
-
-USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
     # gRPC's core would write complaints of its own, in a format of its own, beside our errors and logs.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # As `python -m penstock` does: a package in the folder where the command is given can be imported.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(given))
 
@@ -34,7 +37,7 @@ def _run(arguments: list[str]) -> int:
     except PenstockError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         return 0
 

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cli.options import OneLineParser
-from penstock.config import build, load_toml
+from penstock.config import Config, build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
 
 _GRID_POINTS = 200
+_MAX_DIFFERENCES = 3
+"""Settings that a label names; more would not fit beside a picture."""
 _COLOURS = ("#1f6feb", "#d1681a", "#2da44e", "#8250df", "#bf3989", "#57606a")
 
 
@@ -23,14 +25,16 @@ class Curve:
     """A run's returns over environment steps.
 
     Attributes:
-        label: What runs of other seeds share with this one.
+        environment_id: What was trained on.
+        settings: Names and values of all settings but the seed; runs that agree in them share a curve.
         seed: The run's.
         threshold: Return that counts as solved, if there is one.
         training: <float64>[N, 2] environment steps, mean return of recent training episodes.
         evaluation: <float64>[M, 2] environment steps, mean return of an evaluation.
     """
 
-    label: str
+    environment_id: str
+    settings: tuple[tuple[str, str], ...]
     seed: int
     threshold: float | None
     training: NDArray[np.float64]
@@ -79,12 +83,31 @@ def read_curve(folder: RunFolder) -> Curve:
     ]
     evaluation = [(record["env_steps"], record["return_mean"]) for record in records if record["kind"] == "evaluation"]
     return Curve(
-        label=config.environment.id,
+        environment_id=config.environment.id,
+        settings=_settings(config),
         seed=config.run.seed,
         threshold=config.evaluation.threshold,
         training=np.array(training, np.float64).reshape(-1, 2),
         evaluation=np.array(evaluation, np.float64).reshape(-1, 2),
     )
+
+
+def _settings(config: Config) -> tuple[tuple[str, str], ...]:
+    sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
+    return tuple((f"{section}.{name}", str(value)) for section, values in sections for name, value in values.items())
+
+
+def gather_by_settings(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """Curves of one environment, those that differ by seed alone together, under what sets them apart from the
+    others.
+    """
+    shared = set(curves[0].settings).intersection(*(curve.settings for curve in curves))
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        apart = [f"{name} {value}" for name, value in curve.settings if (name, value) not in shared]
+        hidden = [f"and {len(apart) - _MAX_DIFFERENCES} more"] if len(apart) > _MAX_DIFFERENCES else []
+        groups.setdefault(", ".join([*apart[:_MAX_DIFFERENCES], *hidden]), []).append(curve)
+    return groups
 
 
 def draw(folders: Sequence[RunFolder], output: Path) -> None:
@@ -94,64 +117,59 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    groups: dict[str, list[Curve]] = {}
-    for folder in folders:
-        curve = read_curve(folder)
-        groups.setdefault(curve.label, []).append(curve)
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.0), dpi=144, layout="constrained")
-    for colour, (label, curves) in zip(_COLOURS * len(groups), groups.items(), strict=False):
-        _draw_group(axes, label, curves, colour)
+    curves = [read_curve(folder) for folder in folders]
+    environments = list(dict.fromkeys(curve.environment_id for curve in curves))
+    figure, rows = pyplot.subplots(
+        len(environments), figsize=(7.2, 4.0 * len(environments)), dpi=144, layout="constrained", squeeze=False
+    )
+    for axes, environment in zip(rows[:, 0], environments, strict=True):
+        _draw_environment(axes, environment, [curve for curve in curves if curve.environment_id == environment])
+    try:
+        figure.savefig(output)
+    except OSError as error:
+        raise ConfigurationError(f"can't write {output}: {error.strerror}; choose another --output") from None
+    finally:
+        pyplot.close(figure)
+
+
+def _draw_environment(axes: Any, environment_id: str, curves: list[Curve]) -> None:
+    groups = gather_by_settings(curves)
+    for colour, (label, group) in zip(_COLOURS * len(groups), groups.items(), strict=False):
+        _draw_group(axes, label, group, colour)
+    threshold = curves[0].threshold
+    if threshold is not None:
+        axes.axhline(threshold, color="#57606a", linestyle=":", linewidth=1.0, label=f"threshold {threshold:g}")
+    axes.set_title(environment_id, loc="left", fontsize=10)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("episode return")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best", fontsize=8)
-    try:
-        figure.savefig(output)
-    except OSError as error:
-        raise ConfigurationError(f"can't write {output}: {error.strerror}; choose another --output") from None
-    except ValueError as error:
-        raise ConfigurationError(f"can't draw {output}: {error}") from None
-    finally:
-        pyplot.close(figure)
 
 
 def _draw_group(axes: Any, label: str, curves: list[Curve], colour: str) -> None:
-    many = len(curves) > 1
-    suffix = f" ({len(curves)} seeds, mean and range)" if many else f" (seed {curves[0].seed})"
-    trained = [curve.training for curve in curves if len(curve.training)]
-    evaluated = [curve.evaluation for curve in curves if len(curve.evaluation)]
-    if trained:
-        steps, mean, low, high = _gather(trained)
-        axes.plot(steps, mean, color=colour, alpha=0.45, linewidth=1.2, label=f"{label}, training{suffix}")
-        if many:
-            axes.fill_between(steps, low, high, color=colour, alpha=0.08, linewidth=0)
-    if evaluated:
-        steps, mean, low, high = _gather(evaluated)
-        marker = "o" if len(steps) < 60 and not many else None
-        axes.plot(
-            steps,
-            mean,
-            color=colour,
-            linewidth=2.0,
-            marker=marker,
-            markersize=3.5,
-            label=f"{label}, evaluation{suffix}",
-        )
-        if many:
-            axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
-    if curves[0].threshold is not None:
-        axes.axhline(curves[0].threshold, color=colour, linestyle=":", linewidth=1.0, alpha=0.8)
+    """Thick: evaluations; thin: training episodes. Several seeds: their mean, and the range between them."""
+    seeds = f"{len(curves)} seeds, mean and range" if len(curves) > 1 else f"seed {curves[0].seed}"
+    suffix = f"{label}, {seeds}" if label else seeds
+    kinds = (("training", 0.45, 1.2, 0.08), ("evaluation", 1.0, 2.0, 0.18))
+    for kind, opacity, width, shade in kinds:
+        drawn = [values for curve in curves if len(values := getattr(curve, kind))]
+        if not drawn:
+            continue
+        steps, mean, low, high = _gather(drawn)
+        axes.plot(steps, mean, color=colour, alpha=opacity, linewidth=width, label=f"{kind} ({suffix})")
+        if len(drawn) > 1:
+            axes.fill_between(steps, low, high, color=colour, alpha=shade, linewidth=0)
 
 
 def _gather(
     curves: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Steps, and the mean, least and greatest of some curves where all of them go; one curve stays as it is."""
+    """Steps, and the mean, least and greatest of some curves; one that ended early keeps its last value."""
     if len(curves) == 1:
         return curves[0][:, 0], curves[0][:, 1], curves[0][:, 1], curves[0][:, 1]
-    start, end = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
-    steps = np.linspace(start, max(start, end), _GRID_POINTS)
+    start, end = max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves)
+    steps = np.linspace(start, end, _GRID_POINTS)
     values = np.stack([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves])
     return steps, values.mean(0), values.min(0), values.max(0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.cli.display import describe
+from penstock.cli.exit_codes import NOT_SERVING
 from penstock.cli.options import OneLineParser
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import is_serving
@@ -13,7 +14,6 @@ from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
 
 _TIMEOUT_S = 5.0
-_NOT_SERVING = 1
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -40,7 +40,7 @@ def health_command(arguments: Sequence[str]) -> int:
     named = parser.parse_args(list(arguments))
     serving = is_serving(named.address, _TIMEOUT_S)
     print("serving" if serving else "not serving")
-    return 0 if serving else _NOT_SERVING
+    return 0 if serving else NOT_SERVING
 
 
 def _learner_address(run: str) -> str:

@@ -13,12 +13,10 @@ from rich.table import Table
 
 from penstock.cli import launcher
 from penstock.cli.display import make_display
+from penstock.cli.exit_codes import INTERRUPTED
 from penstock.cli.options import parse
-from penstock.cli.plot import draw
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
-
-_INTERRUPTED = 130
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -38,9 +36,7 @@ def command(arguments: Sequence[str]) -> int:
             summary = launcher.train(config, resume=options.resume is not None, observer=display, started=started)
     except KeyboardInterrupt:
         _say_how_to_resume(console, str(config.run.dir))
-        return _INTERRUPTED
-    folder = RunFolder(Path(summary.run_dir))
-    draw([folder], folder.learning_curve)
+        return INTERRUPTED
     _print_summary(console, summary)
     return 0
 

@@ -60,12 +60,6 @@ async def translated(peer: str) -> AsyncIterator[None]:
     """Turns gRPC's errors, and groups of them, into Penstock's."""
     try:
         yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # Nobody here cancelled anything: a server that stops ends its calls with CANCELLED, which gRPC raises so.
-        raise Unavailable(f"{peer} cancelled the call") from None
     except Exception as raised:
         error = unwrap(raised)
         if isinstance(error, grpc.aio.AioRpcError):

@@ -1,5 +1,4 @@
 import json
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,26 +206,6 @@ def test_a_roster_that_cannot_be_read_is_refused_with_its_name(path: Path, conte
     path.write_text(content)
     with pytest.raises(ConfigurationError, match=r"roster\.json"):
         open_roster(path)
-
-
-def test_actors_are_counted_while_others_join(path: Path) -> None:
-    roster, errors = open_roster(path, max_actors=100_000), []
-    done = threading.Event()
-
-    def count() -> None:
-        while not done.is_set():
-            try:
-                roster.connected  # noqa: B018
-            except RuntimeError as error:
-                errors.append(error)
-
-    counting = threading.Thread(target=count)
-    counting.start()
-    for _ in range(60):
-        join(roster, 1)
-    done.set()
-    counting.join()
-    assert errors == []
 
 
 @given(

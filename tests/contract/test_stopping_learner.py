@@ -1,0 +1,37 @@
+import time
+
+import numpy as np
+import pytest
+
+from helpers.segments import PLAN, SCHEMA, make_columns
+from penstock.cli.children import free_ports
+from penstock.errors import Unavailable
+from penstock.rpc.batch_source import ReplayBatchSource
+from penstock.rpc.loop import LoopThread
+from penstock.types import Batch, StoreCounts
+
+
+def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_is_gone() -> None:
+    batch = Batch(
+        number=0,
+        fresh_segments=1,
+        keys=np.ones(1, np.uint64),
+        versions=np.zeros(1, np.int64),
+        priorities=np.zeros(1),
+        probabilities=np.ones(1),
+        counts=StoreCounts(),
+        columns=make_columns([(0, 1, 1)]),
+    )
+    thread = LoopThread()
+    (nobody,) = free_ports(1)
+    source = ReplayBatchSource(thread, f"127.0.0.1:{nobody}", SCHEMA, prefetch_batches=1, stopping=lambda: True)
+    try:
+        source.open(PLAN)
+        started = time.monotonic()
+        with pytest.raises(Unavailable):
+            source.commit(batch, np.ones(1), 1)
+        # One attempt, at most its own deadline.
+        assert time.monotonic() - started < 6.0
+    finally:
+        source.close()
+        thread.close()

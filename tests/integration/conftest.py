@@ -1,0 +1,25 @@
+"""One run of CartPole to its end, with every way to set a setting, for all who ask what is there afterwards."""
+
+import pytest
+
+from helpers.processes import Command, EndedRun, end_of
+
+OPTIONS = (
+    "--seed=1 --total-steps=6000 --stop-at-return=None --actors=1 --envs-per-actor=8 --ppo.epochs=3"
+    " --evaluation.episodes=5 --evaluation.interval-steps=2000 --evaluation.threshold=20"
+    " --checkpoint.save-interval=1000 --checkpoint.max-checkpoints=2"
+)
+FILE = "[ppo]\nepochs = 7\nminibatches = 2\ndiscount = 0.98\n"
+VARIABLES = {"PENSTOCK__PPO__EPOCHS": "5", "PENSTOCK__PPO__MINIBATCHES": "3"}
+
+
+@pytest.fixture(scope="session")
+def ended_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
+    place = tmp_path_factory.mktemp("ended")
+    file, folder = place / "settings.toml", place / "run"
+    file.write_text(FILE)
+    options = [*OPTIONS.split(), f"--config={file}", f"--run-dir={folder}"]
+    with Command("train", *options, environment=VARIABLES) as command:
+        # Replay, learner, evaluator and actor, each with a port for gRPC and one for metrics.
+        ports = command.until(lambda: ports if len(ports := command.ports()) == 8 else set(), "all ports")
+        return EndedRun(folder, end_of(command), ports)

@@ -1,0 +1,218 @@
+"""What a user gets wrong: always one line that says so, exit code 2, no traceback, and nothing left running."""
+
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import Ended, EndedRun, run
+from penstock.run_folder import RunFolder
+
+ODD_SPACES = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+
+
+class Odd(gymnasium.Env):
+    action_space = Discrete(2)
+
+    def __init__(self, kind):
+        vector = Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = {
+            "dict": Dict({"one": vector, "two": vector}),
+            "tuple": Tuple((vector, vector)),
+            "image": Box(0, 255, (84, 84, 3), np.uint8),
+        }[kind]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+for kind in ("dict", "tuple", "image"):
+    gymnasium.register(f"Odd-{kind}-v0", Odd, kwargs={"kind": kind})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What commands may refer to: folders, and a port that is in use."""
+
+    root: Path
+    ended: Path
+    port: int
+
+    def copy(self, name: str) -> Path:
+        """A copy of a run that has ended."""
+        shutil.copytree(self.ended, self.root / name)
+        return self.root / name
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A command that can't work.
+
+    Attributes:
+        arguments: Of the command.
+        says: What the one line must hold.
+        variables: Of the environment.
+    """
+
+    arguments: list[str]
+    says: list[str]
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def train(*options: str) -> list[str]:
+    return ["train", "--total-steps=500", "--actors=1", *options]
+
+
+def truncated(place: Place) -> Mistake:
+    folder = place.copy("a_truncated_checkpoint")
+    newest = RunFolder(folder).numbered_checkpoints()[-1]
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    return Mistake(
+        ["learner", f"--run-dir={folder}", "--learner.metrics-port=0"], [str(newest), "cut short", "remove it"]
+    )
+
+
+def other_architecture(place: Place) -> Mistake:
+    folder = place.copy("a_checkpoint_of_another_architecture")
+    newest = RunFolder(folder).numbered_checkpoints()[-1]
+    options = [f"--resume={folder}", "--total-steps=20000", "--policy.hidden-sizes=32,32"]
+    return Mistake(["train", *options], [str(newest), "hidden_sizes=(64, 64)", "hidden_sizes=(32, 32)"])
+
+
+def file_for_store(place: Place) -> Mistake:
+    folder = place.root / "file_for_store"
+    folder.mkdir()
+    (folder / "replay").touch()
+    return Mistake(train(f"--run-dir={folder}"), ["the replay store at", "choose another replay.folder"])
+
+
+def odd_space(kind: str, shown: str) -> Callable[[Place], Mistake]:
+    def make(place: Place) -> Mistake:
+        options = [f"--env-id=Odd-{kind}-v0", "--env-import=odd_spaces", f"--run-dir={place.root / kind}"]
+        return Mistake(train(*options), [f"Odd-{kind}-v0", shown], {"PYTHONPATH": str(place.root)})
+
+    return make
+
+
+MISTAKES: dict[str, Callable[[Place], Mistake]] = {
+    "a_truncated_checkpoint": truncated,
+    "a_checkpoint_of_another_architecture": other_architecture,
+    "a_file_where_the_store_should_be": file_for_store,
+    "an_unknown_command": lambda place: Mistake(["trian"], ["'trian'", "there are: train, "]),
+    "an_unknown_environment": lambda place: Mistake(
+        train("--env-id=Nothing-v0", f"--run-dir={place.root / 'unknown'}"),
+        ["'Nothing-v0'", "--env-id", "--env-import"],
+    ),
+    "a_package_that_is_not_there": lambda place: Mistake(
+        train("--env-import=no_such_package", f"--run-dir={place.root / 'package'}"), ["'no_such_package'"]
+    ),
+    "an_unknown_option": lambda place: Mistake(train("--ppo.epoch=3"), ["--ppo.epoch=3", "penstock train --help"]),
+    "a_value_of_the_wrong_type": lambda place: Mistake(train("--seed=one"), ["run.seed", "'one'"]),
+    "settings_that_would_deadlock": lambda place: Mistake(
+        train("--envs-per-actor=64"), ["actor.environments 64", "raise sampling.batch_segments"]
+    ),
+    "an_unknown_preset": lambda place: Mistake(train("--preset=nothing"), ["'nothing'", "cartpole"]),
+    "a_variable_of_an_unknown_section": lambda place: Mistake(
+        train(), ["PENSTOCK__POP__EPOCHS", "there are: run, "], {"PENSTOCK__POP__EPOCHS": "3"}
+    ),
+    "a_variable_of_an_unknown_setting": lambda place: Mistake(
+        train(), ["unknown setting ppo.epoch;"], {"PENSTOCK__PPO__EPOCH": "3"}
+    ),
+    "a_configuration_that_is_not_there": lambda place: Mistake(
+        train(f"--config={place.root / 'nothing.toml'}"), ["nothing.toml", "No such file"]
+    ),
+    "observations_in_a_dict": odd_space("dict", "Dict("),
+    "observations_in_a_tuple": odd_space("tuple", "Tuple("),
+    "observations_that_are_images": odd_space("image", "(84, 84, 3)"),
+    "a_port_in_use": lambda place: Mistake(
+        ["replay", f"--replay.listen=127.0.0.1:{place.port}", "--replay.metrics-port=0"],
+        [f"can't listen on 127.0.0.1:{place.port}", "in use", "choose another"],
+    ),
+    "a_port_in_use_for_metrics": lambda place: Mistake(
+        ["replay", f"--replay.metrics-port={place.port}"], [f"metrics on 127.0.0.1:{place.port}", "in use"]
+    ),
+    "a_run_folder_below_a_file": lambda place: Mistake(
+        train(f"--run-dir={place.root / 'odd_spaces.py' / 'run'}"), ["odd_spaces.py/run", "--run-dir"]
+    ),
+    "a_folder_that_holds_a_run": lambda place: Mistake(
+        train(f"--run-dir={place.ended}"), [str(place.ended), "holds a run already", f"--resume {place.ended}"]
+    ),
+    "a_resume_of_what_is_no_run": lambda place: Mistake(
+        ["train", f"--resume={place.root}"], [f"{place.root} is no run's folder"]
+    ),
+    "an_evaluation_in_other_spaces": lambda place: Mistake(
+        ["evaluate", str(place.ended), "--env-id=Pendulum-v1"], ["CartPole-v1", "Pendulum-v1"]
+    ),
+    "a_status_of_nothing": lambda place: Mistake(["status", str(place.root)], [f"{place.root} is neither"]),
+    "a_plot_of_nothing": lambda place: Mistake(["plot", str(place.root)], [f"{place.root} holds no run"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A mistake that was made, and how it ended."""
+
+    mistake: Mistake
+    end: Ended
+
+
+@pytest.fixture(scope="module")
+def place(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("mistakes")
+    (root / "odd_spaces.py").write_text(ODD_SPACES)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield Place(root, ended_run.folder, taken.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def made(place: Place) -> Iterator[dict[str, Future[Made]]]:
+    """All mistakes, a few at a time, since most of their time is for starting."""
+
+    def make(name: str) -> Made:
+        mistake = MISTAKES[name](place)
+        return Made(mistake, run(*mistake.arguments, environment=mistake.variables, directory=place.root))
+
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        yield {name: pool.submit(make, name) for name in MISTAKES}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_line(made: dict[str, Future[Made]], name: str) -> None:
+    mistake, end = made[name].result().mistake, made[name].result().end
+    assert end.code == 2, end.stderr
+    assert end.stderr.startswith("penstock: ")
+    assert end.stderr.count("\n") == 1, end.stderr
+    for text in mistake.says:
+        assert text in end.stderr
+    assert "Traceback" not in end.stdout
+    assert end.left_behind == []
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(made: dict[str, Future[Made]], place: Place) -> None:
+    name = "a_checkpoint_of_another_architecture"
+    made[name].result()
+    for file in ("config.toml", "summary.json", "metrics.jsonl"):
+        assert (place.root / name / file).read_bytes() == (place.ended / file).read_bytes(), file
+    assert not RunFolder(place.root / name).services.exists()
+
+
+def test_what_only_a_service_refuses_makes_no_run_of_a_new_folder(made: dict[str, Future[Made]], place: Place) -> None:
+    made["a_file_where_the_store_should_be"].result()
+    assert {path.name for path in (place.root / "file_for_store").iterdir()} == {"checkpoints", "logs", "replay"}
+
+
+def test_a_refused_environment_leaves_no_folder(made: dict[str, Future[Made]], place: Place) -> None:
+    made["an_unknown_environment"].result()
+    assert not (place.root / "unknown").exists()

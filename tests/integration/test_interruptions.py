@@ -1,0 +1,273 @@
+"""Runs that are cut short, by Ctrl-C, by the death of the launcher or of any service, and how they go on.
+
+One run is taken through it all, session by session: its numbers must add up over every break.
+"""
+
+import itertools
+import json
+import shlex
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.processes import TESTS, Command, Ended, Watch, end_of, listening, wait_for, watching
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+from penstock.types import RunStatus
+
+VARIABLES = {"PYTHONPATH": str(TESTS)}
+SETTINGS = (
+    "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
+    " --evaluation.episodes=5 --evaluation.interval-steps=100000 --checkpoint.save-interval=1000"
+)
+SERVICES = ("actor", "evaluator", "replay", "learner")
+FAR = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands on disk."""
+
+    progress: RunProgress
+    last_incarnation: int
+
+    @classmethod
+    def read(cls, folder: Path) -> "Standing":
+        newest = checkpoints.newest(RunFolder(folder))
+        assert newest is not None
+        roster = json.loads(RunFolder(folder).roster.read_text())
+        return cls(checkpoints.read_progress(newest), roster["last_incarnation"])
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One launcher's life with the run.
+
+    Attributes:
+        end: How it ended.
+        ports: On which its services had listened.
+        first: The run's status as soon as it trained.
+        after: Where it left the run.
+    """
+
+    end: Ended
+    ports: set[int]
+    first: RunStatus
+    after: Standing
+
+
+def train(*options: str, terminal: bool = False) -> Command:
+    return Command("train", *options, environment=VARIABLES, terminal=terminal)
+
+
+def reaches(watch: Watch, env_steps: int, version: int = 0) -> RunStatus:
+    """Waits until so many steps, and a version above this one, are trained."""
+    return watch.until(lambda now: now.env_steps >= env_steps and now.version > version, f"{env_steps} steps")
+
+
+def training_records(folder: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
+    return [record for record in records if record["kind"] == "training"]
+
+
+def assert_clean_end(end: Ended, ports: set[int], code: int) -> None:
+    assert end.code == code, end.stdout + end.stderr
+    assert "Traceback" not in end.stdout + end.stderr
+    assert end.left_behind == []
+    assert listening(ports) == set()
+
+
+def test_ctrl_c_before_anything_has_started_ends_at_once(tmp_path: Path) -> None:
+    with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
+        command.until(lambda: command.has_loaded("pydantic_core"), "the options are read")
+        command.interrupt()
+        end = end_of(command, 5.0)
+    assert_clean_end(end, set(), 130)
+    assert end.stderr == ""
+
+
+def test_ctrl_c_while_services_start_leaves_none_and_says_that_nothing_was_learnt(tmp_path: Path) -> None:
+    with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
+        command.until(lambda: "learner" in command.children(), "services start")
+        command.interrupt()
+        end = end_of(command, 12.0)
+    assert_clean_end(end, set(), 130)
+    assert end.stderr == ""
+    assert "nothing to resume" in end.stdout
+    assert not (tmp_path / "run" / "services.json").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What other commands said about a run that went on meanwhile."""
+
+    status: Ended
+    resume: Ended
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # A name that markup and line folding would spoil.
+    return tmp_path_factory.mktemp("a run of which the name is long") / "[bold] and more than a line of a terminal"
+
+
+@pytest.fixture(scope="module")
+def interrupted(folder: Path) -> tuple[Session, Beside]:
+    """A run in a terminal that is interrupted by two Ctrl-C."""
+    with train(*SETTINGS.split(), f"--total-steps={FAR}", f"--run-dir={folder}", terminal=True) as command:
+        with watching(command, folder) as watch:
+            first = reaches(watch, 1)
+            reaches(watch, 1_500)
+            with Command("status", str(folder)) as status, train(f"--resume={folder}") as resume:
+                beside = Beside(end_of(status), end_of(resume))
+            ports = command.ports()
+        command.interrupt()
+        command.until(lambda: "^C" in command.stdout, "the first Ctrl-C")
+        command.interrupt()
+        return Session(end_of(command, 15.0), ports, first, Standing.read(folder)), beside
+
+
+def test_two_ctrl_c_in_a_terminal_end_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
+    session, _ = interrupted
+    assert_clean_end(session.end, session.ports, 130)
+    assert len(session.ports) == 8
+    assert f"penstock train --resume {shlex.quote(str(folder))}" in session.end.stdout
+    assert session.after.progress.env_steps >= 1_500
+    assert not RunFolder(folder).services.exists()
+
+
+def test_status_of_a_live_run_says_how_it_goes(interrupted: tuple[Session, Beside]) -> None:
+    status = interrupted[1].status
+    assert status.code == 0, status.stderr
+    assert f"/{FAR:,} steps | " in status.stdout
+    assert status.stdout.count("\n") == 1
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside_it(interrupted: tuple[Session, Beside], folder: Path) -> None:
+    resume = interrupted[1].resume
+    assert resume.code == 2
+    assert resume.stderr.startswith(f"penstock: the run in {folder} is still going on")
+    assert resume.left_behind == []
+
+
+@pytest.fixture(scope="module")
+def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float]:
+    """The next session, whose launcher is killed, and how long its services then lived."""
+    with train(f"--resume={folder}") as command:
+        with watching(command, folder) as watch:
+            first = reaches(watch, 1)
+            reaches(watch, first.env_steps + 1_000)
+            ports = command.ports()
+        command.kill()
+        killed_at = time.monotonic()
+        end = end_of(command)
+        wait_for(lambda: not command.left_behind(), "its services to end", 12.0)
+        seconds = time.monotonic() - killed_at
+        return Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, Standing.read(folder)), seconds
+
+
+def test_services_end_by_themselves_when_the_launcher_is_killed(orphaned: tuple[Session, float], folder: Path) -> None:
+    session, seconds = orphaned
+    assert session.end.code == -signal.SIGKILL
+    assert seconds < 11.0
+    assert listening(session.ports) == set()
+    for name in ("replay", "learner", "evaluator", "actor-0"):
+        last = json.loads((folder / "logs" / f"{name}.log").read_text().splitlines()[-1])
+        assert (last["event"], last["told_by"]) == ("stopped", "the end of the launcher"), name
+
+
+def test_a_killed_launcher_costs_nothing_that_was_learnt(orphaned: tuple[Session, float]) -> None:
+    session, _ = orphaned
+    assert session.after.progress.env_steps >= session.first.env_steps + 1_000
+
+
+@pytest.fixture(scope="module")
+def unevaluated(orphaned: tuple[Session, float], folder: Path) -> Session:
+    """The next session, which is interrupted while the last evaluation is under way."""
+    end_at = orphaned[0].after.progress.env_steps + 1_000
+    with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
+        evaluator = command.until(lambda: command.children().get("evaluator"), "the evaluator starts")
+        assert evaluator is not None
+        # It can't answer, so that the last evaluation takes until it is let go on.
+        evaluator.suspend()
+        with watching(command, folder) as watch:
+            first = reaches(watch, 1)
+            watch.until(lambda now: now.phase == "evaluating", "the last evaluation")
+            ports = command.ports()
+        command.interrupt()
+        evaluator.resume()
+        return Session(end_of(command, 15.0), ports, first, Standing.read(folder))
+
+
+def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: Session, folder: Path) -> None:
+    assert_clean_end(unevaluated.end, unevaluated.ports, 130)
+    assert unevaluated.end.stderr == ""
+    assert f"penstock train --resume {shlex.quote(str(folder))}" in unevaluated.end.stdout
+
+
+@pytest.fixture(scope="module")
+def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[RunStatus, RunStatus]], Summary]:
+    """The last session, in which every service is killed; the run's status before and after each death."""
+    end_at, deaths = unevaluated.after.progress.env_steps + 5_000, []
+    with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
+        with watching(command, folder) as watch:
+            first = reaches(watch, unevaluated.after.progress.env_steps + 1)
+            ports = command.ports()
+            for service in SERVICES:
+                before = watch.status()
+                command.children()[service].kill()
+                command.until_it_says(f"{'actor-0' if service == 'actor' else service} ended with SIGKILL")
+                deaths.append((before, reaches(watch, 1, before.version)))
+        end = end_of(command)
+        session = Session(end, ports, first, Standing.read(folder))
+        return session, deaths, Summary.read(RunFolder(folder).summary)
+
+
+def test_services_that_are_killed_start_again_and_the_run_ends_well(
+    survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],
+) -> None:
+    session, deaths, summary = survivor
+    assert_clean_end(session.end, session.ports, 0)
+    assert session.end.stderr == ""
+    assert session.end.stdout.count("ended with SIGKILL and was started again") == len(deaths) == 4
+    assert summary.stopped == "total_steps"
+    assert summary.evaluation is not None and summary.evaluation.episodes == 5
+
+
+def test_only_the_death_of_the_learner_costs_steps_and_no_more_than_since_the_last_checkpoint(
+    survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],
+) -> None:
+    _, deaths, _ = survivor
+    for service, (before, after) in zip(SERVICES, deaths, strict=True):
+        lost = before.env_steps - after.env_steps
+        assert lost < (1_600 if service == "learner" else 0), service
+        assert after.version > before.version, service
+
+
+def test_every_session_goes_on_from_the_checkpoint_with_a_version_of_its_own(
+    interrupted: tuple[Session, Beside],
+    orphaned: tuple[Session, float],
+    unevaluated: Session,
+    survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],
+) -> None:
+    sessions = [interrupted[0], orphaned[0], unevaluated, survivor[0]]
+    for before, after in itertools.pairwise(sessions):
+        assert after.first.env_steps >= before.after.progress.env_steps
+        assert after.first.version > before.after.progress.version
+        assert after.after.last_incarnation > before.after.last_incarnation
+
+
+def test_the_journal_of_all_sessions_repeats_no_version(
+    survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary], folder: Path
+) -> None:
+    records = training_records(folder)
+    for name in ("version", "env_steps"):
+        values = [record[name] for record in records]
+        assert values == sorted(set(values)), name
+    assert records[-1]["env_steps"] == survivor[2].env_steps

@@ -1,0 +1,145 @@
+"""Each service alone, as a container runs it: configured from outside, watched from outside, told to stop."""
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import Command, Ended, end_of, listening, run
+from penstock.cli.children import free_ports
+from penstock.rpc.health import is_serving
+
+SERVICES = ("replay", "learner", "actor", "evaluator")
+PEERS = {"learner": "replay_address", "actor": "learner_address", "evaluator": "learner_address"}
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What was seen of a service that ran alone.
+
+    Attributes:
+        serving: Whether it said so at its address.
+        metrics: What its metrics port answered.
+        end: How it ended when it was told to.
+        told_by: The signal that told it.
+        ports: Its own.
+        others: Ports that were named to it where something stronger named its own.
+    """
+
+    serving: bool
+    metrics: str
+    end: Ended
+    told_by: str
+    ports: set[int]
+    others: set[int]
+
+
+def start(stack: ExitStack, place: Path, service: str, ports: list[int]) -> Command:
+    """Starts a service; option, variable and file each name a port of theirs where a stronger one does not."""
+    grpc, metrics, other_grpc, other_metrics, nobody = ports
+    section = "evaluation" if service == "evaluator" else service
+    settings = [f"[{section}]", f'listen = "{HOST}:{other_grpc}"', f"metrics_port = {other_metrics}"]
+    settings.append(f'{PEERS[service]} = "{HOST}:{nobody}"' if service in PEERS else "capacity_bytes = 3_000_000")
+    file = place / f"{service}.toml"
+    file.write_text("\n".join(settings))
+    variables = {
+        f"PENSTOCK__{section.upper()}__LISTEN": f"{HOST}:{other_grpc}",
+        f"PENSTOCK__{section.upper()}__METRICS_PORT": str(metrics),
+    }
+    options = [f"--config={file}", f"--run-dir={place / service}", f"--{section}.listen={HOST}:{grpc}"]
+    return stack.enter_context(Command(service, *options, environment=variables, directory=place))
+
+
+def fetch(port: int) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5.0) as response:
+        return str(response.read().decode())
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]]:
+    """Every service, each without the others, at the same time."""
+    place, seen = tmp_path_factory.mktemp("alone"), {}
+    ports = free_ports(5 * len(SERVICES))
+    with ExitStack() as stack:
+        started = {}
+        for index, service in enumerate(SERVICES):
+            started[service] = start(stack, place, service, ports[5 * index : 5 * index + 5])
+        for index, (service, command) in enumerate(started.items()):
+            grpc, metrics, *others = ports[5 * index : 5 * index + 5]
+            serving = command.until(lambda grpc=grpc: is_serving(f"{HOST}:{grpc}", 1.0), "it serves")
+            text = fetch(metrics)
+            taken = listening(set(others))
+            # One of them as a terminal would, the others as a container's runtime does.
+            number = signal.SIGINT if service == "evaluator" else signal.SIGTERM
+            command.process.send_signal(number)
+            seen[service] = Alone(serving, text, end_of(command, 5.0), number.name, {grpc, metrics}, taken)
+    yield seen
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_alone_reports_that_it_serves(alone: dict[str, Alone], service: str) -> None:
+    assert alone[service].serving
+
+
+@pytest.mark.parametrize(
+    ("service", "metric"),
+    [
+        ("replay", "penstock_replay_segments"),
+        ("learner", "penstock_learner_policy_version"),
+        ("actor", "penstock_actor_environment_steps_total"),
+        ("evaluator", "penstock_evaluator_seconds_total"),
+    ],
+)
+def test_a_service_shows_its_metrics_over_http(alone: dict[str, Alone], service: str, metric: str) -> None:
+    assert f"# TYPE {metric} " in alone[service].metrics
+
+
+def test_a_service_counts_the_calls_it_answers(alone: dict[str, Alone]) -> None:
+    assert "# TYPE grpc_server_handled_total counter" in alone["replay"].metrics
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_option_is_stronger_than_a_variable_and_a_variable_than_the_file(
+    alone: dict[str, Alone], service: str
+) -> None:
+    assert alone[service].serving and alone[service].metrics
+    assert alone[service].others == set()
+
+
+def test_the_file_is_stronger_than_the_default(alone: dict[str, Alone]) -> None:
+    (serving,) = [event for event in events_of(alone["replay"]) if event["event"] == "serving"]
+    assert serving["capacity_bytes"] == 3_000_000
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_that_is_told_to_stop_ends_well_and_in_time(alone: dict[str, Alone], service: str) -> None:
+    end = alone[service].end
+    assert end.code == 0, end.stderr
+    assert end.left_behind == []
+    assert listening(alone[service].ports) == set()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_logs_a_json_object_a_line_and_nothing_else(alone: dict[str, Alone], service: str) -> None:
+    events = events_of(alone[service])
+    assert {event["service"] for event in events} == {service}
+    assert all({"event", "level", "timestamp"} <= set(event) for event in events)
+    assert events[-1]["event"] == "stopped"
+    assert events[-1]["told_by"] == alone[service].told_by
+    assert alone[service].end.stdout == ""
+
+
+def test_health_asks_a_service_that_is_not_there(alone: dict[str, Alone]) -> None:
+    (port, *_) = alone["replay"].ports
+    end = run("health", f"{HOST}:{port}")
+    assert (end.code, end.stdout, end.stderr) == (1, "not serving\n", "")
+
+
+def events_of(seen: Alone) -> list[dict[str, object]]:
+    return [json.loads(line) for line in seen.end.stderr.splitlines()]

@@ -1,0 +1,258 @@
+"""What a run that ends well leaves, and what can be done with it."""
+
+import dataclasses
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from helpers.processes import Command, Ended, EndedRun, end_of, listening, run
+from penstock.config import build, load_toml
+from penstock.learning import checkpoints
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+MY_PACKAGE = """
+import gymnasium
+import numpy as np
+
+
+class MyEnv(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float64)
+    action_space = gymnasium.spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64)
+
+    def __init__(self, length=20):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.normal(size=3).clip(-10.0, 10.0), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        ended = self.steps >= self.length
+        return self.np_random.normal(size=3).clip(-10.0, 10.0), -float(np.abs(action - 1.0).sum()), False, ended, {}
+
+
+gymnasium.register("MyEnv-v0", MyEnv)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Afterwards:
+    """What was done after the run had ended, and with a package of a user's own.
+
+    Attributes:
+        evaluated: `penstock evaluate`, which also filmed.
+        folder: A copy of the run that was to go on.
+        prolonged: Its next session.
+        own_folder: The folder of a run with the user's environment.
+        own: That run.
+    """
+
+    evaluated: Ended
+    folder: Path
+    prolonged: Ended
+    own_folder: Path
+    own: Ended
+
+
+@pytest.fixture(scope="module")
+def afterwards(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Afterwards:
+    """All of it at the same time, since most of their time is for starting."""
+    place = tmp_path_factory.mktemp("afterwards")
+    copy, own, package = place / "copy", place / "own", place / "site" / "my_package"
+    shutil.copytree(ended_run.folder, copy)
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(MY_PACKAGE)
+    options = ["--env-id=my_package:MyEnv-v0", "--environment.kwargs=length=15", "--total-steps=1000", "--actors=1"]
+    with (
+        Command("train", f"--resume={copy}", "--total-steps=8000") as prolonged,
+        Command(
+            *("train", *options, "--evaluation.episodes=4", f"--run-dir={own}"),
+            environment={"PYTHONPATH": str(package.parent)},
+        ) as trained,
+        Command("evaluate", str(ended_run.folder), "--episodes=3", "--seed=5", "--record-video") as evaluated,
+    ):
+        return Afterwards(end_of(evaluated), copy, end_of(prolonged), own, end_of(trained))
+
+
+def records_of(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
+    return [record for record in records if record["kind"] in kinds]
+
+
+def test_a_run_ends_with_exit_code_0_and_nothing_of_it_is_left(ended_run: EndedRun) -> None:
+    assert ended_run.end.code == 0, ended_run.end.stderr
+    assert ended_run.end.stderr == ""
+    assert ended_run.end.left_behind == []
+    assert listening(ended_run.ports) == set()
+
+
+def test_the_last_lines_say_what_came_out_and_where_it_is(ended_run: EndedRun) -> None:
+    said = ended_run.end.stdout
+    assert said.startswith("preset cartpole for CartPole-v1\n")
+    assert "over 5 episodes" in said
+    assert f"penstock evaluate {ended_run.folder} --record-video" in said
+
+
+def test_the_summary_has_every_field_and_they_agree_with_the_run(ended_run: EndedRun) -> None:
+    raw = json.loads((ended_run.folder / "summary.json").read_text())
+    assert list(raw) == [field.name for field in dataclasses.fields(Summary)]
+    assert list(raw["evaluation"]) == ["episodes", "return_mean", "return_std"]
+    summary = Summary.read(ended_run.folder / "summary.json")
+    assert (summary.run_dir, summary.env_id, summary.seed) == (str(ended_run.folder), "CartPole-v1", 1)
+    assert summary.stopped == "total_steps"
+    assert 6_000 <= summary.env_steps < 7_000
+    assert summary.evaluation is not None and summary.evaluation.episodes == 5
+    assert 9.0 <= summary.evaluation.return_mean <= 500.0
+    reached = next(record for record in records_of(ended_run.folder, "evaluation") if record["return_mean"] >= 20.0)
+    assert summary.env_steps_to_threshold == reached["env_steps"]
+    assert summary.learn_wall_s_to_threshold == pytest.approx(reached["training_s"], abs=1e-3)
+    assert 0.0 < summary.env_steps / summary.env_steps_per_s < summary.wall_s
+    assert 1.0 < summary.samples_per_insert <= 2.0
+    assert 0.0 < summary.staleness_mean <= 64.0
+    best = checkpoints.read_progress(RunFolder(ended_run.folder).best_checkpoint)
+    assert summary.policy_version == best.version
+
+
+def test_the_configuration_in_the_folder_is_the_one_that_ran(ended_run: EndedRun) -> None:
+    path = ended_run.folder / "config.toml"
+    config = build(load_toml(path))
+    assert config.to_toml() == path.read_text()
+    expected = penstock.preset(
+        "cartpole",
+        run={"seed": 1, "total_steps": 6_000, "stop_at_return": None},
+        train={"actors": 1},
+        actor={"environments": 8},
+        evaluation={"threshold": 20.0, "interval_steps": 2_000, "episodes": 5},
+        checkpoint={"save_interval": 1_000, "max_checkpoints": 2},
+        # An option, a variable, the file of --config; the preset's learning rate is under all of them.
+        ppo={"epochs": 3, "minibatches": 3, "discount": 0.98},
+    )
+    assert config == expected
+
+
+def test_metrics_are_a_json_object_a_line_and_environment_steps_rise(ended_run: EndedRun) -> None:
+    training = records_of(ended_run.folder, "training")
+    evaluations = records_of(ended_run.folder, "evaluation")
+    for series in (training, evaluations):
+        steps = [record["env_steps"] for record in series]
+        assert len(steps) >= 2
+        assert steps == sorted(set(steps))
+    assert training[-1]["env_steps"] == Summary.read(ended_run.folder / "summary.json").env_steps
+    assert all(record["episodes"] == 5 for record in evaluations if record["kind"] == "evaluation")
+    assert len(records_of(ended_run.folder, "final_evaluation")) == 1
+
+
+def test_only_so_many_checkpoints_are_kept_and_the_best(ended_run: EndedRun) -> None:
+    folder = RunFolder(ended_run.folder)
+    assert len(folder.numbered_checkpoints()) == 2
+    assert set(folder.checkpoints.iterdir()) == {*folder.numbered_checkpoints(), folder.best_checkpoint}
+    newest = checkpoints.read_progress(folder.numbered_checkpoints()[-1])
+    assert newest.env_steps == Summary.read(folder.summary).env_steps
+
+
+def test_the_folder_holds_a_picture_and_logs_and_no_leftovers(ended_run: EndedRun) -> None:
+    folder = RunFolder(ended_run.folder)
+    assert folder.learning_curve.read_bytes().startswith(PNG)
+    logs = {path.stem: path.read_text().splitlines() for path in folder.logs.iterdir()}
+    assert set(logs) == {"replay", "learner", "evaluator", "actor-0"}
+    for name, lines in logs.items():
+        events = [json.loads(line) for line in lines]
+        assert events[-1]["event"] == "stopped", name
+        assert {event["service"] for event in events} == {name.partition("-")[0]}
+    assert {path.name for path in folder.root.iterdir()} == {
+        "config.toml",
+        "metrics.jsonl",
+        "summary.json",
+        "learning_curve.png",
+        "checkpoints",
+        "logs",
+        "versions.json",
+        "roster.json",
+    }
+
+
+def test_a_trained_policy_is_loaded_with_one_call_and_acts(ended_run: EndedRun) -> None:
+    policy = penstock.load_policy(ended_run.folder)
+    observation = np.array([0.1, 0.0, -0.1, 0.0])
+    assert policy.act(observation) == policy.act(observation)
+    assert {int(policy.act(observation, deterministic=False)) for _ in range(200)} == {0, 1}
+    numbered = RunFolder(ended_run.folder).numbered_checkpoints()[-1]
+    assert penstock.load_policy(numbered).version >= policy.version
+
+
+def test_evaluate_plays_the_best_checkpoint_and_films_it(ended_run: EndedRun, afterwards: Afterwards) -> None:
+    end = afterwards.evaluated
+    assert end.code == 0, end.stderr
+    assert "over 3 episodes" in end.stdout
+    (video,) = (ended_run.folder / "videos").iterdir()
+    assert str(video) in end.stdout
+    assert video.read_bytes()[4:8] == b"ftyp"
+
+
+def test_plot_gathers_the_runs_of_several_seeds(ended_run: EndedRun, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(ended_run.folder, other)
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(config.replace("seed = 1\n", "seed = 2\n"))
+    end = run("plot", str(ended_run.folder), str(other), directory=tmp_path)
+    assert (end.code, end.stdout, end.stderr) == (0, "learning_curve.png\n", "")
+    assert (tmp_path / "learning_curve.png").read_bytes().startswith(PNG)
+
+
+def test_status_of_an_ended_run_says_that_it_has_ended(ended_run: EndedRun) -> None:
+    end = run("status", str(ended_run.folder))
+    assert end.code == 2
+    assert end.stderr == (
+        f"penstock: the run in {ended_run.folder} is not going on; its result is in {ended_run.folder}/summary.json\n"
+    )
+
+
+def test_an_ended_run_goes_on_with_more_steps_and_its_own_settings(ended_run: EndedRun, afterwards: Afterwards) -> None:
+    folder, end = afterwards.folder, afterwards.prolonged
+    assert end.code == 0, end.stderr
+    assert end.left_behind == []
+    before, after = (Summary.read(place / "summary.json") for place in (ended_run.folder, folder))
+    assert before.env_steps < 8_000 <= after.env_steps < 9_000
+    assert after.run_dir == str(folder)
+    config = (ended_run.folder / "config.toml").read_text()
+    assert (folder / "config.toml").read_text() == config.replace("total_steps = 6000", "total_steps = 8000")
+    assert len(RunFolder(folder).numbered_checkpoints()) == 2
+
+
+def test_a_resumed_run_repeats_no_version_and_no_incarnation(ended_run: EndedRun, afterwards: Afterwards) -> None:
+    folders = (ended_run.folder, afterwards.folder)
+    before, after = (records_of(folder, "training") for folder in folders)
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    for name in ("version", "env_steps"):
+        values = [record[name] for record in after]
+        assert values == sorted(set(values)), name
+    seconds = [record["training_s"] for record in after]
+    assert seconds[0] > 0.0 and seconds == sorted(seconds)
+    incarnations = [json.loads((folder / "roster.json").read_text()) for folder in folders]
+    assert [stored["last_incarnation"] for stored in incarnations] == [1, 2]
+
+
+def test_an_environment_of_a_users_own_package_is_trained_with_continuous_actions(afterwards: Afterwards) -> None:
+    folder, end = afterwards.own_folder, afterwards.own
+    assert end.code == 0, end.stderr
+    assert end.left_behind == []
+    summary = Summary.read(folder / "summary.json")
+    assert summary.env_id == "my_package:MyEnv-v0"
+    assert summary.evaluation is not None
+    # From the bounds: 15 steps that each miss by 3 + 4 at most.
+    assert -15 * 7.0 <= summary.evaluation.return_mean < 0.0
+    action = penstock.load_policy(folder).act(np.zeros(3))
+    assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 5.0])

@@ -1,0 +1,183 @@
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from helpers.environments import assignment, spec_of
+from helpers.training import CPU, make_learner
+from penstock.acting.collector import Collector
+from penstock.acting.environments import make_environments
+from penstock.acting.inference import PolicyRunner
+from penstock.config import Config, build
+from penstock.errors import Unavailable
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.evaluations import Evaluations
+from penstock.learning.journal import Journal
+from penstock.learning.learner import Learner
+from penstock.learning.statistics import RunStatistics
+from penstock.learning.training import Conclusion, TrainingRun
+from penstock.learning.versions import VersionMark
+from penstock.run_folder import RunFolder
+from penstock.types import (
+    Batch,
+    CommitOutcome,
+    EvaluationResult,
+    EvaluationTask,
+    SamplingPlan,
+    StoreCounts,
+    Weights,
+)
+
+WINDOW_STEPS = 4 * 32
+
+
+class InProcess:
+    """Collects, plays evaluations and keeps weights where the learner is: its source, its sink and its desk."""
+
+    def __init__(self, answers_evaluations: bool = True) -> None:
+        environments = make_environments("CartPole-v1", 4, kwargs={})
+        self._collector = Collector(environments, assignment(*range(4)), unroll_length=32, discount=0.99)
+        self._answers = answers_evaluations
+        self._results: deque[EvaluationResult] = deque()
+        self._weights: Weights | None = None
+        self.batches = 0
+        self.evaluations_asked = 0
+        self.lost = False
+        self.waiting_for = "fresh segments"
+
+    def open(self, plan: SamplingPlan) -> None:
+        self._next = plan.next_batch
+
+    def next(self, timeout_s: float) -> Batch | None:
+        assert self._weights is not None
+        self.batches += 1
+        self._next += 1
+        return Batch(
+            number=self._next - 1,
+            fresh_segments=4,
+            keys=np.arange(4, dtype=np.uint64),
+            versions=np.full(4, self._weights.version, np.int64),
+            priorities=np.zeros(4),
+            probabilities=np.ones(4),
+            counts=StoreCounts(),
+            columns=self._collector.collect(PolicyRunner(self._weights)).columns,
+        )
+
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> CommitOutcome:
+        if self.lost:
+            raise Unavailable("the replay service is gone")
+        return CommitOutcome(4, 0, False)
+
+    def publish(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def ask(self, task: EvaluationTask) -> None:
+        self.evaluations_asked += 1
+        if self._answers:
+            self._results.append(EvaluationResult(task.id, task.weights.version, (9.0, 11.0), (9, 11), 0.1))
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        return self._results.popleft() if self._results else None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def config_of(total_steps: int) -> Config:
+    return build(
+        {
+            "run": {"total_steps": total_steps},
+            "actor": {"environments": 4},
+            "sampling": {"batch_segments": 4, "fresh_fraction": 1.0},
+        }
+    )
+
+
+def conclude(
+    folder: RunFolder, outside: InProcess, stopping: Callable[[], bool], *, batches: int = 3
+) -> tuple[Conclusion, Learner]:
+    config, learner, resumed = config_of(batches * WINDOW_STEPS - 60), make_learner("CartPole-v1"), RunProgress()
+    assert learner.policy.spec == spec_of("CartPole-v1")
+    statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
+    journal = Journal(folder.metrics, resumed_at=0)
+    evaluations = Evaluations(
+        outside, config.evaluation, seed=0, folder=folder, journal=journal, statistics=statistics, resumed=resumed
+    )
+    run = TrainingRun(
+        config,
+        learner,
+        device=CPU,
+        source=outside,
+        sink=outside,
+        evaluations=evaluations,
+        journal=journal,
+        statistics=statistics,
+        versions=VersionMark(folder.versions),
+        folder=folder,
+        resumed=resumed,
+        stopping=stopping,
+    )
+    try:
+        return run.run(), learner
+    finally:
+        journal.close()
+
+
+def saved_version(folder: RunFolder) -> int:
+    newest = checkpoints.newest(folder)
+    assert newest is not None
+    return checkpoints.read_progress(newest).version
+
+
+def test_a_run_trains_to_its_last_step_and_evaluates_the_best_checkpoint(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclusion, _ = conclude(folder, outside, lambda: False)
+    assert conclusion.stopped == "total_steps"
+    assert conclusion.progress.version == outside.batches == saved_version(folder)
+    assert conclusion.evaluation is not None
+    assert (conclusion.evaluation.episodes, conclusion.evaluation.return_mean) == (2, 10.0)
+
+
+def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder) -> None:
+    conclusion, _ = conclude(folder, InProcess(), lambda: False)
+    lines = [line for line in folder.metrics.read_text().splitlines() if '"kind": "training"' in line]
+    versions = [int(line.partition('"version": ')[2].partition(",")[0]) for line in lines]
+    assert versions == sorted(set(versions))
+    assert versions[-1] == conclusion.progress.version
+
+
+def test_a_run_that_is_stopped_in_its_last_evaluation_counts_as_interrupted(folder: RunFolder) -> None:
+    outside = InProcess(answers_evaluations=False)
+    conclusion, _ = conclude(folder, outside, lambda: outside.evaluations_asked > 0)
+    assert conclusion.stopped == "interrupted"
+    assert conclusion.evaluation is None
+    assert saved_version(folder) == conclusion.progress.version
+
+
+def test_a_replay_service_that_is_stopped_with_the_learner_costs_no_checkpoint(folder: RunFolder) -> None:
+    outside = InProcess()
+
+    def stopping() -> bool:
+        outside.lost = outside.batches == 2
+        return outside.lost
+
+    outside.lost = False
+    conclusion, _ = conclude(folder, outside, stopping, batches=9)
+    assert conclusion.stopped == "interrupted"
+    assert conclusion.progress.version == 2 == saved_version(folder)
+
+
+def test_a_commit_that_fails_while_nobody_stops_ends_the_run_after_a_checkpoint(folder: RunFolder) -> None:
+    outside = InProcess()
+    outside.lost = True
+    with pytest.raises(Unavailable, match="is gone"):
+        conclude(folder, outside, lambda: False)
+    assert saved_version(folder) == 1
