@@ -152,6 +152,9 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "a_resume_of_what_is_no_run": lambda place: Mistake(
         ["train", f"--resume={place.root}"], [f"{place.root} is no run's folder"]
     ),
+    "a_resume_with_a_preset": lambda place: Mistake(
+        ["train", f"--resume={place.ended}", "--preset=acrobot"], ["its own settings", "--preset"]
+    ),
     "an_evaluation_in_other_spaces": lambda place: Mistake(
         ["evaluate", str(place.ended), "--env-id=Pendulum-v1"], ["CartPole-v1", "Pendulum-v1"]
     ),

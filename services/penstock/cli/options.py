@@ -83,6 +83,10 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
     resume: Path | None = getattr(named, "resume", None)
     layers = [_from_environment(), source()]
     if resume is not None:
+        if named.config or named.preset:
+            raise ConfigurationError(
+                "a run is resumed with its own settings, without --config or --preset; change single ones by options"
+            )
         return Options(_resumed(resume, merge(*layers)), None, resume)
     file = load_toml(named.config) if named.config else {}
     preset = named.preset or (_fitting_preset(merge(file, *layers)) if trains else None)
