@@ -21,7 +21,7 @@ install: .venv/.installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c 'import penstock.replay.buffer'  # compiles the sum tree once, into its cache
+	@$(BIN)/python -c 'import penstock.replay.buffer' # so that the sum tree is compiled once, into its cache
 	@touch $@
 
 train: install

@@ -41,7 +41,9 @@ def run(config: Config) -> None:
     settings = config.learner
     started = time.monotonic()
     with Service("learner", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
-        folder = RunFolder(Path(config.run.dir or "."))
+        if config.run.dir is None:
+            raise ConfigurationError("the learner needs a folder for the run; name one with --run-dir")
+        folder = RunFolder(Path(config.run.dir))
         folder.create()
         device = torch_device(settings.device)
         torch.set_num_threads(settings.threads)

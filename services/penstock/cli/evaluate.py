@@ -1,5 +1,6 @@
 """`penstock evaluate`: plays episodes with a trained policy, and records them."""
 
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,9 @@ def _record(policy: TrainedPolicy, config: Config, folder: Path, seed: int) -> P
     """
     import gymnasium
     from gymnasium.wrappers import RecordVideo
+
+    # Frames are drawn without a screen, and SDL need not say that it found none.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
     import_modules(config.environment.imports)
     try:

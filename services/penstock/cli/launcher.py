@@ -203,12 +203,10 @@ def _watch(config: Config, places: _Places, children: Children, thread: LoopThre
             try:
                 status = client.get(_STATUS_TIMEOUT_S)
             except Unavailable:
-                done = learner.exit_code == 0
-                status = dataclasses.replace(
-                    status, phase="finished" if done else status.phase, waiting_for="" if done else "the learner"
-                )
+                status = dataclasses.replace(status, waiting_for="the learner")
             observer(status, news)
             time.sleep(_POLL_S)
+        observer(dataclasses.replace(status, phase="finished", waiting_for=""), [])
     finally:
         client.close()
 

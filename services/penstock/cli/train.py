@@ -1,7 +1,10 @@
 """`penstock train`: options in, a run watched, a summary out."""
 
+import os
 import shlex
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,10 +48,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _program() -> str:
+    """How the user would call us from where they are: `make` needs no virtual environment on the path."""
+    if shutil.which("penstock"):
+        return "penstock"
+    return os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "penstock" else "python -m penstock"
+
+
 def _say_how_to_resume(console: Console, run_dir: str) -> None:
     if RunFolder(Path(run_dir)).numbered_checkpoints():
         # To be copied, so neither folded nor read as markup.
-        text = f"stopped; a checkpoint is saved. Go on with:\n  penstock train --resume {shlex.quote(run_dir)}"
+        text = f"stopped; a checkpoint is saved. Go on with:\n  {_program()} train --resume {shlex.quote(run_dir)}"
         console.print(text, markup=False, soft_wrap=True)
     else:
         console.print("stopped before anything was learnt; there is nothing to resume")
@@ -70,5 +80,5 @@ def _print_summary(console: Console, summary: Summary) -> None:
     table.add_row("wall time", f"{summary.wall_s:.1f} s")
     table.add_row("run", escape(summary.run_dir))
     console.print(table, crop=False)
-    command = f"watch it:  penstock evaluate {shlex.quote(summary.run_dir)} --record-video"
+    command = f"watch it:  {_program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
     console.print(command, style="dim", markup=False, soft_wrap=True)
