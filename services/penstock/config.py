@@ -180,8 +180,8 @@ class ReplayConfig(Section):
     """Bytes of the store, allocated at start."""
     max_actors: PositiveInt = 256
     """Append streams it serves at once; more are refused."""
-    grant_timeout_s: PositiveFloat = 10.0
-    """A grant of an actor that has been silent this long returns."""
+    grant_timeout_s: Annotated[float, Field(ge=2.0)] = 10.0
+    """A grant of an actor that has been silent this long returns. Actors give a sign of life every second."""
 
 
 class LearnerConfig(Section):

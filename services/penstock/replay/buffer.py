@@ -1,20 +1,19 @@
-"""The replay buffer: store, priorities and gate as one thing, behind one lock.
+"""The replay buffer: store, fresh segments, priorities and gate as one thing, behind one lock.
 
-A segment is unseen when it arrives, leased when a batch takes it as fresh, and seen once that batch is committed; from
-then on it has mass and may be replayed (`priority_index`). Any thread may call any method. Nothing here blocks but for
-the lock, which covers index, headers and tree, never the copying of a batch: `gather` runs outside it, and checks
-afterwards that no row was overwritten.
+A segment is unseen when it arrives, leased when a batch takes it as fresh (`fresh_segments`), and seen once that batch
+is committed; from then on it has mass and may be replayed (`priority_index`). Any thread may call any method. Nothing
+here blocks but for the lock, which covers index, headers and tree, never the copying of a batch: `gather` runs outside
+it, and checks afterwards that no row was overwritten.
 """
 
 import threading
-from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch
 from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.fresh_segments import FreshSegments, Lease
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.ring_store import RingStore, State
 from penstock.types import Batch, Columns, CommitOutcome, Grant, SamplingPlan, Schema, StoreCounts, Window
@@ -28,18 +27,6 @@ _VERSIONS_AHEAD = 1_000
 """A learner publishes a version before it commits it, and may have restarted higher; more than this is a mistake."""
 
 
-@dataclass(slots=True)
-class Lease:
-    """A batch that was handed out: what it is made of, before its columns are gathered."""
-
-    number: int
-    fresh_segments: int
-    keys: NDArray[np.uint64]
-    versions: NDArray[np.int64]
-    priorities: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
-
-
 class ReplayBuffer:
     """Segments, their priorities, and who may add and draw them."""
 
@@ -48,30 +35,16 @@ class ReplayBuffer:
         self._store = store
         self._gate = gate
         self._index: PriorityIndex | None = None
-        self._unseen: deque[int] = deque()
-        self._leases: dict[int, Lease] = {}
-        self._next_key = 1
-        self._stored = 0
+        self._fresh = FreshSegments(store)
+        # The newest rows may be damaged and dropped; their keys are not to be used again.
+        keys = store.headers["key"]
+        self._next_key = max(int(store.session["inserted"][0]), int(keys.max(initial=0))) + 1
+        self._stored = int(np.count_nonzero(keys))
         self._next_lease = 0
-        self._orphans = 0
         self.ignored_priorities = 0
         self.refunded_leases = 0
         if store.schema is not None:
             self._index = PriorityIndex(store)
-            self._take_stock()
-
-    def _take_stock(self) -> None:
-        headers = self._store.headers
-        # The newest rows may be the damaged ones; their keys are not to be used again.
-        self._next_key = int(self._store.session["inserted"][0]) + 1
-        rows = np.flatnonzero(headers["key"])
-        if rows.size == 0:
-            return
-        rows = rows[np.argsort(headers["key"][rows])]
-        self._next_key = max(self._next_key, int(headers["key"][rows[-1]]) + 1)
-        self._stored = rows.size
-        self._unseen.extend(int(key) for key in headers["key"][rows[headers["state"][rows] == State.UNSEEN]])
-        self._orphans = int((headers["state"][rows] == State.LEASED).sum())
 
     # Actors
 
@@ -114,7 +87,7 @@ class ReplayBuffer:
         """Takes back the grants of the silent and hands out all that there is room for."""
         with self._lock:
             self._gate.expire(now)
-            return self._gate.issue(len(self._unseen) + self._leased, self._uncommitted_batch)
+            return self._gate.issue(self._fresh.unseen + self._fresh.leased, self._uncommitted_batch)
 
     def append(self, window: Window, now: float) -> int | None:
         """Stores a window under the actor's oldest grant.
@@ -152,7 +125,7 @@ class ReplayBuffer:
             self._next_key += keys.size
             self._stored += keys.size - overwritten.size
             self._store.session["inserted"] += np.uint64(keys.size)
-            self._unseen.extend(int(key) for key in keys)
+            self._fresh.arrived(keys)
             return window.first_sequence + count - 1
 
     # The learner
@@ -170,12 +143,12 @@ class ReplayBuffer:
             if plan != self._gate.plan:
                 self._gate.adopt(plan)
             if int(record["session"][0]) != plan.session:
-                self._refund_leases()
+                self.refunded_leases += self._fresh.refund()
                 record["session"], record["next_batch"] = plan.session, plan.next_batch
                 record["version"] = plan.next_batch
-            elif self._orphans:
-                self._restore_leases()
-            self._next_lease = max([int(record["next_batch"][0]), *(number + 1 for number in self._leases)])
+            else:
+                self._fresh.restore()
+            self._next_lease = self._fresh.next_number(self._uncommitted_batch)
             if self._index is not None:
                 self._index.adopt(plan)
 
@@ -186,32 +159,6 @@ class ReplayBuffer:
                 f"the store holds {self._store.capacity} segments, and off_policy_degree {plan.off_policy_degree} with"
                 f" batches of {plan.batch_segments} needs {needed}; raise replay.capacity_bytes"
             )
-
-    def _refund_leases(self) -> None:
-        headers = self._store.headers
-        leased = np.flatnonzero((headers["key"] != 0) & (headers["state"] == State.LEASED))
-        self.refunded_leases += leased.size
-        headers["state"][leased] = State.UNSEEN
-        self._unseen = deque(sorted([*self._unseen, *(int(key) for key in headers["key"][leased])]))
-        self._leases.clear()
-        self._orphans = 0
-
-    def _restore_leases(self) -> None:
-        """After this service restarted under a living learner: its uncommitted batches are leases again."""
-        headers = self._store.headers
-        leased = np.flatnonzero((headers["key"] != 0) & (headers["state"] == State.LEASED))
-        for number in np.unique(headers["batch"][leased]):
-            rows = leased[headers["batch"][leased] == number]
-            rows = rows[np.lexsort((headers["key"][rows], headers["environment"][rows]))]
-            self._leases[int(number)] = Lease(
-                number=int(number),
-                fresh_segments=rows.size,
-                keys=headers["key"][rows].copy(),
-                versions=headers["version"][rows].copy(),
-                priorities=np.zeros(rows.size),
-                probabilities=np.ones(rows.size),
-            )
-        self._orphans = 0
 
     def lease(self, number: int) -> Lease | None:
         """Makes up batch `number` and leases it; a batch that is leased already is handed out again.
@@ -228,13 +175,14 @@ class ReplayBuffer:
             plan = self._gate.plan
             if plan is None:
                 raise NotReady("no sampling plan came yet; the stream must open with one")
-            if number in self._leases:
-                return self._leases[number]
+            if (lease := self._fresh.lease_of(number)) is not None:
+                return lease
             if number != self._next_lease:
                 raise InvalidSegment(f"batch {number} was asked for, and {self._next_lease} is next")
-            if len(self._leases) >= MAX_LEASES:
+            if self._fresh.leases >= MAX_LEASES:
                 raise Overloaded(f"{MAX_LEASES} batches are leased and not committed; commit some first")
-            fresh = self._take_fresh(plan, number)
+            self._retire_late(plan, number)
+            fresh = self._fresh.take(number, plan.fresh_segments)
             if fresh is None:
                 return None
             replayed, probabilities = self._priorities.draw(number, plan.replay_segments, attempt=0)
@@ -248,35 +196,16 @@ class ReplayBuffer:
                 priorities=headers["priority"].copy(),
                 probabilities=np.concatenate([np.ones(fresh.size), probabilities]),
             )
-            self._leases[number] = lease
+            self._fresh.open(lease)
             self._next_lease = number + 1
             return lease
 
-    def _take_fresh(self, plan: SamplingPlan, number: int) -> NDArray[np.uint64] | None:
-        headers = self._store.headers
-        self._retire_late(plan, number)
-        if len(self._unseen) < plan.fresh_segments:
-            return None
-        keys = np.array([self._unseen.popleft() for _ in range(plan.fresh_segments)], np.uint64)
-        rows = self._store.rows(keys)
-        # Arrival order depends on who was faster; a batch must not (ALGORITHM: by environment, then time).
-        keys = keys[np.lexsort((keys, headers["environment"][rows]))]
-        headers["batch"][rows] = number
-        headers["state"][rows] = State.LEASED
-        return keys
-
     def _retire_late(self, plan: SamplingPlan, number: int) -> None:
         """What is too old to be fresh becomes replay, at the largest priority present."""
-        if not self._unseen:
-            return
-        headers = self._store.headers
-        keys = np.array(self._unseen, np.uint64)
-        rows = self._store.rows(keys)
-        late = np.array([plan.is_late(number, int(version)) for version in headers["version"][rows]])
-        if late.any():
-            self._unseen = deque(int(key) for key in keys[~late])
-            self._store.session["late"] += np.uint64(late.sum())
-            self._priorities.mark_seen(rows[late], np.full(int(late.sum()), self._priorities.largest_priority))
+        rows = self._fresh.take_late(plan, number)
+        if rows.size:
+            self._store.session["late"] += np.uint64(rows.size)
+            self._priorities.mark_seen(rows, np.full(rows.size, self._priorities.largest_priority))
 
     def gather(self, lease: Lease, into: Columns, part: int = 0, parts: int = 1) -> Batch:
         """Copies a lease's columns, without the lock, and draws again what was overwritten meanwhile.
@@ -353,7 +282,7 @@ class ReplayBuffer:
                 return CommitOutcome(0, 0, repeated=True)
             if self._gate.plan is None:
                 raise NotReady("the sampling plan did not come again since this service started; open the stream first")
-            if number != int(record["next_batch"][0]) or number not in self._leases:
+            if number != int(record["next_batch"][0]) or self._fresh.lease_of(number) is None:
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
                 )
@@ -367,18 +296,10 @@ class ReplayBuffer:
             self._priorities.advance(self._next_key)
             self._priorities.mark_seen(rows, priorities[present])
             self._priorities.note_largest(priorities)
-            # Fresh segments that the commit left out must not stay leased for ever.
-            self._give_back(self._leases.pop(number))
+            self._fresh.close(number)
             record["next_batch"] = number + 1
             self.ignored_priorities += int((~present).sum())
             return CommitOutcome(int(present.sum()), int((~present).sum()))
-
-    def _give_back(self, lease: Lease) -> None:
-        headers = self._store.headers
-        rows = self._store.rows(lease.keys[: lease.fresh_segments])
-        left = rows[headers["state"][rows] == State.LEASED]
-        headers["state"][left] = State.UNSEEN
-        self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
 
     @property
     def _priorities(self) -> PriorityIndex:
@@ -387,10 +308,6 @@ class ReplayBuffer:
         return self._index
 
     # Whoever looks on
-
-    @property
-    def _leased(self) -> int:
-        return self._orphans + sum(lease.fresh_segments for lease in self._leases.values())
 
     @property
     def _uncommitted_batch(self) -> int:
@@ -427,8 +344,8 @@ class ReplayBuffer:
             return StoreCounts(
                 capacity=self._store.capacity,
                 stored=self._stored,
-                unseen=len(self._unseen),
-                leased=self._leased,
+                unseen=self._fresh.unseen,
+                leased=self._fresh.leased,
                 granted=self._gate.granted,
                 inserted=int(self._store.session["inserted"][0]),
                 late=int(self._store.session["late"][0]),
@@ -449,7 +366,7 @@ class ReplayBuffer:
             plan = self._gate.plan
             if plan is None:
                 return "learner"
-            if len(self._unseen) >= plan.fresh_segments:
+            if self._fresh.unseen >= plan.fresh_segments:
                 return ""
             return "fresh segments" if self._gate.actors else "actors"
 

@@ -28,6 +28,8 @@ from penstock.types import Column, Columns, Extent, Schema, Window
 FORMAT = 1
 MAX_SLOTS = 4096
 _PAGE = 4096
+_RECOVERY_CHUNK = 256
+"""Rows checked at once when a store is opened; each costs a copy of its payload."""
 
 HEADER = np.dtype(
     [
@@ -174,7 +176,8 @@ class RingStore:
         keys = self.headers["key"]
         rows = np.flatnonzero(keys)
         sound = keys[rows] % np.uint64(self.capacity) == rows
-        for chunk in np.array_split(np.arange(rows.size), max(1, rows.size // 4096)):
+        for start in range(0, rows.size, _RECOVERY_CHUNK):
+            chunk = slice(start, start + _RECOVERY_CHUNK)
             sound[chunk] &= self._checksums(rows[chunk]) == self.headers["checksum"][rows[chunk]]
         self.headers["key"][rows[~sound]] = 0
         whole = self.headers[rows[sound]]

@@ -92,6 +92,9 @@ async def keep_open(
             error: PenstockError = Unavailable(f"{peer} ended the stream")
         except PenstockError as raised:
             error = raised
+        except Exception as raised:
+            # Nobody awaits this task: a mistake of ours must reach the caller like any other failure.
+            error = PenstockError(f"the stream to {peer} failed with {type(raised).__name__}: {raised}")
         broken()
         if not is_passing(error):
             return error

@@ -13,7 +13,8 @@ import numpy as np
 
 from penstock.errors import InvalidSegment, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
-from penstock.replay.buffer import Lease, ReplayBuffer
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.fresh_segments import Lease
 from penstock.rpc import methods
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, opening_message, write_whole
@@ -89,10 +90,13 @@ class ReplayServicer:
 
     def _distribute(self) -> None:
         """Hands new grants to their streams, and wakes whoever waits for a change."""
-        for key, grant in self._buffer.issue_grants(time.monotonic()):
-            self._outboxes[key].grant(grant)
+        self._hand_out_grants()
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _hand_out_grants(self) -> None:
+        for key, grant in self._buffer.issue_grants(time.monotonic()):
+            self._outboxes[key].grant(grant)
 
     # Actors
 
@@ -194,6 +198,8 @@ class ReplayServicer:
             lease = self._buffer.lease(request.batch)
             if lease is not None:
                 return lease
+            # Looking for fresh segments may have retired late ones, and made room.
+            self._hand_out_grants()
             reason, waited = self._buffer.training_waits_for(), time.monotonic()
             try:
                 # Changes come more often than notices are due.

@@ -184,11 +184,11 @@ class RunServicer:
     async def _read_result(
         requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task_id: int
     ) -> EvaluationResult | None:
-        """The result of a task; None if the evaluator left. Results of earlier tasks, from before a break, are passed
+        """The result of a task; None if the evaluator left. Results of other tasks, from before a break, are passed
         over.
         """
         async for request in requests:
-            if request.WhichOneof("message") != "result" or request.result.id > task_id:
+            if request.WhichOneof("message") != "result":
                 raise InvalidSegment(f"the result of evaluation {task_id} was expected")
             if request.result.id == task_id:
                 return wire.decode_result(request.result)

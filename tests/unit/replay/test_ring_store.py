@@ -243,3 +243,9 @@ def test_the_files_have_their_full_size_from_the_start(tmp_path: Path) -> None:
     segments = (tmp_path / "segments.bin").stat()
     assert segments.st_size == capacity_bytes(50)
     assert segments.st_blocks * 512 >= capacity_bytes(50)
+
+
+def test_a_store_that_never_held_a_segment_opens_again(tmp_path: Path) -> None:
+    RingStore(tmp_path, capacity_bytes(8)).adopt(SCHEMA)
+    again = RingStore(tmp_path, capacity_bytes(8))
+    assert (again.schema, again.recovery.segments) == (SCHEMA, 0)

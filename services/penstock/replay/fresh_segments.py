@@ -1,0 +1,145 @@
+"""Segments on their way to their first training: unseen in order of arrival, then leased to a batch.
+
+The states themselves stand in the store's headers, so that they outlive the process; this is the order over them, and
+the open leases. Called by `replay.buffer` alone, under its lock.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.replay.ring_store import RingStore, State
+from penstock.types import SamplingPlan
+
+
+@dataclass(slots=True)
+class Lease:
+    """A batch that was handed out: what it is made of, before its columns are gathered.
+
+    Attributes:
+        number: The batch's.
+        fresh_segments: How many of the keys, the first ones, are leased; the others were drawn for replay.
+        keys: <uint64>[B].
+        versions: <int64>[B] policy versions that acted.
+        priorities: <float64>[B] raw; 0 where fresh.
+        probabilities: <float64>[B] at the draw; 1 where fresh.
+    """
+
+    number: int
+    fresh_segments: int
+    keys: NDArray[np.uint64]
+    versions: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+
+
+class FreshSegments:
+    """The unseen and the leased segments of one store."""
+
+    def __init__(self, store: RingStore) -> None:
+        """Finds those that an earlier process left; leases among them wait for `restore` or `refund`."""
+        self._store = store
+        self._leases: dict[int, Lease] = {}
+        headers = store.headers
+        self._unseen = deque(sorted(int(key) for key in headers["key"][self._in_state(State.UNSEEN)]))
+        self._orphans = self._in_state(State.LEASED).size
+
+    @property
+    def unseen(self) -> int:
+        """Segments that no batch has taken yet."""
+        return len(self._unseen)
+
+    @property
+    def leased(self) -> int:
+        """Fresh segments in batches that are not committed."""
+        return self._orphans + sum(lease.fresh_segments for lease in self._leases.values())
+
+    @property
+    def leases(self) -> int:
+        """Batches that are not committed."""
+        return len(self._leases)
+
+    def arrived(self, keys: NDArray[np.uint64]) -> None:
+        """Notes segments that were just stored as unseen."""
+        self._unseen.extend(int(key) for key in keys)
+
+    def lease_of(self, number: int) -> Lease | None:
+        """The open lease of a batch."""
+        return self._leases.get(number)
+
+    def next_number(self, uncommitted: int) -> int:
+        """The number after the last lease, or `uncommitted` if there is none."""
+        return max([uncommitted, *(number + 1 for number in self._leases)])
+
+    def take_late(self, plan: SamplingPlan, number: int) -> NDArray[np.int64]:
+        """<int64>[L] rows of what is too old to be fresh in batch `number`; they are unseen no more."""
+        if not self._unseen:
+            return np.zeros(0, np.int64)
+        keys = np.array(self._unseen, np.uint64)
+        rows = self._store.rows(keys)
+        late = np.array([plan.is_late(number, int(version)) for version in self._store.headers["version"][rows]])
+        if late.any():
+            self._unseen = deque(int(key) for key in keys[~late])
+        retired: NDArray[np.int64] = rows[late]
+        return retired
+
+    def take(self, number: int, count: int) -> NDArray[np.uint64] | None:
+        """Leases the oldest unseen segments to batch `number`.
+
+        Returns:
+            <uint64>[count] keys, by environment and then time, so that a batch does not depend on who was faster; None
+            while there are not enough.
+        """
+        if len(self._unseen) < count:
+            return None
+        headers = self._store.headers
+        keys = np.array([self._unseen.popleft() for _ in range(count)], np.uint64)
+        rows = self._store.rows(keys)
+        headers["batch"][rows] = number
+        headers["state"][rows] = State.LEASED
+        return keys[np.lexsort((keys, headers["environment"][rows]))]
+
+    def open(self, lease: Lease) -> None:
+        """Keeps a lease until it is closed or refunded."""
+        self._leases[lease.number] = lease
+
+    def close(self, number: int) -> None:
+        """Ends a lease. Segments that its commit left out are unseen again: none stays leased for ever."""
+        lease, headers = self._leases.pop(number), self._store.headers
+        rows = self._store.rows(lease.keys[: lease.fresh_segments])
+        left = rows[headers["state"][rows] == State.LEASED]
+        headers["state"][left] = State.UNSEEN
+        self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
+
+    def refund(self) -> int:
+        """Ends all leases, whose segments are unseen again; how many there were."""
+        headers, leased = self._store.headers, self._in_state(State.LEASED)
+        headers["state"][leased] = State.UNSEEN
+        self._unseen = deque(sorted([*self._unseen, *(int(key) for key in headers["key"][leased])]))
+        self._leases.clear()
+        self._orphans = 0
+        return leased.size
+
+    def restore(self) -> None:
+        """After this service restarted under a living learner: its uncommitted batches are leases again."""
+        headers, leased = self._store.headers, self._in_state(State.LEASED)
+        if not self._orphans:
+            return
+        for number in np.unique(headers["batch"][leased]).tolist():
+            rows = leased[headers["batch"][leased] == number]
+            rows = rows[np.lexsort((headers["key"][rows], headers["environment"][rows]))]
+            self._leases[number] = Lease(
+                number=number,
+                fresh_segments=rows.size,
+                keys=headers["key"][rows].copy(),
+                versions=headers["version"][rows].copy(),
+                priorities=np.zeros(rows.size),
+                probabilities=np.ones(rows.size),
+            )
+        self._orphans = 0
+
+    def _in_state(self, state: State) -> NDArray[np.int64]:
+        headers = self._store.headers
+        return np.flatnonzero((headers["key"] != 0) & (headers["state"] == state))
