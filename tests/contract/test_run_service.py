@@ -74,12 +74,11 @@ def report(*returns: float, env_steps: int = 10, first_step_at_s: float = 0.0) -
 # Places
 
 
-def test_two_actors_get_different_slots_environments_and_incarnations(loopback: Loopback, tmp_path: Path) -> None:
+def test_two_actors_get_different_slots_and_environments(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json", seed=2**63 + 5)
     first, second = (loopback.membership(server, environments=count) for count in (2, 3))
     one, other = assigned(first), assigned(second)
     assert {one.slot, other.slot} == {0, 1}
-    assert one.incarnation != other.incarnation
     assert one.token != other.token
     assert (len(one.environments), len(other.environments)) == (2, 3)
     assert set(one.environments + other.environments) == set(range(5))
@@ -133,16 +132,19 @@ def test_a_restarted_learner_takes_its_actors_back_as_they_were(loopback: Loopba
     assert [assigned(membership) for membership in memberships] == before
     newcomer = assigned(loopback.membership(server))
     assert newcomer.slot == 3
-    assert newcomer.incarnation > max(assignment.incarnation for assignment in before)
+    assert not set(newcomer.environments) & {number for assignment in before for number in assignment.environments}
 
 
 def test_incarnations_never_repeat_over_restarts(loopback: Loopback, tmp_path: Path) -> None:
-    incarnations = []
+    stays, streams = set(), set()
     for _ in range(3):
         server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
-        incarnations += [join(loopback, server)[1].incarnation for _ in range(2)]
+        for assignment in [join(loopback, server)[1] for _ in range(2)]:
+            stays.add((assignment.slot, assignment.incarnation))
+            streams |= {(number, assignment.incarnation) for number in assignment.environments}
         server.kill()
-    assert len(set(incarnations)) == 6
+    assert len(stays) == 6
+    assert len(streams) == 6 * len(assignment.environments)
 
 
 def test_more_actors_than_slots_are_refused_until_one_leaves(loopback: Loopback, tmp_path: Path) -> None:

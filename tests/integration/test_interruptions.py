@@ -42,7 +42,7 @@ class Standing:
         newest = checkpoints.newest(RunFolder(folder))
         assert newest is not None
         roster = json.loads(RunFolder(folder).roster.read_text())
-        return cls(checkpoints.read_progress(newest), roster["last_incarnation"])
+        return cls(checkpoints.read_progress(newest), max(last for _, last in roster["environments"]))
 
 
 @dataclass(frozen=True, slots=True)

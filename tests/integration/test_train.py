@@ -241,8 +241,8 @@ def test_a_resumed_run_repeats_no_version_and_no_incarnation(ended_run: EndedRun
         assert values == sorted(set(values)), name
     seconds = [record["training_s"] for record in after]
     assert seconds[0] > 0.0 and seconds == sorted(seconds)
-    incarnations = [json.loads((folder / "roster.json").read_text()) for folder in folders]
-    assert [stored["last_incarnation"] for stored in incarnations] == [1, 2]
+    rosters = [json.loads((folder / "roster.json").read_text()) for folder in folders]
+    assert [{last for _, last in roster["environments"]} for roster in rosters] == [{1}, {2}]
 
 
 def test_an_environment_of_a_users_own_package_is_trained_with_continuous_actions(afterwards: Afterwards) -> None:

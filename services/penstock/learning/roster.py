@@ -45,7 +45,8 @@ class Roster:
         self._seed, self._replay_address = seed, replay_address
         self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
         self._members: dict[bytes, _Member] = {}
-        self._last_incarnation = 0
+        self._slot_incarnations: dict[int, int] = {}
+        self._environment_incarnations: dict[int, int] = {}
         self.schema: Schema | None = None
         self.spec: EnvironmentSpec | None = None
         if path.exists():
@@ -90,11 +91,11 @@ class Roster:
         if slot >= self._max_actors:
             raise Overloaded(f"all {self._max_actors} slots are taken; raise learner.max_actors for more actors")
         taken = {number for member in self._members.values() for number in member.assignment.environments}
-        self._last_incarnation += 1
+        numbers = _lowest_free(taken, environments)
         assignment = Assignment(
             slot=slot,
-            incarnation=self._last_incarnation,
-            environments=_lowest_free(taken, environments),
+            incarnation=self._next_incarnation(slot, numbers),
+            environments=numbers,
             token=secrets.token_bytes(16),
             seed=self._seed,
             replay_address=self._replay_address,
@@ -102,6 +103,18 @@ class Roster:
         member = self._members[assignment.token] = _Member(assignment, 0, now)
         self._write()
         return member
+
+    def _next_incarnation(self, slot: int, environments: tuple[int, ...]) -> int:
+        """One above all that the slot and the environments have had.
+
+        Counted for each, rather than for the run, so that the first streams of an environment are the same however the
+        environments are spread over actors.
+        """
+        earlier = [self._environment_incarnations.get(number, 0) for number in environments]
+        incarnation = 1 + max(self._slot_incarnations.get(slot, 0), *earlier)
+        self._slot_incarnations[slot] = incarnation
+        self._environment_incarnations |= dict.fromkeys(environments, incarnation)
+        return incarnation
 
     def _check(self, schema: Schema, spec: EnvironmentSpec) -> None:
         if self.spec is not None and spec != self.spec:
@@ -127,7 +140,8 @@ class Roster:
     def _read(self, now: float) -> None:
         try:
             stored = json.loads(self._path.read_text())
-            self._last_incarnation = int(stored["last_incarnation"])
+            self._slot_incarnations = {int(slot): int(last) for slot, last in stored["slots"]}
+            self._environment_incarnations = {int(number): int(last) for number, last in stored["environments"]}
             for entry in stored["members"]:
                 assignment = Assignment(
                     slot=entry["slot"],
@@ -151,7 +165,8 @@ class Roster:
             }
             for member in self._members.values()
         ]
-        write_json(self._path, {"last_incarnation": self._last_incarnation, "members": members})
+        slots, environments = list(self._slot_incarnations.items()), list(self._environment_incarnations.items())
+        write_json(self._path, {"slots": slots, "environments": environments, "members": members})
 
 
 def _lowest_free(taken: set[int], count: int) -> tuple[int, ...]:

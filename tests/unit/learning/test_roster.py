@@ -40,13 +40,13 @@ def test_actors_get_the_lowest_free_slots_and_environments(path: Path) -> None:
     first, second, third = (join(roster, environments) for environments in (2, 1, 3))
     assert [assignment.slot for assignment in (first, second, third)] == [0, 1, 2]
     assert [assignment.environments for assignment in (first, second, third)] == [(0, 1), (2,), (3, 4, 5)]
-    assert [assignment.incarnation for assignment in (first, second, third)] == [1, 2, 3]
+    assert [assignment.incarnation for assignment in (first, second, third)] == [1, 1, 1]
     assert len({assignment.token for assignment in (first, second, third)}) == 3
     assert (first.seed, first.replay_address) == (5, "127.0.0.1:7431")
     roster.leave(second, now=1.0)
     late = 1.0 + REJOIN_TIMEOUT_S + 0.1
     heir = join(roster, 3, now=late)
-    assert (heir.slot, heir.environments, heir.incarnation) == (1, (2, 6, 7), 4)
+    assert (heir.slot, heir.environments, heir.incarnation) == (1, (2, 6, 7), 2)
 
 
 def test_a_token_is_good_until_the_timeout_and_not_after(path: Path) -> None:
@@ -176,7 +176,7 @@ def test_actors_that_do_not_come_back_to_a_restarted_learner_free_their_places(p
     roster = open_roster(path, now=1000.0)
     assert join(roster, now=1000.0 + REJOIN_TIMEOUT_S).slot == 1
     heir = join(roster, token=gone.token, now=1000.1 + REJOIN_TIMEOUT_S)
-    assert (heir.slot, heir.incarnation) == (0, 3)
+    assert (heir.slot, heir.incarnation) == (0, 2)
 
 
 def test_an_assignment_is_on_disk_before_it_is_given_out(path: Path) -> None:
@@ -184,7 +184,8 @@ def test_an_assignment_is_on_disk_before_it_is_given_out(path: Path) -> None:
     for _ in range(3):
         assignment = join(roster)
         stored = json.loads(path.read_text())
-        assert stored["last_incarnation"] == assignment.incarnation
+        assert [assignment.slot, assignment.incarnation] in stored["slots"]
+        assert all([number, assignment.incarnation] in stored["environments"] for number in assignment.environments)
         assert bytes.fromhex(stored["members"][-1]["token"]) == assignment.token
 
 
@@ -200,7 +201,7 @@ def test_a_dismissed_roster_expects_nobody_and_still_counts_on(path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"last_incarnation": 3}', '{"last_incarnation": 1, "members": [{}]}']
+    "content", ["", "{", "[]", '{"slots": [[0, 3]]}', '{"slots": [], "environments": [], "members": [{}]}']
 )
 def test_a_roster_that_cannot_be_read_is_refused_with_its_name(path: Path, content: str) -> None:
     path.write_text(content)
@@ -219,13 +220,15 @@ def test_a_roster_that_cannot_be_read_is_refused_with_its_name(path: Path, conte
         max_size=30,
     )
 )
-def test_whatever_happens_no_incarnation_repeats_and_no_place_is_shared(
+def test_whatever_happens_no_stay_and_no_stream_repeats_and_no_place_is_shared(
     steps: list[tuple[str, int, int, float]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("roster") / "roster.json"
     roster, now = open_roster(path, max_actors=100), 0.0
     connected: list[Assignment] = []
-    known: dict[int, Assignment] = {}
+    known: list[Assignment] = []
+    stays: set[tuple[int, int]] = set()
+    streams: set[tuple[int, int]] = set()
     for action, choice, environments, pause in steps:
         now += pause
         if action == "leave" and connected:
@@ -233,15 +236,30 @@ def test_whatever_happens_no_incarnation_repeats_and_no_place_is_shared(
         elif action == "restart":
             roster, connected = open_roster(path, now=now, max_actors=100), []
         elif action in ("join", "rejoin"):
-            away = [assignment for assignment in known.values() if assignment not in connected]
+            away = [assignment for assignment in known if assignment not in connected]
             former = away[choice % len(away)] if action == "rejoin" and away else None
             count = len(former.environments) if former else environments
             assignment = join(roster, count, token=former.token if former else b"", now=now)
-            assert assignment == former or assignment.incarnation > max(known, default=0)
-            known[assignment.incarnation] = assignment
+            if assignment != former:
+                stay = (assignment.slot, assignment.incarnation)
+                new_streams = {(number, assignment.incarnation) for number in assignment.environments}
+                assert stay not in stays
+                assert not new_streams & streams
+                known.append(assignment)
+                stays.add(stay)
+                streams |= new_streams
             connected.append(assignment)
         slots = [assignment.slot for assignment in connected]
         numbers = [number for assignment in connected for number in assignment.environments]
         assert len(set(slots)) == len(slots)
         assert len(set(numbers)) == len(numbers)
         assert roster.connected == len(connected)
+
+
+def test_the_first_streams_of_environments_do_not_depend_on_how_many_actors_share_them(tmp_path: Path) -> None:
+    def streams(spread: tuple[int, ...]) -> set[tuple[int, int]]:
+        roster = open_roster(tmp_path / f"{len(spread)}.json")
+        assignments = [join(roster, count) for count in spread]
+        return {(number, assignment.incarnation) for assignment in assignments for number in assignment.environments}
+
+    assert streams((8,)) == streams((4, 4)) == streams((2, 2, 2, 2))
