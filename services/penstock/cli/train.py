@@ -52,7 +52,8 @@ def _program() -> str:
     """How the user would call us from where they are: `make` needs no virtual environment on the path."""
     if shutil.which("penstock"):
         return "penstock"
-    return os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "penstock" else "python -m penstock"
+    given = sys.argv[0]
+    return min(given, os.path.relpath(given), key=len) if Path(given).name == "penstock" else "python -m penstock"
 
 
 def _say_how_to_resume(console: Console, run_dir: str) -> None:
