@@ -97,17 +97,21 @@ def _settings(config: Config) -> tuple[tuple[str, str], ...]:
     return tuple((f"{section}.{name}", str(value)) for section, values in sections for name, value in values.items())
 
 
-def gather_by_settings(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
-    """Curves of one environment, those that differ by seed alone together, under what sets them apart from the
+def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:
+    """Curves of one environment, those that differ by seed alone together, each with what sets it apart from the
     others.
     """
-    shared = set(curves[0].settings).intersection(*(curve.settings for curve in curves))
-    groups: dict[str, list[Curve]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[Curve]] = {}
     for curve in curves:
-        apart = [f"{name} {value}" for name, value in curve.settings if (name, value) not in shared]
-        hidden = [f"and {len(apart) - _MAX_DIFFERENCES} more"] if len(apart) > _MAX_DIFFERENCES else []
-        groups.setdefault(", ".join([*apart[:_MAX_DIFFERENCES], *hidden]), []).append(curve)
-    return groups
+        groups.setdefault(curve.settings, []).append(curve)
+    shared = set(curves[0].settings).intersection(*groups)
+    return [(_label(settings, shared), group) for settings, group in groups.items()]
+
+
+def _label(settings: tuple[tuple[str, str], ...], shared: set[tuple[str, str]]) -> str:
+    apart = [f"{name} {value}" for name, value in settings if (name, value) not in shared]
+    hidden = [f"and {len(apart) - _MAX_DIFFERENCES} more"] if len(apart) > _MAX_DIFFERENCES else []
+    return ", ".join([*apart[:_MAX_DIFFERENCES], *hidden])
 
 
 def draw(folders: Sequence[RunFolder], output: Path) -> None:
@@ -134,7 +138,7 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
 
 def _draw_environment(axes: Any, environment_id: str, curves: list[Curve]) -> None:
     groups = gather_by_settings(curves)
-    for colour, (label, group) in zip(_COLOURS * len(groups), groups.items(), strict=False):
+    for colour, (label, group) in zip(_COLOURS * len(groups), groups, strict=False):
         _draw_group(axes, label, group, colour)
     threshold = curves[0].threshold
     if threshold is not None:

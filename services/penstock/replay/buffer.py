@@ -119,7 +119,7 @@ class ReplayBuffer:
             if not self._gate.spend(key):
                 return None
             keys = np.arange(self._next_key, self._next_key + count - first, dtype=np.uint64)
-            overwritten = self._priorities.overwriting(self._store.rows(keys))
+            overwritten = self._priorities.seen_among(self._store.rows(keys))
             self._store.write(keys, window, first)
             self._priorities.forget(overwritten)
             self._next_key += keys.size

@@ -99,7 +99,7 @@ class FreshSegments:
         rows = self._store.rows(keys)
         headers["batch"][rows] = number
         headers["state"][rows] = State.LEASED
-        return keys[np.lexsort((keys, headers["environment"][rows]))]
+        return self._in_order(keys)
 
     def open(self, lease: Lease) -> None:
         """Keeps a lease until it is closed or refunded."""
@@ -124,21 +124,24 @@ class FreshSegments:
 
     def restore(self) -> None:
         """After this service restarted under a living learner: its uncommitted batches are leases again."""
-        headers, leased = self._store.headers, self._in_state(State.LEASED)
         if not self._orphans:
             return
+        headers, leased = self._store.headers, self._in_state(State.LEASED)
         for number in np.unique(headers["batch"][leased]).tolist():
-            rows = leased[headers["batch"][leased] == number]
-            rows = rows[np.lexsort((headers["key"][rows], headers["environment"][rows]))]
+            keys = self._in_order(headers["key"][leased[headers["batch"][leased] == number]])
             self._leases[number] = Lease(
                 number=number,
-                fresh_segments=rows.size,
-                keys=headers["key"][rows].copy(),
-                versions=headers["version"][rows].copy(),
-                priorities=np.zeros(rows.size),
-                probabilities=np.ones(rows.size),
+                fresh_segments=keys.size,
+                keys=keys,
+                versions=headers["version"][self._store.rows(keys)].copy(),
+                priorities=np.zeros(keys.size),
+                probabilities=np.ones(keys.size),
             )
         self._orphans = 0
+
+    def _in_order(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """By environment, then time."""
+        return keys[np.lexsort((keys, self._store.headers["environment"][self._store.rows(keys)]))]
 
     def _in_state(self, state: State) -> NDArray[np.int64]:
         headers = self._store.headers

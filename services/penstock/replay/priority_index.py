@@ -33,7 +33,7 @@ class PriorityIndex:
         self._plan: SamplingPlan | None = None
         self._mass = MassFunction(alpha=1.0, epsilon=0.0, half_life=1.0, reference=0)
         self._stale_cursor = 1
-        rows = self._seen_among(np.arange(store.capacity, dtype=np.int64))
+        rows = self.seen_among(np.arange(store.capacity, dtype=np.int64))
         self.seen = rows.size
         self.largest_priority = float(store.headers["priority"][rows].max(initial=0.0)) or 1.0
 
@@ -47,7 +47,7 @@ class PriorityIndex:
         self._plan = plan
         self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._version)
         headers, everything = self._store.headers, np.arange(self._tree.capacity, dtype=np.int64)
-        rows = self._seen_among(everything)
+        rows = self.seen_among(everything)
         masses = np.zeros(self._tree.capacity)
         masses[rows] = self._masses(headers["priority"][rows], headers["version"][rows])
         self._tree.update(everything, masses)
@@ -67,9 +67,11 @@ class PriorityIndex:
         decayed = self.largest_priority * _LARGEST_PRIORITY_DECAY
         self.largest_priority = max(decayed, float(priorities.max(initial=0.0)))
 
-    def overwriting(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of these rows hold seen segments, to be given to `forget` once they are overwritten."""
-        return self._seen_among(rows)
+    def seen_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of these rows hold seen segments; what overwrites them gives them to `forget`."""
+        headers = self._store.headers
+        seen: NDArray[np.int64] = rows[(headers["key"][rows] != 0) & (headers["state"][rows] == State.SEEN)]
+        return seen
 
     def forget(self, rows: NDArray[np.int64]) -> None:
         """Takes segments out that were seen and are overwritten now."""
@@ -129,8 +131,3 @@ class PriorityIndex:
         masses = self._mass.masses(priorities, versions)
         masses[self._version - versions > self._plan.max_staleness] = 0.0
         return masses
-
-    def _seen_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        headers = self._store.headers
-        seen: NDArray[np.int64] = rows[(headers["key"][rows] != 0) & (headers["state"][rows] == State.SEEN)]
-        return seen
