@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import NotReady, PenstockError, Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, call_unary, connect, keep_open, open_stream
+from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
 from penstock.types import Batch, CommitOutcome, SamplingPlan, Schema
@@ -128,18 +128,15 @@ class ReplayBatchSource:
             self._waiting = "the replay service"
 
     async def _stream(self, plan: SamplingPlan, backoff: Backoff) -> None:
-        call = open_stream(self._channel, methods.SAMPLE_BATCHES)
         assembler = wire.BatchAssembler(MAX_BATCH_BYTES)
-        try:
-            await call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
-            async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._request(call))
-                async for response in call:
-                    backoff.reset()
-                    self._take(assembler, response)
-                writing.cancel()
-        finally:
-            call.cancel()
+
+        def take(response: replay_pb2.SampleBatchesResponse) -> None:
+            backoff.reset()
+            self._take(assembler, response)
+
+        opening = replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan))
+        call = open_stream(self._channel, methods.SAMPLE_BATCHES)
+        await exchange(call, opening, write=self._request, take=take)
 
     async def _request(self, call: Stream) -> None:
         with self._lock:

@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.rpc.errors import from_rpc, is_passing
@@ -100,6 +101,28 @@ async def keep_open(
             return error
         metrics.RECONNECTIONS.labels(service).inc()
         await asyncio.sleep(backoff.next_s())
+
+
+async def exchange(
+    call: Stream, opening: Message, *, write: Callable[[Stream], Coroutine[Any, Any, None]], take: Callable[[Any], None]
+) -> None:
+    """Lives on a stream until it ends: sends its opening, then writes and reads side by side.
+
+    Args:
+        call: From `open_stream`.
+        opening: The first request.
+        write: Sends requests for as long as the stream lasts.
+        take: Called with every response; what it raises ends the stream.
+    """
+    try:
+        await call.write(opening)
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(write(call))
+            async for response in call:
+                take(response)
+            writing.cancel()
+    finally:
+        call.cancel()
 
 
 class Backoff:

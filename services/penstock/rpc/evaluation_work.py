@@ -12,7 +12,7 @@ import grpc
 
 from penstock.errors import PenstockError, RunFinished
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
+from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
 from penstock.types import EnvironmentSpec, EvaluationResult, EvaluationTask
@@ -66,27 +66,25 @@ class EvaluationWork:
         self._tasks.put(error)
 
     async def _stream(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
-        call = open_stream(channel, methods.RUN_EVALUATIONS)
         assembler = wire.WeightsAssembler()
         head = evaluation_pb2.EvaluationTask()
+
+        def take(response: evaluation_pb2.RunEvaluationsResponse) -> None:
+            nonlocal head
+            backoff.reset()
+            kind = response.WhichOneof("message")
+            if kind == "finished":
+                raise RunFinished(response.finished.reason)
+            if kind == "task":
+                head = response.task
+            elif (weights := assembler.add(response.weights)) is not None:
+                self._tasks.put(wire.decode_task(head, weights))
+
         # What was asked for on a stream that broke is asked for again on this one.
         self._results = asyncio.Queue()
-        try:
-            await call.write(evaluation_pb2.RunEvaluationsRequest(hello=self._hello))
-            async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._write_results(call))
-                async for response in call:
-                    backoff.reset()
-                    kind = response.WhichOneof("message")
-                    if kind == "finished":
-                        raise RunFinished(response.finished.reason)
-                    if kind == "task":
-                        head = response.task
-                    elif (weights := assembler.add(response.weights)) is not None:
-                        self._tasks.put(wire.decode_task(head, weights))
-                writing.cancel()
-        finally:
-            call.cancel()
+        call = open_stream(channel, methods.RUN_EVALUATIONS)
+        opening = evaluation_pb2.RunEvaluationsRequest(hello=self._hello)
+        await exchange(call, opening, write=self._write_results, take=take)
 
     async def _write_results(self, call: Stream) -> None:
         while True:

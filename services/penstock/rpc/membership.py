@@ -11,7 +11,7 @@ import grpc
 
 from penstock.errors import PenstockError, RunFinished, Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
+from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
 from penstock.types import ActorReport, Assignment, EnvironmentSpec, Schema, Weights
@@ -95,18 +95,14 @@ class Membership:
             self._lock.notify_all()
 
     async def _stream(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
-        call = open_stream(channel, methods.JOIN)
         assembler = wire.WeightsAssembler()
-        try:
-            await call.write(run_pb2.JoinRequest(hello=self._hello))
-            async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._write_reports(call))
-                async for response in call:
-                    backoff.reset()
-                    self._take(assembler, response)
-                writing.cancel()
-        finally:
-            call.cancel()
+
+        def take(response: run_pb2.JoinResponse) -> None:
+            backoff.reset()
+            self._take(assembler, response)
+
+        call = open_stream(channel, methods.JOIN)
+        await exchange(call, run_pb2.JoinRequest(hello=self._hello), write=self._write_reports, take=take)
 
     def _take(self, assembler: wire.WeightsAssembler, response: run_pb2.JoinResponse) -> None:
         kind = response.WhichOneof("message")
