@@ -14,6 +14,8 @@ from penstock.rpc.errors import ERROR_KEY, to_status
 from penstock.telemetry import metrics
 
 _OPENING_TIMEOUT_S = 10.0
+_CANCELLATION_DELAY_S = 0.005
+"""The requests of a stream end alike when its client is done and when it gave up; gRPC tells which this much later."""
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -74,7 +76,9 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
             if not method.request_stream:
                 request = method.request.FromString(request)
             response = await behaviour(request, context)
-            code = grpc.StatusCode.OK
+            if method.request_stream:
+                await asyncio.sleep(_CANCELLATION_DELAY_S)
+            code = grpc.StatusCode.CANCELLED if context.cancelled() else grpc.StatusCode.OK
             return response
         except Exception as raised:
             error = unwrap(raised)
