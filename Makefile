@@ -7,11 +7,12 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean
+.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make install | check | format | proto | lock | clean"
+	@echo "make bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 
 install: .venv/.installed
 
@@ -48,6 +49,13 @@ lock: install
 	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
 	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|#|$$)/d' requirements.lock
+
+# Each peer is installed into an environment of its own, in build/peers, the first time.
+bench-replay: install
+	@$(BIN)/python benchmarks/replay.py $(ARGS)
+
+bench-sum-tree: install
+	@$(BIN)/python benchmarks/sum_tree.py $(ARGS)
 
 clean:
 	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -123,6 +123,42 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
+class Fragment:
+    """Some bytes of one column of a window, as they came.
+
+    Attributes:
+        column: Position in the schema.
+        offset: Where they begin in the column's bytes, which are C order over [segments, rows, *shape].
+        data: <uint8>[...].
+    """
+
+    column: int
+    offset: int
+    data: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowHead:
+    """A window without its columns; the fields are those of `Window`."""
+
+    slot: int
+    incarnation: int
+    first_sequence: int
+    version: int
+    environments: NDArray[np.uint32]
+
+    @property
+    def segments(self) -> int:
+        """How many segments the window has."""
+        return self.environments.size
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the last segment."""
+        return self.first_sequence + self.segments - 1
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """The segments of one actor that began and ended together, one an environment.
 
@@ -142,6 +178,11 @@ class Window:
     environments: NDArray[np.uint32]
     columns: Columns
 
+    @property
+    def head(self) -> WindowHead:
+        """The window without its columns."""
+        return WindowHead(self.slot, self.incarnation, self.first_sequence, self.version, self.environments)
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -159,7 +200,8 @@ class SamplingPlan:
         session: Names the learner's process; leases of another session are given back.
         next_batch: Number of the first batch this session will ask for.
         batch_segments: Segments in a batch once replay has begun.
-        fresh_segments: How many of them are fresh (F).
+        fresh_segments: How many of them are fresh (F). 0: segments are replayed as soon as they are stored, at the
+            largest priority present, and collection runs as fast as it can.
         off_policy_degree: Batches that collection may run ahead of training (d).
         publish_interval: Every so many versions are published (p).
         alpha: Exponent of the priority.
@@ -197,9 +239,17 @@ class SamplingPlan:
         """The oldest version that may collect for `batch`: p * floor(max(0, batch - d) / p)."""
         return self.publish_interval * (max(0, batch - self.off_policy_degree) // self.publish_interval)
 
-    def is_late(self, batch: int, version: int) -> bool:
-        """Whether data of `version` is too old to be fresh in `batch`: batch - version > d + p - 1."""
-        return batch - version > self.off_policy_degree + self.publish_interval - 1
+    def is_late(self, batch: int, versions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether data of these versions is too old to be fresh in `batch`: batch - version > d + p - 1."""
+        return batch - versions > self.off_policy_degree + self.publish_interval - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mass:
+    """The sum of a store's masses: total * 2^(alpha * reference / half_life), with the reference in versions."""
+
+    total: float = 0.0
+    reference: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +266,34 @@ class StoreCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchHead:
+    """A leased training batch without its columns; the fields are those of `Batch`."""
+
+    number: int
+    fresh_segments: int
+    keys: NDArray[np.uint64]
+    versions: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    counts: StoreCounts
+    mass: Mass
+
+    def with_columns(self, columns: Columns) -> "Batch":
+        """The batch."""
+        return Batch(
+            self.number,
+            self.fresh_segments,
+            self.keys,
+            self.versions,
+            self.priorities,
+            self.probabilities,
+            self.counts,
+            columns,
+            self.mass,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A leased training batch of B segments, the fresh ones first, those ordered by (environment, time).
 
@@ -228,6 +306,7 @@ class Batch:
         probabilities: <float64>[B] mass over total mass at the draw; 1 where fresh.
         counts: The store's numbers at the draw.
         columns: The segments.
+        mass: The sum of the store's masses at the draw.
     """
 
     number: int
@@ -238,6 +317,15 @@ class Batch:
     probabilities: NDArray[np.float64]
     counts: StoreCounts
     columns: Columns
+    mass: Mass = Mass()
+
+
+@dataclass(frozen=True, slots=True)
+class MappedStore:
+    """Where a store's file lies: the absolute path of its folder, and a number that stands in it."""
+
+    folder: str
+    identity: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def test_bytes_that_are_no_message_are_invalid(loopback: Loopback) -> None:
 
 
 def test_a_message_larger_than_the_limit_is_refused(loopback: Loopback) -> None:
-    request = replay_pb2.CommitBatchRequest(session=1, keys=[0] * (MAX_MESSAGE_BYTES // 8))
+    request = replay_pb2.CommitBatchRequest(session=1, keys=bytes(MAX_MESSAGE_BYTES))
     assert loopback.plain_call(loopback.replay(), methods.COMMIT_BATCH, request)[0] == Code.RESOURCE_EXHAUSTED
 
 
@@ -360,7 +360,8 @@ def test_an_actor_in_the_middle_of_sending_outlives_the_end_of_its_stream(loopba
             return
         async for request in requests:
             # Beside windows there are heartbeats.
-            came.extend([request.window.first_sequence] if request.HasField("window") else [])
+            windows = [] if request.window is None else [replay_pb2.Window.FromString(request.window)]
+            came.extend(window.first_sequence for window in windows)
 
     server = loopback.methods({methods.APPEND_SEGMENTS: serve})
     sink = loopback.sink(0, server)

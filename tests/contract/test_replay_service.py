@@ -58,7 +58,7 @@ def receive_stored(stream: PlainStream, sequence: int) -> None:
 
 def receive_batch(stream: PlainStream) -> replay_pb2.SampleBatchesResponse:
     """The next batch that travels whole."""
-    while (response := stream.receive()).waiting:
+    while (response := stream.receive()).waiting or response.HasField("opened"):
         pass
     return response
 
@@ -124,11 +124,11 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
     receive_stored(appending, 2)
 
     batch = receive_batch(sampling)
-    assert (batch.batch, batch.fresh_segments, list(batch.versions)) == (0, 2, [0, 0])
+    assert (batch.batch, batch.fresh_segments, np.frombuffer(batch.versions, np.int64).tolist()) == (0, 2, [0, 0])
     for array, offset in zip(columns.arrays, batch.block.column_offsets, strict=True):
         assert batch.block.payload[offset : offset + array.nbytes] == array.tobytes()
     request = replay_pb2.CommitBatchRequest(
-        session=plan.session, batch=0, keys=batch.keys, priorities=[1.0, 2.0], version=1
+        session=plan.session, batch=0, keys=batch.keys, priorities=np.array([1.0, 2.0]).tobytes(), version=1
     )
     first = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     again = loopback.plain_call(server, methods.COMMIT_BATCH, request)
@@ -158,8 +158,8 @@ def test_the_parts_that_several_learner_ranks_ask_for_make_up_the_batch(loopback
     window = make_window(segments=4)
     sink.send(window)
     parts = [receive_batch(rank) for rank in ranks]
-    assert [len(part.keys) for part in parts] == [2, 1, 1]
-    assert len({key for part in parts for key in part.keys}) == 4
+    assert [len(part.keys) // 8 for part in parts] == [2, 1, 1]
+    assert np.unique(np.frombuffer(b"".join(part.keys for part in parts), np.uint64)).size == 4
     memory, action = SCHEMA.index("memory"), SCHEMA.index("action")
     for first, part in enumerate(parts):
         for index in (memory, action):
@@ -509,7 +509,7 @@ APPENDING = [
     ([open_request(1), damaged(put_nan)], Code.INVALID_ARGUMENT, "observation has values that are not finite"),
     ([open_request(1), window_request(3, slot=1)], Code.INVALID_ARGUMENT, "1 was expected"),
     ([open_request(1), window_request(0, slot=1)], Code.INVALID_ARGUMENT, "sequences start at 1"),
-    ([open_request(1), window_request(1, slot=1, segments=3)], Code.INVALID_ARGUMENT, "announced 2"),
+    ([open_request(1), window_request(1, slot=1, segments=3)], Code.INVALID_ARGUMENT, "2 were announced"),
     ([open_request(1), window_request(1, slot=1, version=-1)], Code.INVALID_ARGUMENT, "versions at 0"),
     ([open_request(1), window_request(1, slot=1, version=1001)], Code.INVALID_ARGUMENT, "0 was committed last"),
     ([open_request(1), damaged(lambda window: window.environments.pop())], Code.INVALID_ARGUMENT, "1 environments"),
@@ -522,7 +522,7 @@ APPENDING = [
     (
         [open_request(1), damaged(lambda window: setattr(window.block, "payload", b""))],
         Code.INVALID_ARGUMENT,
-        "payload of 0 bytes",
+        "ends at byte 0 of",
     ),
     (
         [open_request(1), damaged(lambda window: setattr(window.block, "total_bytes", 2**50))],
@@ -560,7 +560,7 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
     ([plan_request(replace(PLAN_BESIDE, half_life=0.0))], Code.INVALID_ARGUMENT, "positive"),
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
     ([plan_request(plan_with(fresh_segments=1))], Code.FAILED_PRECONDITION, "windows of 2 segments"),
-    ([plan_request(PLAN_BESIDE)] * 2, Code.INVALID_ARGUMENT, "carries requests"),
+    ([plan_request(PLAN_BESIDE), replay_pb2.SampleBatchesRequest()], Code.INVALID_ARGUMENT, "carries plans"),
     ([plan_request(PLAN_BESIDE), batch_request(0, 2, 2)], Code.INVALID_ARGUMENT, "part 0 to parts - 1"),
     ([plan_request(PLAN_BESIDE), batch_request(7)], Code.INVALID_ARGUMENT, "is next"),
 ]
@@ -585,13 +585,30 @@ def test_what_a_learner_may_not_ask_for_is_refused_and_the_run_goes_on(
 
 
 Commit = replay_pb2.CommitBatchRequest
+
+
+def with_priority(position: int, priority: float) -> Callable[[Commit], object]:
+    """Puts another priority into a commit."""
+
+    def damage(commit: Commit) -> None:
+        priorities = np.frombuffer(commit.priorities).copy()
+        priorities[position] = priority
+        commit.priorities = priorities.tobytes()
+
+    return damage
+
+
 COMMITS: list[tuple[Callable[[Commit], object], Code, str]] = [
-    (lambda commit: commit.priorities.__setitem__(1, -0.5), Code.INVALID_ARGUMENT, "not negative"),
-    (lambda commit: commit.priorities.__setitem__(1, float("nan")), Code.INVALID_ARGUMENT, "finite"),
-    (lambda commit: commit.priorities.pop(), Code.INVALID_ARGUMENT, "3 for 4 keys"),
+    (with_priority(1, -0.5), Code.INVALID_ARGUMENT, "not negative"),
+    (with_priority(1, float("nan")), Code.INVALID_ARGUMENT, "finite"),
+    (lambda commit: setattr(commit, "priorities", commit.priorities[:-8]), Code.INVALID_ARGUMENT, "3 for 4 keys"),
     (lambda commit: setattr(commit, "batch", 7), Code.INVALID_ARGUMENT, "0 is the next to commit"),
     (lambda commit: setattr(commit, "session", 5), Code.FAILED_PRECONDITION, "another learner session"),
-    (lambda commit: commit.keys.__setitem__(0, 5), Code.INVALID_ARGUMENT, "not handed out"),
+    (
+        lambda commit: setattr(commit, "keys", np.uint64(5).tobytes() + commit.keys[8:]),
+        Code.INVALID_ARGUMENT,
+        "not handed out",
+    ),
 ]
 
 
@@ -606,7 +623,9 @@ def test_a_commit_that_is_not_right_is_refused_and_the_right_one_still_counts(
         sink.send(make_window(sequence))
     assert sink.drain(PATIENCE_S)
     batch = until(lambda: source.next(0.5), "a batch")
-    request = Commit(session=plan.session, batch=0, keys=batch.keys.tolist(), priorities=[1.0] * 4, version=1)
+    request = Commit(
+        session=plan.session, batch=0, keys=batch.keys.tobytes(), priorities=np.ones(4).tobytes(), version=1
+    )
     damage(request)
     came, details = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     assert (came, reason in details) == (code, True), details

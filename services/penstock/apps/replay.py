@@ -19,9 +19,12 @@ def run(config: Config) -> None:
     settings = config.replay
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         store = RingStore(Path(settings.folder) if settings.folder else None, int(settings.capacity_bytes))
+        metrics.REPLAY_CAPACITY_BYTES.set(int(settings.capacity_bytes))
         if store.schema is not None:
-            service.logger.info("recovered", segments=store.recovery.segments, damaged=store.recovery.damaged)
-            metrics.REPLAY_DAMAGED.set(store.recovery.damaged)
+            found = store.recovery
+            service.logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
+            metrics.REPLAY_DAMAGED.set(found.damaged)
+            metrics.REPLAY_TORN.set(found.torn)
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
         asyncio.run(_serve(config, service, buffer))
         buffer.flush()

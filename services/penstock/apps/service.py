@@ -6,6 +6,7 @@ import threading
 import time
 from types import FrameType, TracebackType
 
+from penstock.apps import allocator
 from penstock.config import TelemetryConfig
 from penstock.telemetry import logs
 from penstock.telemetry.metrics import MetricsServer
@@ -26,6 +27,7 @@ class Service:
         listen: The service's gRPC address, on whose host the metrics are served too.
         metrics_port: 0 for none.
         """
+        allocator.keep_freed_memory()
         self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
         self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
         # Plain text, set without locking or logging: a handler may interrupt its own thread in the middle of either.

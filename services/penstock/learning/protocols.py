@@ -14,6 +14,9 @@ class BatchSource(Protocol):
     def open(self, plan: SamplingPlan) -> None:
         """Announces how batches are wanted, and asks for the first ones."""
 
+    def adjust(self, plan: SamplingPlan) -> None:
+        """Changes, while it runs, how batches are made up and how far collection may run ahead; the session stays."""
+
     def next(self, timeout_s: float) -> Batch | None:
         """Waits for the next batch; None if none came in time (`waiting_for` says why)."""
 

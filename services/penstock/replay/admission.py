@@ -69,6 +69,16 @@ class Gate:
             self._take_back(actor)
             actor.windows_granted = 0
 
+    def adjust(self, plan: SamplingPlan) -> None:
+        """Works by this plan from now on. Grants that are out stay good, also where fewer would be given now.
+
+        Raises:
+            ConfigurationError: A connected actor's window could never be granted.
+        """
+        for key, actor in self._actors.items():
+            self._check_window(plan, key, actor.window_segments)
+        self.plan = plan
+
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
         """Takes an actor in. It counts as having had as many windows as the one that had fewest.
 
@@ -132,10 +142,12 @@ class Gate:
             if turn is None:
                 return issued
             key, actor = turn
-            ahead = waiting_segments + self._granted + actor.window_segments
-            if ahead > plan.outstanding_limit:
-                return issued
-            batch = next_batch + (ahead - 1) // plan.fresh_segments
+            batch = next_batch
+            if plan.fresh_segments:
+                ahead = waiting_segments + self._granted + actor.window_segments
+                if ahead > plan.outstanding_limit:
+                    return issued
+                batch += (ahead - 1) // plan.fresh_segments
             grant = Grant(batch, plan.minimum_version(batch))
             actor.grants.append(grant)
             actor.windows_granted += 1
@@ -161,6 +173,8 @@ class Gate:
 
     def _check_window(self, plan: SamplingPlan, key: ActorKey, window: int) -> None:
         fresh, degree = plan.fresh_segments, plan.off_policy_degree
+        if fresh == 0:
+            return
         if degree == 0 and fresh % window:
             raise ConfigurationError(
                 f"the actor in slot {key.slot} collects windows of {window} segments, and with off_policy_degree 0 the"

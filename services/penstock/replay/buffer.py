@@ -7,24 +7,56 @@ it, and checks afterwards that no row was overwritten.
 """
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch
+from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.fresh_segments import FreshSegments, Lease
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.ring_store import RingStore, State
-from penstock.types import Batch, Columns, CommitOutcome, Grant, SamplingPlan, Schema, StoreCounts, Window
+from penstock.types import (
+    Batch,
+    BatchHead,
+    Columns,
+    CommitOutcome,
+    Fragment,
+    Grant,
+    MappedStore,
+    Mass,
+    SamplingPlan,
+    Schema,
+    StoreCounts,
+    Window,
+    WindowHead,
+)
 
 MAX_LEASES = 64
 """Batches that may be asked for and not committed; a learner stays one or two ahead."""
 
 _REDRAWS = 8
 
+_OVERTAKEN = "rows are overwritten faster than they can be read; raise replay.capacity_bytes"
+
 _VERSIONS_AHEAD = 1_000
 """A learner publishes a version before it commits it, and may have restarted higher; more than this is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Rows for a window that is on its way.
+
+    Attributes:
+        head: Of the window.
+        first: Its first segment that is not stored yet.
+        keys: <uint64>[B] of the segments from there on.
+    """
+
+    head: WindowHead
+    first: int
+    keys: NDArray[np.uint64]
 
 
 class ReplayBuffer:
@@ -36,11 +68,9 @@ class ReplayBuffer:
         self._gate = gate
         self._index: PriorityIndex | None = None
         self._fresh = FreshSegments(store)
-        # The newest rows may be damaged and dropped; their keys are not to be used again.
-        keys = store.headers["key"]
-        self._next_key = max(int(store.session["inserted"][0]), int(keys.max(initial=0))) + 1
-        self._stored = int(np.count_nonzero(keys))
+        self._stored = int(np.count_nonzero(store.headers["key"]))
         self._next_lease = 0
+        self._writing = 0
         self.ignored_priorities = 0
         self.refunded_leases = 0
         if store.schema is not None:
@@ -87,46 +117,104 @@ class ReplayBuffer:
         """Takes back the grants of the silent and hands out all that there is room for."""
         with self._lock:
             self._gate.expire(now)
-            return self._gate.issue(self._fresh.unseen + self._fresh.leased, self._uncommitted_batch)
+            return self._gate.issue(self._fresh.unseen + self._fresh.leased + self._writing, self._uncommitted_batch)
 
     def append(self, window: Window, now: float) -> int | None:
-        """Stores a window under the actor's oldest grant.
+        """Stores a whole window: `reserve`, `put` and `seal` in one.
 
         Returns:
             The last sequence stored for this actor, or None if it has no grant to spend: offer the window again later.
+
+        Raises:
+            InvalidSegment, SchemaMismatch, Overloaded: As `reserve` and `seal`.
+        """
+        reserved = self.reserve(window.head, now)
+        if not isinstance(reserved, Reservation):
+            return reserved
+        for index, column in enumerate(window.columns.arrays):
+            self.put(reserved, Fragment(index, 0, np.ascontiguousarray(column).reshape(-1).view(np.uint8)))
+        return self.seal(reserved, now)
+
+    def reserve(self, head: WindowHead, now: float) -> "Reservation | int | None":
+        """Spends the actor's oldest grant on rows for a window that is on its way.
+
+        Returns:
+            The rows; or the last sequence stored for this actor, if the window is stored already; or None if there is
+            no grant to spend: offer the window again later.
 
         Raises:
             InvalidSegment: The sequence leaves a gap, or the version is one that no learner can have published.
             SchemaMismatch: A later incarnation has the slot.
             Overloaded: The row to overwrite has not been trained yet.
         """
-        key, count = ActorKey(window.slot, window.incarnation), window.columns.segments
+        key = ActorKey(head.slot, head.incarnation)
         with self._lock:
             self._gate.heard(key, now)
-            watermark = self._store.watermark(window.slot, window.incarnation)
-            if window.first_sequence > watermark + 1:
+            watermark = self._store.watermark(head.slot, head.incarnation)
+            if head.first_sequence > watermark + 1:
                 raise InvalidSegment(
-                    f"slot {window.slot} sent sequence {window.first_sequence} after {watermark}: {watermark + 1} was"
+                    f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
                     " expected"
                 )
-            if window.version > self.version + _VERSIONS_AHEAD:
+            if head.version > self.version + _VERSIONS_AHEAD:
                 raise InvalidSegment(
-                    f"slot {window.slot} sent version {window.version}, and {self.version} was committed last"
+                    f"slot {head.slot} sent version {head.version}, and {self.version} was committed last"
                 )
-            first = watermark + 1 - window.first_sequence
-            if first >= count:
+            first = watermark + 1 - head.first_sequence
+            if first >= head.segments:
                 return watermark
             if not self._gate.spend(key):
                 return None
-            keys = np.arange(self._next_key, self._next_key + count - first, dtype=np.uint64)
-            overwritten = self._priorities.seen_among(self._store.rows(keys))
-            self._store.write(keys, window, first)
+            next_key = int(self._store.session["next_key"][0])
+            keys = np.arange(next_key, next_key + head.segments - first, dtype=np.uint64)
+            rows = self._store.rows(keys)
+            held = int(np.count_nonzero(self._store.headers["key"][rows]))
+            overwritten = self._priorities.seen_among(rows)
+            self._store.reserve(keys)
+            self._store.session["next_key"] = next_key + keys.size
             self._priorities.forget(overwritten)
-            self._next_key += keys.size
-            self._stored += keys.size - overwritten.size
+            self._stored -= held
+            self._writing += keys.size
+            return Reservation(head, first, keys)
+
+    def put(self, reservation: "Reservation", fragment: Fragment) -> None:
+        """Copies some bytes of a window into its rows. Without the lock: nobody else looks at them yet."""
+        self._store.put(reservation.keys, reservation.first, fragment)
+
+    def seal(self, reservation: "Reservation", now: float) -> int:
+        """Makes the rows segments, now that all bytes are there; returns the last sequence stored for the actor.
+
+        Raises:
+            InvalidSegment: Values that no learner could use. The rows are given up.
+            Unavailable: The same window was stored by another stream meanwhile. The rows are given up.
+        """
+        head, keys = reservation.head, reservation.keys
+        try:
+            header = self._store.inspect(keys, head, reservation.first)
+        except InvalidSegment:
+            self.release(reservation)
+            raise
+        with self._lock:
+            self._writing -= keys.size
+            self._gate.heard(ActorKey(head.slot, head.incarnation), now)
+            expected = head.first_sequence + reservation.first - 1
+            if self._store.watermark(head.slot, head.incarnation) != expected:
+                self._store.release(keys)
+                raise Unavailable(f"slot {head.slot} has sent sequence {expected + 1} by another stream")
+            self._store.seal(keys, header, head)
+            self._stored += keys.size
             self._store.session["inserted"] += np.uint64(keys.size)
-            self._fresh.arrived(keys)
-            return window.first_sequence + count - 1
+            if self._gate.plan is not None and self._gate.plan.fresh_segments == 0:
+                self._replay_at_once(self._store.rows(keys))
+            else:
+                self._fresh.arrived(keys)
+            return head.last_sequence
+
+    def release(self, reservation: "Reservation") -> None:
+        """Gives up the rows of a window that will not be whole."""
+        with self._lock:
+            self._writing -= reservation.keys.size
+            self._store.release(reservation.keys)
 
     # The learner
 
@@ -151,6 +239,13 @@ class ReplayBuffer:
             self._next_lease = self._fresh.next_number(self._uncommitted_batch)
             if self._index is not None:
                 self._index.adopt(plan)
+                if plan.fresh_segments == 0:
+                    self._replay_at_once(self._fresh.take_all())
+
+    def _replay_at_once(self, rows: NDArray[np.int64]) -> None:
+        """Segments that no batch will take as fresh are replayed from now on, at the largest priority present."""
+        if rows.size:
+            self._priorities.mark_seen(rows, np.full(rows.size, self._priorities.largest_priority))
 
     def _check_capacity(self, plan: SamplingPlan) -> None:
         needed = plan.outstanding_limit + plan.batch_segments
@@ -160,8 +255,30 @@ class ReplayBuffer:
                 f" batches of {plan.batch_segments} needs {needed}; raise replay.capacity_bytes"
             )
 
-    def lease(self, number: int) -> Lease | None:
+    def adjust_plan(self, plan: SamplingPlan) -> None:
+        """Works by another plan of the same session from now on; leases and grants that are out stay good.
+
+        Raises:
+            SchemaMismatch: Another session's plan is in force.
+            ConfigurationError: As `adopt_plan`.
+        """
+        with self._lock:
+            former = self._gate.plan
+            if former is None or former.session != plan.session:
+                raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
+            self._check_capacity(plan)
+            self._gate.adjust(plan)
+            if self._index is not None:
+                self._index.adjust(plan)
+                if plan.fresh_segments == 0:
+                    self._replay_at_once(self._fresh.take_all())
+
+    def lease(self, number: int, replay_segments: int | None = None) -> Lease | None:
         """Makes up batch `number` and leases it; a batch that is leased already is handed out again.
+
+        Args:
+            number: The batch's.
+            replay_segments: How many to draw for replay; None: as many as the plan says.
 
         Returns:
             The lease, or None while there are not enough fresh segments.
@@ -185,7 +302,15 @@ class ReplayBuffer:
             fresh = self._fresh.take(number, plan.fresh_segments)
             if fresh is None:
                 return None
-            replayed, probabilities = self._priorities.draw(number, plan.replay_segments, attempt=0)
+            if plan.fresh_segments == 0 and not self._priorities.ready:
+                return None
+            wanted = plan.replay_segments if replay_segments is None else replay_segments
+            if wanted > plan.batch_segments:
+                raise InvalidSegment(
+                    f"batch {number} was asked for with {wanted} segments to replay, and the plan's batches have"
+                    f" {plan.batch_segments}"
+                )
+            replayed, probabilities = self._priorities.draw(number, wanted, attempt=0)
             keys = np.concatenate([fresh, replayed])
             headers = self._store.headers[self._store.rows(keys)]
             lease = Lease(
@@ -195,6 +320,7 @@ class ReplayBuffer:
                 versions=headers["version"].copy(),
                 priorities=headers["priority"].copy(),
                 probabilities=np.concatenate([np.ones(fresh.size), probabilities]),
+                mass=self._priorities.mass,
             )
             self._fresh.open(lease)
             self._next_lease = number + 1
@@ -203,9 +329,8 @@ class ReplayBuffer:
     def _retire_late(self, plan: SamplingPlan, number: int) -> None:
         """What is too old to be fresh becomes replay, at the largest priority present."""
         rows = self._fresh.take_late(plan, number)
-        if rows.size:
-            self._store.session["late"] += np.uint64(rows.size)
-            self._priorities.mark_seen(rows, np.full(rows.size, self._priorities.largest_priority))
+        self._store.session["late"] += np.uint64(rows.size)
+        self._replay_at_once(rows)
 
     def gather(self, lease: Lease, into: Columns, part: int = 0, parts: int = 1) -> Batch:
         """Copies a lease's columns, without the lock, and draws again what was overwritten meanwhile.
@@ -219,26 +344,50 @@ class ReplayBuffer:
         Raises:
             Overloaded: Rows are overwritten faster than they are read.
         """
+        for attempt in range(_REDRAWS):
+            head = self.head(lease, part, parts, attempt)
+            self._store.gather(self._store.rows(head.keys), into)
+            if self._store.present(head.keys).all():
+                return head.with_columns(into)
+        raise Overloaded(_OVERTAKEN)
+
+    def head(self, lease: Lease, part: int, parts: int, attempt: int) -> BatchHead:
+        """What a lease's part is made of now. Draws again what was overwritten meanwhile.
+
+        Args:
+            lease: From `lease`.
+            part: As in `gather`.
+            parts: As in `gather`.
+            attempt: How often its columns were found overwritten while they were copied.
+
+        Raises:
+            Overloaded: Rows are overwritten faster than they are read.
+        """
+        if attempt >= _REDRAWS:
+            raise Overloaded(_OVERTAKEN)
         chosen = slice(part, None, parts)
-        for attempt in range(1, _REDRAWS + 1):
-            self._store.gather(self._store.rows(lease.keys[chosen]), into)
-            if self._store.present(lease.keys[chosen]).all():
-                break
-            with self._lock:
-                self._replace_overwritten(lease, part, parts, attempt)
-        else:
-            raise Overloaded("rows are overwritten faster than they can be read; raise replay.capacity_bytes")
-        fresh = len(range(part, lease.fresh_segments, parts))
-        return Batch(
-            number=lease.number,
-            fresh_segments=fresh,
-            keys=lease.keys[chosen].copy(),
-            versions=lease.versions[chosen].copy(),
-            priorities=lease.priorities[chosen].copy(),
-            probabilities=lease.probabilities[chosen].copy(),
-            counts=self.counts(),
-            columns=into,
-        )
+        with self._lock:
+            if not self._store.present(lease.keys[chosen]).all():
+                self._replace_overwritten(lease, part, parts, attempt + 1)
+            return BatchHead(
+                number=lease.number,
+                fresh_segments=len(range(part, lease.fresh_segments, parts)),
+                keys=lease.keys[chosen].copy(),
+                versions=lease.versions[chosen].copy(),
+                priorities=lease.priorities[chosen].copy(),
+                probabilities=lease.probabilities[chosen].copy(),
+                counts=self._counts(),
+                mass=lease.mass,
+            )
+
+    def copy_bytes(self, head: BatchHead, offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]) -> bool:
+        """Copies a range of a batch's bytes, column after column, without the lock.
+
+        Returns:
+            Whether all its segments were there still; if not, take another `head` and begin anew.
+        """
+        self._store.gather_bytes(self._store.rows(head.keys), offsets, start, into)
+        return bool(self._store.present(head.keys).all())
 
     def _replace_overwritten(self, lease: Lease, part: int, parts: int, attempt: int) -> None:
         # Only this part's: another rank may have been sent the others already.
@@ -293,7 +442,7 @@ class ReplayBuffer:
             if not (leased_here | (headers["state"] == State.SEEN)).all():
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
             record["version"] = version
-            self._priorities.advance(self._next_key)
+            self._priorities.advance(int(self._store.session["next_key"][0]))
             self._priorities.mark_seen(rows, priorities[present])
             self._priorities.note_largest(priorities)
             self._fresh.close(number)
@@ -334,6 +483,11 @@ class ReplayBuffer:
         return self._gate.plan
 
     @property
+    def mapped_store(self) -> MappedStore | None:
+        """Where a learner on this host can read the columns itself; None in anonymous memory."""
+        return self._store.mapped
+
+    @property
     def schema(self) -> Schema | None:
         """The schema of the stored segments, once one is known."""
         return self._store.schema
@@ -341,15 +495,32 @@ class ReplayBuffer:
     def counts(self) -> StoreCounts:
         """What the store holds and has promised, in segments."""
         with self._lock:
-            return StoreCounts(
-                capacity=self._store.capacity,
-                stored=self._stored,
-                unseen=self._fresh.unseen,
-                leased=self._fresh.leased,
-                granted=self._gate.granted,
-                inserted=int(self._store.session["inserted"][0]),
-                late=int(self._store.session["late"][0]),
-            )
+            return self._counts()
+
+    def _counts(self) -> StoreCounts:
+        return StoreCounts(
+            capacity=self._store.capacity,
+            stored=self._stored,
+            unseen=self._fresh.unseen,
+            leased=self._fresh.leased,
+            granted=self._gate.granted,
+            inserted=int(self._store.session["inserted"][0]),
+            late=int(self._store.session["late"][0]),
+        )
+
+    def looked_over(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Raw priorities, and ages in versions, of some segments that may be replayed: every so many rows one."""
+        with self._lock:
+            if self._index is None:
+                return np.zeros(0), np.zeros(0, np.int64)
+            rows = self._index.seen_among(np.arange(0, self._store.capacity, 1 + self._store.capacity // 4096))
+            headers = self._store.headers[rows]
+            return headers["priority"].copy(), self.version - headers["version"]
+
+    @property
+    def mass(self) -> Mass:
+        """The sum of all masses."""
+        return self._index.mass if self._index is not None else Mass()
 
     def collection_waits_for(self) -> str:
         """Why no more is granted now; empty when actors have grants."""
@@ -366,7 +537,9 @@ class ReplayBuffer:
             plan = self._gate.plan
             if plan is None:
                 return "learner"
-            if self._fresh.unseen >= plan.fresh_segments:
+            if plan.fresh_segments and self._fresh.unseen >= plan.fresh_segments:
+                return ""
+            if plan.fresh_segments == 0 and self._index is not None and self._index.ready:
                 return ""
             return "fresh segments" if self._gate.actors else "actors"
 

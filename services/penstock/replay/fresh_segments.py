@@ -5,13 +5,13 @@ the open leases. Called by `replay.buffer` alone, under its lock.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.replay.ring_store import RingStore, State
-from penstock.types import SamplingPlan
+from penstock.types import Mass, SamplingPlan
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ class Lease:
         versions: <int64>[B] policy versions that acted.
         priorities: <float64>[B] raw; 0 where fresh.
         probabilities: <float64>[B] at the draw; 1 where fresh.
+        mass: The sum of all masses at the draw.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Lease:
     versions: NDArray[np.int64]
     priorities: NDArray[np.float64]
     probabilities: NDArray[np.float64]
+    mass: Mass = field(default_factory=Mass)
 
 
 class FreshSegments:
@@ -63,7 +65,7 @@ class FreshSegments:
 
     def arrived(self, keys: NDArray[np.uint64]) -> None:
         """Notes segments that were just stored as unseen."""
-        self._unseen.extend(int(key) for key in keys)
+        self._unseen.extend(keys.tolist())
 
     def lease_of(self, number: int) -> Lease | None:
         """The open lease of a batch."""
@@ -79,11 +81,17 @@ class FreshSegments:
             return np.zeros(0, np.int64)
         keys = np.array(self._unseen, np.uint64)
         rows = self._store.rows(keys)
-        late = np.array([plan.is_late(number, int(version)) for version in self._store.headers["version"][rows]])
+        late = plan.is_late(number, self._store.headers["version"][rows])
         if late.any():
             self._unseen = deque(int(key) for key in keys[~late])
         retired: NDArray[np.int64] = rows[late]
         return retired
+
+    def take_all(self) -> NDArray[np.int64]:
+        """<int64>[U] rows of all unseen segments; they are unseen no more."""
+        keys = np.array(self._unseen, np.uint64)
+        self._unseen.clear()
+        return self._store.rows(keys)
 
     def take(self, number: int, count: int) -> NDArray[np.uint64] | None:
         """Leases the oldest unseen segments to batch `number`.

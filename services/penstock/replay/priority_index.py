@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.replay.masses import MassFunction
 from penstock.replay.ring_store import RingStore, State
 from penstock.replay.sum_tree import SumTree
-from penstock.types import SamplingPlan
+from penstock.types import Mass, SamplingPlan
 
 _CURSOR_STEP = 1024
 
@@ -42,6 +42,17 @@ class PriorityIndex:
         """The sum of all masses."""
         return self._tree.total
 
+    @property
+    def mass(self) -> Mass:
+        """The sum of all masses, such that other stores' can be compared with it."""
+        return Mass(self._tree.total, self._mass.reference)
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough segments have been seen to replay any."""
+        enough = self._plan is not None and self.seen >= max(1, self._plan.min_replay_segments)
+        return enough and self.total > 0.0
+
     def adopt(self, plan: SamplingPlan) -> None:
         """Gives every seen segment its mass by this plan. Costs O(capacity)."""
         self._plan = plan
@@ -53,6 +64,13 @@ class PriorityIndex:
         self._tree.update(everything, masses)
         # A plan with another `max_staleness` may have given mass to segments that the cursor had passed.
         self._stale_cursor = 1
+
+    def adjust(self, plan: SamplingPlan) -> None:
+        """Works by another plan; masses are made anew only where they would differ."""
+        former, self._plan = self._plan, plan
+        shape = ("alpha", "epsilon", "half_life", "max_staleness")
+        if former is None or any(getattr(former, name) != getattr(plan, name) for name in shape):
+            self.adopt(plan)
 
     def mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         """Stores raw priorities, <float64>[B], of segments that are seen from now on."""
@@ -116,11 +134,11 @@ class PriorityIndex:
             <uint64>[count] keys and <float64>[count] probabilities, or both empty.
         """
         plan = self._plan
-        if plan is None or count == 0 or self.seen < max(1, plan.min_replay_segments) or not self.total > 0.0:
+        if plan is None or count == 0 or not self.ready:
             return np.zeros(0, np.uint64), np.zeros(0)
         randomness = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, attempt, 0, 0]))
-        rows = self._tree.draw(randomness.random(count))
-        return self._store.headers["key"][rows].copy(), self._tree.masses[rows] / self.total
+        rows, masses = self._tree.draw(randomness.random(count))
+        return self._store.headers["key"][rows].copy(), masses / self.total
 
     @property
     def _version(self) -> int:

@@ -13,23 +13,23 @@ import enum
 import json
 import mmap
 import os
+import secrets
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, SchemaMismatch
-from penstock.types import Column, Columns, Extent, Schema, Window
+from penstock.replay.row_checks import check_values, mix_rows
+from penstock.types import Column, Columns, Extent, Fragment, MappedStore, Schema, Window, WindowHead
 
-FORMAT = 1
+FORMAT = 2
 MAX_SLOTS = 4096
+SEGMENTS_FILE, _RECORDS_FILE, _DESCRIPTION_FILE = "segments.bin", "records.bin", "store.json"
 _PAGE = 4096
-_RECOVERY_CHUNK = 256
-"""Rows checked at once when a store is opened; each costs a copy of its payload."""
 
 HEADER = np.dtype(
     [
@@ -47,7 +47,15 @@ HEADER = np.dtype(
 )
 _WATERMARK = np.dtype([("incarnation", "<u8"), ("sequence", "<u8")])
 _SESSION = np.dtype(
-    [("session", "<u8"), ("next_batch", "<i8"), ("version", "<i8"), ("inserted", "<u8"), ("late", "<u8")]
+    [
+        ("session", "<u8"),
+        ("next_batch", "<i8"),
+        ("version", "<i8"),
+        ("next_key", "<u8"),
+        ("inserted", "<u8"),
+        ("late", "<u8"),
+        ("identity", "<u8"),
+    ]
 )
 
 
@@ -57,6 +65,8 @@ class State(enum.IntEnum):
     UNSEEN = 1
     LEASED = 2
     SEEN = 3
+    WRITING = 4
+    """The row has no key: a window is on its way into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +76,49 @@ class Recovery:
     Attributes:
         segments: Rows that are whole.
         damaged: Rows that had a key but another checksum, or lay in the wrong place; dropped.
+        torn: Rows that were being written when the last process ended; nobody was told that they are stored.
     """
 
-    segments: int
-    damaged: int
+    segments: int = 0
+    damaged: int = 0
+    torn: int = 0
 
 
-@numba.njit("void(uint8[:, ::1], uint64[::1])", nogil=True, cache=True)
-def _mix_rows(rows, checksums):  # type: ignore[no-untyped-def]
-    """Folds each row's bytes into its checksum, 32 bytes a round in four lanes (after xxHash64's rounds)."""
-    prime_a, prime_b = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
-    left, right = np.uint64(31), np.uint64(33)
-    size = rows.shape[1]
-    for index in range(rows.shape[0]):
-        row = rows[index]
-        words = row[: size - size % 32].view(np.uint64)
-        seed = checksums[index]
-        lane_a, lane_b, lane_c, lane_d = seed, seed ^ prime_a, seed ^ prime_b, seed + prime_a
-        for word in range(0, words.size, 4):
-            lane_a = (lane_a ^ words[word]) * prime_a
-            lane_b = (lane_b ^ words[word + 1]) * prime_a
-            lane_c = (lane_c ^ words[word + 2]) * prime_a
-            lane_d = (lane_d ^ words[word + 3]) * prime_a
-            lane_a = (lane_a << left) | (lane_a >> right)
-            lane_b = (lane_b << left) | (lane_b >> right)
-            lane_c = (lane_c << left) | (lane_c >> right)
-            lane_d = (lane_d << left) | (lane_d >> right)
-        mixed = ((lane_a * prime_b ^ lane_b) * prime_b ^ lane_c) * prime_b ^ lane_d
-        for byte in range(size - size % 32, size):
-            mixed = (mixed ^ np.uint64(row[byte])) * prime_a
-        checksums[index] = mixed ^ (mixed >> right)
+class Regions:
+    """How a schema divides a store's memory: headers, then a region a column, each from a page's begin on.
+
+    Attributes:
+        capacity: Rows.
+        headers: <HEADER>[capacity].
+        columns: <uint8>[capacity, bytes of a segment's column], one a column.
+    """
+
+    def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
+        """Lays the regions out. Raises `ConfigurationError` if not even two segments fit."""
+        capacity = (capacity_bytes - (len(schema.columns) + 1) * _PAGE) // (HEADER.itemsize + schema.segment_bytes)
+        if capacity < 2:
+            raise ConfigurationError(
+                f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
+                f" {schema.segment_bytes} bytes; raise it"
+            )
+        self.capacity, self._memory, self._end = capacity, memory, 0
+        self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
+        self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
+
+    def _region(self, width: int) -> NDArray[np.uint8]:
+        size = self.capacity * width
+        array = np.frombuffer(self._memory, np.uint8, size, self._end).reshape(self.capacity, width)
+        self._end += -(-size // _PAGE) * _PAGE
+        return array
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """<int64>[B] where the segments of these keys lie, or lay."""
+        return (keys % np.uint64(self.capacity)).astype(np.int64)
+
+    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
+        """Copies these rows' columns, in this order, into columns of as many segments."""
+        for region, wanted in zip(self.columns, into.arrays, strict=True):
+            np.take(region, rows, axis=0, out=wanted.reshape(rows.size, -1).view(np.uint8), mode="clip")
 
 
 class RingStore:
@@ -116,17 +139,20 @@ class RingStore:
         """
         self._folder = folder
         self._capacity_bytes = capacity_bytes
-        self._memory = _allocate(folder, "segments.bin", capacity_bytes)
-        self._records = _allocate(folder, "records.bin", MAX_SLOTS * _WATERMARK.itemsize + _PAGE)
+        self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
+        self._records = _allocate(folder, _RECORDS_FILE, MAX_SLOTS * _WATERMARK.itemsize + _PAGE)
         self._watermarks = np.frombuffer(self._records, _WATERMARK, MAX_SLOTS)
         self.session = np.frombuffer(self._records, _SESSION, 1, MAX_SLOTS * _WATERMARK.itemsize)
         self.schema: Schema | None = None
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
-        self._columns: tuple[NDArray[np.generic], ...] = ()
-        self.recovery = Recovery(0, 0)
-        if folder is not None and (folder / "store.json").exists():
-            self._lay_out(_read_description(folder / "store.json"))
+        if self.session["identity"][0] == 0:
+            self.session["identity"], self.session["next_key"] = secrets.randbits(63) | 1, 1
+        self._layout: Regions | None = None
+        self._regions: tuple[NDArray[np.uint8], ...] = ()
+        self.recovery = Recovery()
+        if folder is not None and (folder / _DESCRIPTION_FILE).exists():
+            self._lay_out(read_schema(folder))
             self.recovery = self._recover()
 
     def adopt(self, schema: Schema) -> None:
@@ -146,46 +172,35 @@ class RingStore:
             return
         self._lay_out(schema)
         if self._folder is not None:
-            _write_description(self._folder / "store.json", schema, self._capacity_bytes)
+            _write_description(self._folder / _DESCRIPTION_FILE, schema, self._capacity_bytes)
 
     def _lay_out(self, schema: Schema) -> None:
-        regions = len(schema.columns) + 1
-        capacity = (self._capacity_bytes - regions * _PAGE) // (HEADER.itemsize + schema.segment_bytes)
-        if capacity < 2:
-            raise ConfigurationError(
-                f"replay.capacity_bytes {self._capacity_bytes} holds {max(capacity, 0)} segments of"
-                f" {schema.segment_bytes} bytes; raise it"
-            )
-        offset = 0
-
-        def region(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
-            nonlocal offset
-            count = int(np.prod(shape))
-            array = np.frombuffer(self._memory, dtype, count, offset).reshape(shape)
-            offset += -(-count * dtype.itemsize // _PAGE) * _PAGE
-            return array
-
-        self.headers = region(HEADER, (capacity,))
-        self._columns = tuple(
-            region(np.dtype(column.dtype), (capacity, *column.segment_shape(schema.unroll_length)))
-            for column in schema.columns
-        )
-        self.schema, self.capacity = schema, capacity
+        regions = Regions(self._memory, schema, self._capacity_bytes)
+        self._layout, self._regions = regions, regions.columns
+        self.headers, self.schema, self.capacity = regions.headers, schema, regions.capacity
 
     def _recover(self) -> Recovery:
         keys = self.headers["key"]
+        torn = (keys == 0) & (self.headers["state"] == State.WRITING)
+        self.headers["state"][keys == 0] = 0
+        self.session["next_key"] = max(int(self.session["next_key"][0]), int(keys.max(initial=0)) + 1)
         rows = np.flatnonzero(keys)
         sound = keys[rows] % np.uint64(self.capacity) == rows
-        for start in range(0, rows.size, _RECOVERY_CHUNK):
-            chunk = slice(start, start + _RECOVERY_CHUNK)
-            sound[chunk] &= self._checksums(rows[chunk]) == self.headers["checksum"][rows[chunk]]
+        sound &= self.checksums(rows) == self.headers["checksum"][rows]
         self.headers["key"][rows[~sound]] = 0
         whole = self.headers[rows[sound]]
         for slot in np.unique(whole["slot"]):
             mine = whole[whole["slot"] == slot]
             newest = mine[mine["incarnation"] == mine["incarnation"].max()]
             self._raise_watermark(int(slot), int(newest["incarnation"][0]), int(newest["sequence"].max()))
-        return Recovery(int(sound.sum()), int((~sound).sum()))
+        return Recovery(int(sound.sum()), int((~sound).sum()), int(torn.sum()))
+
+    @property
+    def mapped(self) -> MappedStore | None:
+        """Where others can map this store; None in anonymous memory."""
+        if self._folder is None:
+            return None
+        return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
 
     def watermark(self, slot: int, incarnation: int) -> int:
         """The last sequence stored for this slot and incarnation; 0: none.
@@ -213,7 +228,8 @@ class RingStore:
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """<int64>[B] where the segments of these keys lie, or lay."""
-        return (keys % np.uint64(self.capacity)).astype(np.int64)
+        assert self._layout is not None
+        return self._layout.rows(keys)
 
     def present(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """<bool>[B] which of these segments are still there."""
@@ -222,50 +238,126 @@ class RingStore:
         return result
 
     def write(self, keys: NDArray[np.uint64], window: Window, first: int) -> None:
-        """Stores the window's segments from number `first` on under these consecutive keys, as unseen.
+        """Stores the window's segments from number `first` on under these consecutive keys. Raises as its parts do."""
+        self.reserve(keys)
+        for index, column in enumerate(window.columns.arrays):
+            content = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+            self.put(keys, first, Fragment(index, 0, content))
+        self.seal(keys, self.inspect(keys, window.head, first), window.head)
+
+    def reserve(self, keys: NDArray[np.uint64]) -> None:
+        """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
 
         Raises:
-            Overloaded: A row to overwrite is unseen or leased.
+            Overloaded: A row to overwrite is unseen or leased, or another window is on its way into it.
         """
-        rows, last = self.rows(keys), window.columns.segments
-        taken = (self.headers["key"][rows] != 0) & (self.headers["state"][rows] != State.SEEN)
+        rows = self.rows(keys)
+        states = self.headers["state"][rows]
+        taken = (self.headers["key"][rows] != 0) & (states != State.SEEN) | (states == State.WRITING)
         if taken.any():
             raise Overloaded(
                 f"the store's {self.capacity} rows are full of segments that were not trained yet; raise"
                 " replay.capacity_bytes"
             )
         self.headers["key"][rows] = 0
-        for stored, sent in zip(self._columns, window.columns.arrays, strict=True):
-            for to, source in _runs(rows, first):
-                stored[to] = sent[source]
+        self.headers["state"][rows] = State.WRITING
+
+    def put(self, keys: NDArray[np.uint64], first: int, fragment: Fragment) -> None:
+        """Copies some bytes of a window's column into reserved rows. May run beside other calls, without the lock.
+
+        Args:
+            keys: <uint64>[B] of the window's segments from number `first` on.
+            first: Segments before it are stored already; their bytes are passed over.
+            fragment: As it came.
+        """
+        region = self._regions[fragment.column]
+        width = region.shape[1]
+        flat, row = region.reshape(-1), int(keys[0] % np.uint64(self.capacity))
+        skipped = first * width
+        start, data = fragment.offset - skipped, fragment.data
+        if start < 0:
+            start, data = 0, data[-start:]
+        begin = row * width + start
+        if begin >= flat.size:
+            begin -= flat.size
+        before_end = min(data.size, flat.size - begin)
+        flat[begin : begin + before_end] = data[:before_end]
+        flat[: data.size - before_end] = data[before_end:]
+
+    def inspect(self, keys: NDArray[np.uint64], head: WindowHead, first: int) -> NDArray[Any]:
+        """Checks the values in reserved rows. Without the lock: it reads every byte.
+
+        Returns:
+            <HEADER>[B] what `seal` is to write.
+
+        Raises:
+            InvalidSegment: Values that no learner could use. The rows are still reserved.
+        """
+        assert self.schema is not None
+        rows = self.rows(keys)
         header = np.zeros(rows.size, HEADER)
-        header["sequence"] = np.arange(window.first_sequence + first, window.first_sequence + last)
-        header["version"], header["batch"] = window.version, -1
-        header["slot"], header["incarnation"] = window.slot, window.incarnation
-        header["environment"], header["state"] = window.environments[first:], State.UNSEEN
+        header["key"] = keys
+        header["sequence"] = np.arange(head.first_sequence + first, head.last_sequence + 1)
+        header["version"], header["batch"] = head.version, -1
+        header["slot"], header["incarnation"] = head.slot, head.incarnation
+        header["environment"], header["state"] = head.environments[first:], State.UNSEEN
+        header["checksum"] = _identity_checksums(header)
+        for start, stop in self._runs(rows):
+            run, checksums = slice(int(rows[start]), int(rows[stop - 1]) + 1), header["checksum"][start:stop].copy()
+            for column, region in zip(self.schema.columns, self._regions, strict=True):
+                check_values(column, region[run])
+                mix_rows(region[run], checksums)
+            header["checksum"][start:stop] = checksums
+        return header
+
+    def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
+        """Makes reserved rows unseen segments; the keys are written last."""
+        rows = self.rows(keys)
+        header["key"] = 0
         self.headers[rows] = header
-        self.headers["checksum"][rows] = self._checksums(rows, keys)
         self.headers["key"][rows] = keys
-        self._raise_watermark(window.slot, window.incarnation, window.first_sequence + last - 1)
+        self._raise_watermark(head.slot, head.incarnation, head.last_sequence)
+
+    def release(self, keys: NDArray[np.uint64]) -> None:
+        """Gives up reserved rows; they stay empty until the ring comes by again."""
+        self.headers["state"][self.rows(keys)] = 0
+
+    @staticmethod
+    def _runs(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Where consecutive keys lie in consecutive rows: from where to where; two pieces where the ring ends."""
+        wrap = int(np.argmin(rows)) if rows[0] > rows[-1] else 0
+        return [(0, wrap), (wrap, rows.size)] if wrap else [(0, rows.size)]
 
     def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
         """Copies these rows' columns, in this order, into columns of as many segments."""
-        for stored, wanted in zip(self._columns, into.arrays, strict=True):
-            np.take(stored, rows, axis=0, out=wanted, mode="clip")
+        assert self._layout is not None
+        self._layout.gather(rows, into)
 
-    def _checksums(self, rows: NDArray[np.int64], keys: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-        """Checksums of what never changes in these rows: identity, version and payload."""
-        header = self.headers[rows]
-        identity = np.empty((rows.size, 6), np.uint64)
-        identity[:, 0] = header["key"] if keys is None else keys
-        for position, field in enumerate(("sequence", "slot", "incarnation", "environment"), start=1):
-            identity[:, position] = header[field]
-        identity[:, 5] = header["version"].view(np.uint64)
-        checksums = np.zeros(rows.size, np.uint64)
-        _mix_rows(identity.view(np.uint8), checksums)
-        for stored in self._columns:
-            content = np.ascontiguousarray(stored[rows]).reshape(rows.size, -1)
-            _mix_rows(content.view(np.uint8), checksums)
+    def gather_bytes(
+        self, rows: NDArray[np.int64], offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]
+    ) -> None:
+        """Copies a range of the bytes that these rows make up, column after column.
+
+        Args:
+            rows: <int64>[B].
+            offsets: Where each column begins; gaps between them are left as they are.
+            start: The first byte of the range.
+            into: <uint8>[...] as many bytes as are wanted.
+        """
+        for region, offset in zip(self._regions, offsets, strict=True):
+            width = region.shape[1]
+            first, last = max(start - offset, 0), min(start + into.size - offset, rows.size * width)
+            if first < last:
+                _copy_rows(region, rows, first, into[offset + first - start : offset + last - start])
+
+    def checksums(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """<uint64>[B] of what never changes in these ascending rows: identity, version and payload."""
+        checksums = _identity_checksums(self.headers[rows])
+        ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), rows.size]
+        for start, stop in zip([0, *ends], ends, strict=False):
+            if start < stop:
+                for region in self._regions:
+                    mix_rows(region[rows[start] : rows[stop - 1] + 1], checksums[start:stop])
         return checksums
 
     def flush(self) -> None:
@@ -275,14 +367,30 @@ class RingStore:
             self._records.flush()
 
 
-def _runs(rows: NDArray[np.int64], first: int) -> list[tuple[slice, slice]]:
-    """Slices of the ring and of a window's segments from `first` on, in pairs: one pair, or two where the ring ends."""
-    wrap = int(np.argmin(rows)) if rows[0] > rows[-1] else rows.size
-    pieces = [(0, wrap), (wrap, rows.size)] if wrap < rows.size else [(0, rows.size)]
-    return [
-        (slice(int(rows[start]), int(rows[start]) + end - start), slice(first + start, first + end))
-        for start, end in pieces
-    ]
+def _identity_checksums(header: NDArray[Any]) -> NDArray[np.uint64]:
+    """<uint64>[B] over key, sequence, slot, incarnation, environment and version: where a row's checksum begins."""
+    identity = np.empty((header.size, 6), np.uint64)
+    for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
+        identity[:, position] = header[field]
+    identity[:, 5] = header["version"].view(np.uint64)
+    checksums = np.zeros(header.size, np.uint64)
+    mix_rows(identity.view(np.uint8), checksums)
+    return checksums
+
+
+def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, into: NDArray[np.uint8]) -> None:
+    """Fills `into` with the bytes of these rows, one after another, from byte `first` of them on."""
+    width = region.shape[1]
+    row, skipped = divmod(first, width)
+    if skipped:
+        piece = region[rows[row], skipped : skipped + into.size]
+        into[: piece.size] = piece
+        into, row = into[piece.size :], row + 1
+    whole = into.size // width
+    np.take(region, rows[row : row + whole], axis=0, out=into[: whole * width].reshape(whole, width), mode="clip")
+    rest = into[whole * width :]
+    if rest.size:
+        rest[:] = region[rows[row + whole], : rest.size]
 
 
 def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
@@ -327,7 +435,20 @@ def _write_description(path: Path, schema: Schema, capacity_bytes: int) -> None:
     Path(file.name).replace(path)
 
 
-def _read_description(path: Path) -> Schema:
+def read_identity(folder: Path) -> int:
+    """The number that names the store in a folder; 0 if there is none that can be read."""
+    try:
+        with (folder / _RECORDS_FILE).open("rb") as file:
+            file.seek(MAX_SLOTS * _WATERMARK.itemsize)
+            record = file.read(_SESSION.itemsize)
+    except OSError:
+        return 0
+    return int(np.frombuffer(record, _SESSION)["identity"][0]) if len(record) == _SESSION.itemsize else 0
+
+
+def read_schema(folder: Path) -> Schema:
+    """The schema of the store in a folder. Raises `ConfigurationError` if there is none of this format."""
+    path = folder / _DESCRIPTION_FILE
     try:
         description = json.loads(path.read_text())
         if description["format"] != FORMAT:

@@ -1,45 +1,87 @@
 """The sum tree: masses in the leaves, sums above, draws in proportion to mass.
 
-Whole batches go through one compiled call that holds no GIL. Parents are recomputed from their children, never adjusted
-by differences, so that rounding does not drift. Called by `replay.buffer` alone, under its lock.
+A batch goes through one compiled call that holds no GIL, level by level rather than leaf by leaf: the steps of
+different leaves do not depend on each other, so the processor waits for their cache misses together. Parents are
+recomputed from their children, never adjusted by differences, so that rounding does not drift. Called by
+`replay.priority_index` alone, under the buffer's lock.
 """
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-
-@numba.njit("void(float64[::1], int64, int64[::1], float64[::1])", nogil=True, cache=True)
-def _update(nodes, width, leaves, masses):  # type: ignore[no-untyped-def]
-    for position in range(leaves.size):
-        nodes[width + leaves[position]] = masses[position]
-    for position in range(leaves.size):
-        node = (width + leaves[position]) >> 1
-        while node >= 1:
-            nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
-            node >>= 1
+# Node 1 is the root, 2 i and 2 i + 1 are the children of node i, leaf i is node width + i. Nodes are read by unsigned
+# index because numba wraps signed ones around at 0, which costs a tenth of a draw.
 
 
 @numba.njit("void(float64[::1], int64)", nogil=True, cache=True)
-def _rebuild(nodes, width):  # type: ignore[no-untyped-def]
-    for node in range(width - 1, 0, -1):
-        nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
+def _rebuild(nodes, end):  # type: ignore[no-untyped-def]
+    """Recomputes all nodes below `end`, none of them a leaf."""
+    for node in range(end - 1, 0, -1):
+        nodes[np.uint64(node)] = nodes[np.uint64(2 * node)] + nodes[np.uint64(2 * node + 1)]
 
 
-@numba.njit("void(float64[::1], int64, float64[::1], int64[::1])", nogil=True, cache=True)
-def _draw(nodes, width, uniforms, leaves):  # type: ignore[no-untyped-def]
-    stratum = nodes[1] / uniforms.size
+@numba.njit("boolean(float64[::1], int64, int64, int64[::1], float64[::1])", nogil=True, cache=True)
+def _update(nodes, width, capacity, leaves, masses):  # type: ignore[no-untyped-def]
+    """Sets masses and recomputes what is above them; False, and nothing changed, if one is not valid."""
+    valid = True
+    for position in range(leaves.size):
+        leaf, mass = leaves[position], masses[position]
+        valid &= (leaf >= 0) & (leaf < capacity) & (mass >= 0.0) & (mass < np.inf)
+    if not valid:
+        return False
+    for position in range(leaves.size):
+        nodes[np.uint64(width + leaves[position])] = masses[position]
+    level_width, height = width >> 1, 1
+    while level_width > leaves.size:
+        for position in range(leaves.size):
+            node = (width + leaves[position]) >> height
+            nodes[np.uint64(node)] = nodes[np.uint64(2 * node)] + nodes[np.uint64(2 * node + 1)]
+        level_width >>= 1
+        height += 1
+    # From here on a level has no more nodes than the batch: all of it in order is cheaper than by leaf.
+    _rebuild(nodes, 2 * level_width)
+    return True
+
+
+@numba.njit("int64(float64[::1], int64, float64)", nogil=True, cache=True)
+def _walk(nodes, width, target):  # type: ignore[no-untyped-def]
+    """The leaf's node in whose range of the running sum a target falls; the last with mass for a target past them."""
+    node = 1
+    while node < width:
+        node *= 2
+        if target >= nodes[node] and nodes[node + 1] > 0.0:
+            target -= nodes[node]
+            node += 1
+    return node
+
+
+@numba.njit("void(float64[::1], int64, float64[::1], int64[::1], float64[::1])", nogil=True, cache=True)
+def _draw(nodes, width, uniforms, leaves, masses):  # type: ignore[no-untyped-def]
+    """`_walk` for a whole batch, one level after the other; `leaves` and `masses` are the result."""
+    stratum = nodes[1] / max(1, uniforms.size)
+    # On the way down the outputs hold the node and what is left of the target.
     for position in range(uniforms.size):
-        target = (position + uniforms[position]) * stratum
-        node = 1
-        while node < width:
-            node *= 2
-            left = nodes[node]
-            # Rounding may leave a target a little past the last mass; a branch without mass is never entered.
-            if target >= left and nodes[node + 1] > 0.0:
-                target -= left
-                node += 1
+        leaves[position] = 1
+        masses[position] = (position + uniforms[position]) * stratum
+    level_width = 1
+    while level_width < width:
+        for position in range(uniforms.size):
+            node = 2 * leaves[position]
+            left, target = nodes[np.uint64(node)], masses[position]
+            # No branch here: which way a draw goes is what a processor cannot predict.
+            right = target >= left
+            leaves[position] = node + right
+            masses[position] = target - left if right else target
+        level_width *= 2
+    for position in range(uniforms.size):
+        node = leaves[position]
+        # Rounding may have left a target a little past the last mass; only then does the way down end where there is
+        # none, and `_walk`, which looks at both children, goes the same way everywhere else: the order stays.
+        if nodes[np.uint64(node)] == 0.0:
+            node = _walk(nodes, width, (position + uniforms[position]) * stratum)
         leaves[position] = node - width
+        masses[position] = nodes[np.uint64(node)]
 
 
 class SumTree:
@@ -74,41 +116,41 @@ class SumTree:
         """Sets the masses of some leaves; of duplicates the last one holds.
 
         Args:
-            leaves: <int64>[B] in [0, capacity).
+            leaves: <int64>[B] in [0, capacity), in any order.
             masses: <float64>[B] finite, at least 0.
 
         Raises:
-            ValueError: A leaf is out of range, or a mass negative or not finite. Nothing is changed then.
+            ValueError: A leaf is out of range, a mass negative or not finite, or there are not as many of one as of the
+                other. Nothing is changed then.
         """
-        if leaves.size == 0:
-            return
-        if leaves.min() < 0 or leaves.max() >= self._capacity:
-            raise ValueError(f"leaves must lie in [0, {self._capacity}), got {leaves.min()} to {leaves.max()}")
-        if not np.isfinite(masses).all() or masses.min() < 0.0:
-            raise ValueError("masses must be finite and not negative")
-        _update(
-            self._nodes, self._width, np.ascontiguousarray(leaves, np.int64), np.ascontiguousarray(masses, np.float64)
-        )
+        if leaves.shape != masses.shape:
+            raise ValueError(f"there must be one mass a leaf, got {masses.shape} masses for {leaves.shape} leaves")
+        leaves, masses = np.ascontiguousarray(leaves, np.int64), np.ascontiguousarray(masses, np.float64)
+        if not _update(self._nodes, self._width, self._capacity, leaves, masses):
+            if leaves.min() < 0 or leaves.max() >= self._capacity:
+                raise ValueError(f"leaves must lie in [0, {self._capacity}), got {leaves.min()} to {leaves.max()}")
+            raise ValueError(f"masses must be finite and not negative, got {masses.min()} to {masses.max()}")
 
     def scale(self, factor: float) -> None:
         """Multiplies every mass; the draws stay as they are. Costs O(capacity)."""
         self._nodes[self._width :] *= factor
         _rebuild(self._nodes, self._width)
 
-    def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    def draw(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draws one leaf in each of B equal ranges of mass (stratified; Schaul et al. 2016, appendix B.2.1).
 
         Args:
             uniforms: <float64>[B] in [0, 1), where in its range each draw falls.
 
         Returns:
-            <int64>[B] leaves, in ascending order.
+            <int64>[B] leaves, in ascending order, and <float64>[B] their masses: divided by `total`, the probabilities.
 
         Raises:
             ValueError: There is no mass to draw from.
         """
         if not self.total > 0.0:
             raise ValueError("no leaf has mass")
-        leaves = np.empty(uniforms.size, np.int64)
-        _draw(self._nodes, self._width, np.ascontiguousarray(uniforms, np.float64), leaves)
-        return leaves
+        uniforms = np.ascontiguousarray(uniforms, np.float64)
+        leaves, masses = np.empty(uniforms.size, np.int64), np.empty(uniforms.size, np.float64)
+        _draw(self._nodes, self._width, uniforms, leaves, masses)
+        return leaves, masses

@@ -5,23 +5,29 @@ uses the source. An error that no retry can cure is raised at the next call.
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import NotReady, PenstockError, Unavailable
+from penstock.errors import ConfigurationError, NotReady, PenstockError, Unavailable
+from penstock.replay.store_reader import StoreReader
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
-from penstock.types import Batch, CommitOutcome, SamplingPlan, Schema
+from penstock.telemetry import metrics
+from penstock.types import Batch, BatchHead, CommitOutcome, MappedStore, SamplingPlan, Schema
 from penstock.v1 import replay_pb2
+from penstock.wire import block
 from penstock.wire import replay as wire
+from penstock.wire.block import PayloadPool
 
 _COMMIT_PATIENCE_S = 60.0
 MAX_BATCH_BYTES = 2**31
@@ -51,7 +57,10 @@ class ReplayBatchSource:
         self._channel = thread.run(self._connect(address))
         self._lock = threading.Condition()
         self._ready: deque[Batch] = deque()
+        self._pool = PayloadPool()
+        self.reads = ""
         self._plan: SamplingPlan | None = None
+        self._adjusted = False
         self._failure: PenstockError | None = None
         self._waiting = "the replay service"
         self._next_number = 0
@@ -65,7 +74,13 @@ class ReplayBatchSource:
     def open(self, plan: SamplingPlan) -> None:
         """Announces how batches are wanted, and asks for the first ones."""
         self._plan, self._next_number = plan, plan.next_batch
-        self._task = self._thread.spawn(self._run(plan))
+        self._task = self._thread.spawn(self._run())
+
+    def adjust(self, plan: SamplingPlan) -> None:
+        """Changes, while it runs, how batches are made up and how far collection may run ahead; the session stays."""
+        with self._lock:
+            self._plan, self._adjusted = plan, True
+        self._thread.call(self._wanted.set)
 
     @property
     def waiting_for(self) -> str:
@@ -92,8 +107,8 @@ class ReplayBatchSource:
         request = replay_pb2.CommitBatchRequest(
             session=self._plan.session,
             batch=batch.number,
-            keys=batch.keys.tolist(),
-            priorities=priorities.tolist(),
+            keys=batch.keys.astype("<u8", copy=False).tobytes(),
+            priorities=priorities.astype("<f8", copy=False).tobytes(),
             version=version,
         )
         backoff, deadline = Backoff(), time.monotonic() + _COMMIT_PATIENCE_S
@@ -112,9 +127,9 @@ class ReplayBatchSource:
             self._thread.call(self._task.cancel)
         self._thread.run(self._channel.close())
 
-    async def _run(self, plan: SamplingPlan) -> None:
+    async def _run(self) -> None:
         error = await keep_open(
-            lambda backoff: self._stream(plan, backoff),
+            self._stream,
             peer=self._peer,
             service="replay",
             broken=self._wait_for_service,
@@ -127,36 +142,111 @@ class ReplayBatchSource:
         with self._lock:
             self._waiting = "the replay service"
 
-    async def _stream(self, plan: SamplingPlan, backoff: Backoff) -> None:
-        assembler = wire.BatchAssembler(MAX_BATCH_BYTES)
+    async def _stream(self, backoff: Backoff) -> None:
+        with self._lock:
+            plan, self._adjusted = self._plan, False
+        assert plan is not None
+        stream = _Stream(open_stream(self._channel, methods.SAMPLE_BATCHES), self._schema, self._pool)
 
-        def take(response: replay_pb2.SampleBatchesResponse) -> None:
+        def take(response: wire.SampleResponse) -> None:
             backoff.reset()
-            self._take(assembler, response)
+            if response.message.HasField("opened"):
+                stream.open_store(wire.decode_mapped_store(response.message.opened))
+                self.reads = "mapped store" if stream.reader else "gRPC"
+                self._wanted.set()
+            elif response.message.waiting:
+                with self._lock:
+                    self._waiting = response.message.waiting
+            else:
+                stream.take(response)
 
-        opening = replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan))
-        call = open_stream(self._channel, methods.SAMPLE_BATCHES)
-        await exchange(call, opening, write=self._request, take=take)
+        await stream.live(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)), take, self._ask, self._deliver)
 
-    async def _request(self, call: Stream) -> None:
+    async def _ask(self, stream: "_Stream") -> None:
         with self._lock:
             asked = self._ready[-1].number + 1 if self._ready else self._next_number
         while True:
-            self._wanted.clear()
-            while asked <= self._next_number + self._prefetch:
-                request = replay_pb2.BatchRequest(batch=asked, part=0, parts=1)
-                await call.write(replay_pb2.SampleBatchesRequest(batch=request))
-                asked += 1
             await self._wanted.wait()
+            self._wanted.clear()
+            with self._lock:
+                plan, adjusted, self._adjusted = self._plan, self._adjusted, False
+            if adjusted and plan is not None:
+                await stream.adjust(plan)
+            while stream.opened and asked <= self._next_number + self._prefetch:
+                await stream.ask(asked)
+                asked += 1
 
-    def _take(self, assembler: wire.BatchAssembler, response: replay_pb2.SampleBatchesResponse) -> None:
-        if response.waiting:
-            with self._lock:
-                self._waiting = response.waiting
+    def _deliver(self, batch: Batch) -> None:
+        with self._lock:
+            self._ready.append(batch)
+            self._waiting = "fresh segments"
+            self._lock.notify_all()
+
+
+class _Stream:
+    """One SampleBatches stream: columns come with it, or are read from the store's file where that can be seen."""
+
+    def __init__(self, call: Stream, schema: Schema, pool: PayloadPool) -> None:
+        self._call, self._schema, self._pool = call, schema, pool
+        self._assembler = wire.BatchAssembler(MAX_BATCH_BYTES, pool)
+        self._writing = asyncio.Lock()
+        self._batches: asyncio.Queue[Batch | BatchHead] = asyncio.Queue()
+        self._redrawn: asyncio.Queue[BatchHead] = asyncio.Queue()
+        self._newest = -1
+        self.opened = False
+        self.reader: StoreReader | None = None
+
+    def open_store(self, store: MappedStore | None) -> None:
+        """Maps the store that the server offers, if it is the one that can be seen here."""
+        self.opened = True
+        if store is not None:
+            with contextlib.suppress(ConfigurationError):
+                self.reader = StoreReader(store, self._schema)
+
+    async def adjust(self, plan: SamplingPlan) -> None:
+        async with self._writing:
+            await self._call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
+
+    async def ask(self, number: int) -> None:
+        request = replay_pb2.BatchRequest(batch=number, part=0, parts=1, head_only=self.reader is not None)
+        async with self._writing:
+            await self._call.write(replay_pb2.SampleBatchesRequest(batch=request))
+
+    def take(self, response: wire.SampleResponse) -> None:
+        if self.reader is None:
+            batch = self._assembler.add(self._schema, response)
+            if batch is not None:
+                self._batches.put_nowait(batch)
             return
-        batch = assembler.add(self._schema, response)
-        if batch is not None:
-            with self._lock:
-                self._ready.append(batch)
-                self._waiting = "fresh segments"
-                self._lock.notify_all()
+        head = wire.decode_batch_head(response.message)
+        if head.number > self._newest:
+            self._newest = head.number
+            self._batches.put_nowait(head)
+        else:
+            self._redrawn.put_nowait(head)
+
+    async def live(
+        self,
+        opening: replay_pb2.SampleBatchesRequest,
+        take: Callable[[wire.SampleResponse], None],
+        ask: Callable[["_Stream"], Coroutine[Any, Any, None]],
+        deliver: Callable[[Batch], None],
+    ) -> None:
+        """Lives on the stream until it ends."""
+
+        async def finish() -> None:
+            while True:
+                batch = await self._batches.get()
+                deliver(batch if isinstance(batch, Batch) else await self._read(batch))
+
+        await exchange(self._call, opening, beside=(lambda: ask(self), finish), take=take)
+
+    async def _read(self, head: BatchHead) -> Batch:
+        """A batch whose columns are read from the store; segments that were overwritten meanwhile are drawn again."""
+        assert self.reader is not None
+        columns = block.allocate(self._schema, head.keys.size, self._pool)
+        while not await asyncio.to_thread(self.reader.gather, head.keys, columns):
+            metrics.LEARNER_REDRAWS.inc()
+            await self.ask(head.number)
+            head = await self._redrawn.get()
+        return head.with_columns(columns)

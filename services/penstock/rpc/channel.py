@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,7 +40,9 @@ def connect(address: str) -> grpc.aio.Channel:
 def open_stream(channel: grpc.aio.Channel, method: Method) -> Stream:
     """Begins a stream; it waits for the peer to appear."""
     call = channel.stream_stream(
-        method.path, request_serializer=serialise, response_deserializer=method.response.FromString
+        method.path,
+        request_serializer=serialise,
+        response_deserializer=method.read_response or method.response.FromString,
     )
     return call(wait_for_ready=True)
 
@@ -104,23 +106,28 @@ async def keep_open(
 
 
 async def exchange(
-    call: Stream, opening: Message, *, write: Callable[[Stream], Coroutine[Any, Any, None]], take: Callable[[Any], None]
+    call: Stream,
+    opening: Message,
+    *,
+    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+    take: Callable[[Any], None],
 ) -> None:
     """Lives on a stream until it ends: sends its opening, then writes and reads side by side.
 
     Args:
         call: From `open_stream`.
         opening: The first request.
-        write: Sends requests for as long as the stream lasts.
+        beside: Coroutines that run for as long as the stream lasts; what they raise ends it.
         take: Called with every response; what it raises ends the stream.
     """
     try:
         await call.write(opening)
-        async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(write(call))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run()) for run in beside]
             async for response in call:
                 take(response)
-            writing.cancel()
+            for task in tasks:
+                task.cancel()
     finally:
         call.cancel()
 

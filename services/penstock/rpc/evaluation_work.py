@@ -84,7 +84,7 @@ class EvaluationWork:
         self._results = asyncio.Queue()
         call = open_stream(channel, methods.RUN_EVALUATIONS)
         opening = evaluation_pb2.RunEvaluationsRequest(hello=self._hello)
-        await exchange(call, opening, write=self._write_results, take=take)
+        await exchange(call, opening, beside=(lambda: self._write_results(call),), take=take)
 
     async def _write_results(self, call: Stream) -> None:
         while True:

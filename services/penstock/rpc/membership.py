@@ -102,7 +102,8 @@ class Membership:
             self._take(assembler, response)
 
         call = open_stream(channel, methods.JOIN)
-        await exchange(call, run_pb2.JoinRequest(hello=self._hello), write=self._write_reports, take=take)
+        opening = run_pb2.JoinRequest(hello=self._hello)
+        await exchange(call, opening, beside=(lambda: self._write_reports(call),), take=take)
 
     def _take(self, assembler: wire.WeightsAssembler, response: run_pb2.JoinResponse) -> None:
         kind = response.WhichOneof("message")

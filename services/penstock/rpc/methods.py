@@ -2,16 +2,29 @@
 
 from penstock.rpc.service import Method
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
+from penstock.wire import replay as wire
 
 REPLAY = "penstock.v1.ReplayService"
 RUN = "penstock.v1.RunService"
 EVALUATION = "penstock.v1.EvaluationService"
 
 APPEND_SEGMENTS = Method(
-    REPLAY, "AppendSegments", replay_pb2.AppendSegmentsRequest, replay_pb2.AppendSegmentsResponse, True, True
+    REPLAY,
+    "AppendSegments",
+    replay_pb2.AppendSegmentsRequest,
+    replay_pb2.AppendSegmentsResponse,
+    True,
+    True,
+    read_request=wire.read_append_request,
 )
 SAMPLE_BATCHES = Method(
-    REPLAY, "SampleBatches", replay_pb2.SampleBatchesRequest, replay_pb2.SampleBatchesResponse, True, True
+    REPLAY,
+    "SampleBatches",
+    replay_pb2.SampleBatchesRequest,
+    replay_pb2.SampleBatchesResponse,
+    True,
+    True,
+    read_response=wire.read_sample_response,
 )
 COMMIT_BATCH = Method(REPLAY, "CommitBatch", replay_pb2.CommitBatchRequest, replay_pb2.CommitBatchResponse)
 GET_REPLAY_STATUS = Method(

@@ -7,19 +7,21 @@ change of the buffer's state sets.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
-from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.buffer import MAX_LEASES, ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import Lease
 from penstock.rpc import methods
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, opening_message, write_whole
 from penstock.telemetry import metrics
-from penstock.types import Grant, Schema
+from penstock.types import BatchHead, Grant, WindowHead
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
@@ -27,6 +29,10 @@ from penstock.wire.schema import decode_schema
 
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
+_SMALL_BYTES = 2**20
+"""What is copied on the loop itself. A thread that comes back from copying may wait for the interpreter for as long."""
+
+T = TypeVar("T")
 
 
 class _Outbox:
@@ -63,6 +69,19 @@ class _Outbox:
         return wire.encode_append_response(self._stored_sequence, grants)
 
 
+async def _off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Calls a function that touches `size` bytes: in a thread, if that takes longer than to get there and back."""
+    if size < _SMALL_BYTES:
+        return function(*arguments)
+    working = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        # The thread goes on: what it writes to must not be given to somebody else meanwhile.
+        await asyncio.gather(working, return_exceptions=True)
+        raise
+
+
 class ReplayServicer:
     """Serves one buffer. All methods on the server's event loop."""
 
@@ -70,6 +89,7 @@ class ReplayServicer:
         self._buffer = buffer
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
+        self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
         self.server = Server(
             {
                 methods.APPEND_SEGMENTS: self._append_segments,
@@ -100,10 +120,8 @@ class ReplayServicer:
 
     # Actors
 
-    async def _append_segments(
-        self, requests: AsyncIterator[replay_pb2.AppendSegmentsRequest], context: Context
-    ) -> None:
-        opening = await opening_message(requests)
+    async def _append_segments(self, requests: AsyncIterator[wire.AppendRequest], context: Context) -> None:
+        opening = (await opening_message(requests)).message
         if opening.WhichOneof("message") != "open":
             raise InvalidSegment("an append stream must begin with `open`")
         schema = decode_schema(opening.open.schema)
@@ -111,11 +129,14 @@ class ReplayServicer:
         watermark = self._buffer.open_actor(key, schema, opening.open.window_segments, time.monotonic())
         # A client that lost its stream comes back before this server has noticed; the old stream is then nobody's.
         outbox = self._outboxes[key] = _Outbox(watermark)
+        reader = wire.WindowReader(
+            schema=schema, slot=key.slot, incarnation=key.incarnation, window_segments=opening.open.window_segments
+        )
         try:
             self._distribute()
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(self._write_acknowledgements(outbox, context))
-                await self._read_windows(requests, key, outbox, schema, opening.open.window_segments)
+                await self._read_windows(requests, key, outbox, reader)
                 writing.cancel()
         finally:
             if self._outboxes.get(key) is outbox:
@@ -124,40 +145,65 @@ class ReplayServicer:
                 self._distribute()
 
     async def _read_windows(
-        self,
-        requests: AsyncIterator[replay_pb2.AppendSegmentsRequest],
-        key: ActorKey,
-        outbox: _Outbox,
-        schema: Schema,
-        window_segments: int,
+        self, requests: AsyncIterator[wire.AppendRequest], key: ActorKey, outbox: _Outbox, reader: wire.WindowReader
     ) -> None:
-        assembler = wire.WindowAssembler(
-            schema=schema, slot=key.slot, incarnation=key.incarnation, window_segments=window_segments
-        )
-        async for request in requests:
-            self._check_current(key, outbox)
-            kind = request.WhichOneof("message")
-            if kind == "heartbeat":
-                self._buffer.heard(key, time.monotonic())
-                continue
-            if kind != "window":
-                raise InvalidSegment("after `open` an append stream carries windows and heartbeats")
-            metrics.REPLAY_RECEIVED_BYTES.inc(len(request.window.block.payload))
-            window = assembler.add(request.window)
-            if window is None:
-                continue
-            outbox.granted.clear()
-            while (stored := self._buffer.append(window, time.monotonic())) is None:
-                waited = time.monotonic()
-                # Offering the window again is a sign of life; the heartbeats that come behind it are not read.
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(outbox.granted.wait(), _TICK_S)
-                outbox.granted.clear()
+        reserved: Reservation | int = 0
+        try:
+            async for request in requests:
                 self._check_current(key, outbox)
-                metrics.REPLAY_WAIT_SECONDS.labels("actor", "grant").inc(time.monotonic() - waited)
-            outbox.acknowledge(stored)
-            metrics.REPLAY_INSERTED.inc(window.columns.segments)
-            self._distribute()
+                if request.window is None:
+                    if request.message.WhichOneof("message") != "heartbeat":
+                        raise InvalidSegment("after `open` an append stream carries windows and heartbeats")
+                    self._buffer.heard(key, time.monotonic())
+                    continue
+                part = reader.add(request.window)
+                metrics.REPLAY_RECEIVED_BYTES.inc(part.payload_bytes)
+                if part.first:
+                    self._give_up(reserved)
+                    reserved = await self._reserve(part.head, key, outbox)
+                if isinstance(reserved, Reservation):
+                    await _off_loop(part.payload_bytes, self._put, reserved, part)
+                    self._check_current(key, outbox)
+                if part.last:
+                    complete, reserved = reserved, 0
+                    await self._store(complete, key, outbox)
+        finally:
+            self._give_up(reserved)
+
+    async def _reserve(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> Reservation | int:
+        """Rows for a window, once there is a grant for it; or the last sequence, if it is stored already."""
+        outbox.granted.clear()
+        while (reserved := self._buffer.reserve(head, time.monotonic())) is None:
+            waited = time.monotonic()
+            # Offering the window again is a sign of life; the heartbeats that come behind it are not read.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(outbox.granted.wait(), _TICK_S)
+            outbox.granted.clear()
+            self._check_current(key, outbox)
+            metrics.REPLAY_WAIT_SECONDS.labels("actor", "grant").inc(time.monotonic() - waited)
+        return reserved
+
+    def _put(self, reserved: Reservation, part: wire.WindowPart) -> None:
+        for fragment in part.fragments:
+            self._buffer.put(reserved, fragment)
+
+    async def _store(self, reserved: Reservation | int, key: ActorKey, outbox: _Outbox) -> None:
+        if isinstance(reserved, int):
+            outbox.acknowledge(reserved)
+            return
+        size = reserved.keys.size * self._segment_bytes
+        outbox.acknowledge(await _off_loop(size, self._buffer.seal, reserved, time.monotonic()))
+        metrics.REPLAY_INSERTED.inc(reserved.keys.size)
+        self._distribute()
+
+    def _give_up(self, reserved: Reservation | int) -> None:
+        if isinstance(reserved, Reservation):
+            self._buffer.release(reserved)
+
+    @property
+    def _segment_bytes(self) -> int:
+        assert self._buffer.schema is not None
+        return self._buffer.schema.segment_bytes
 
     def _check_current(self, key: ActorKey, outbox: _Outbox) -> None:
         if self._outboxes.get(key) is not outbox:
@@ -181,13 +227,42 @@ class ReplayServicer:
             for outbox in self._outboxes.values():
                 outbox.recall()
         self._distribute()
-        async for request in requests:
-            if request.WhichOneof("message") != "batch" or not 0 <= request.batch.part < max(1, request.batch.parts):
-                raise InvalidSegment(
-                    "after `plan` a sampling stream carries requests for part 0 to parts - 1 of batches"
-                )
-            lease = await self._wait_for_lease(request.batch, plan.session, context)
-            await self._send_batch(lease, request.batch, context)
+        await self._wait_for_segments(context)
+        opened = replay_pb2.SamplingOpened(store=wire.encode_mapped_store(self._buffer.mapped_store))
+        await context.write(replay_pb2.SampleBatchesResponse(opened=opened))
+        asked: asyncio.Queue[replay_pb2.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._serve_batches(asked, plan.session, context))
+            async for request in requests:
+                await self._take_request(request, asked)
+            await asked.put(None)
+
+    async def _take_request(
+        self, request: replay_pb2.SampleBatchesRequest, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]"
+    ) -> None:
+        kind = request.WhichOneof("message")
+        if kind == "plan":
+            # At once, also while a batch waits: the new plan may be what it waits for.
+            self._buffer.adjust_plan(wire.decode_plan(request.plan))
+            self._distribute()
+        elif kind == "batch" and 0 <= request.batch.part < max(1, request.batch.parts):
+            await asked.put(request.batch)
+        else:
+            raise InvalidSegment("after `plan` a sampling stream carries plans, and requests for part 0 to parts - 1")
+
+    async def _serve_batches(
+        self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, context: Context
+    ) -> None:
+        while (request := await asked.get()) is not None:
+            lease = await self._wait_for_lease(request, session, context)
+            await self._send_batch(lease, request, context)
+
+    async def _wait_for_segments(self, context: Context) -> None:
+        """Until the store is laid out, which the first actor's schema decides."""
+        while self._buffer.schema is None:
+            await context.write(replay_pb2.SampleBatchesResponse(waiting=self._buffer.training_waits_for()))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _WAITING_NOTICE_S)
 
     async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, context: Context) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
@@ -195,7 +270,8 @@ class ReplayServicer:
             changed = self._changed
             if self._buffer.session != session:
                 raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
-            lease = self._buffer.lease(request.batch)
+            wanted = request.replay_segments if request.HasField("replay_segments") else None
+            lease = self._buffer.lease(request.batch, wanted)
             if lease is not None:
                 return lease
             # Looking for fresh segments may have retired late ones, and made room.
@@ -214,16 +290,41 @@ class ReplayServicer:
             metrics.REPLAY_WAIT_SECONDS.labels("learner", reason).inc(time.monotonic() - waited)
 
     async def _send_batch(self, lease: Lease, request: replay_pb2.BatchRequest, context: Context) -> None:
+        part, parts = request.part, max(1, request.parts)
+        attempt = 0
+        while True:
+            head = self._buffer.head(lease, part, parts, attempt)
+            if request.head_only:
+                await context.write(wire.encode_batch_head(head, part, parts))
+                break
+            if await self._send_columns(head, part, parts, context):
+                break
+            attempt += 1
+        self._drawn_ages = head.number - head.versions
+        metrics.REPLAY_SAMPLED.labels("fresh").inc(head.fresh_segments)
+        metrics.REPLAY_SAMPLED.labels("replayed").inc(head.keys.size - head.fresh_segments)
+
+    async def _send_columns(self, head: BatchHead, part: int, parts: int, context: Context) -> bool:
+        """Whether all of the batch could be read; the client takes another part 0 as a new beginning."""
         schema = self._buffer.schema
         assert schema is not None
-        part, parts = request.part, max(1, request.parts)
-        payload, columns = block.allocate(schema, len(range(part, lease.keys.size, parts)))
-        batch = await asyncio.to_thread(self._buffer.gather, lease, columns, part, parts)
-        for message in wire.encode_batch(batch, payload, part, parts):
-            await context.write(message)
-        metrics.REPLAY_SENT_BYTES.inc(payload.nbytes)
-        metrics.REPLAY_SAMPLED.labels("fresh").inc(batch.fresh_segments)
-        metrics.REPLAY_SAMPLED.labels("replayed").inc(batch.keys.size - batch.fresh_segments)
+        offsets, _ = block.layout(schema, head.keys.size)
+        writing: Awaitable[None] | None = None
+        try:
+            for message, start, payload in wire.batch_messages(head, schema, part, parts):
+                whole = await _off_loop(payload.size, self._buffer.copy_bytes, head, offsets, start, payload)
+                if writing is not None:
+                    former, writing = writing, None
+                    await former
+                if not whole:
+                    return False
+                # One part travels while the next is copied.
+                writing = asyncio.ensure_future(context.write(message))
+                metrics.REPLAY_SENT_BYTES.inc(payload.size)
+        finally:
+            if writing is not None:
+                await writing
+        return True
 
     async def _commit_batch(
         self, request: replay_pb2.CommitBatchRequest, context: Context
@@ -231,8 +332,8 @@ class ReplayServicer:
         outcome = self._buffer.commit(
             request.session,
             request.batch,
-            np.array(request.keys, np.uint64),
-            np.array(request.priorities, np.float64),
+            wire.column_of(request.keys, np.uint64),
+            wire.column_of(request.priorities, np.float64),
             request.version,
         )
         self._distribute()
@@ -259,6 +360,13 @@ class ReplayServicer:
         metrics.REPLAY_SEGMENTS.labels("unseen").set(counts.unseen)
         metrics.REPLAY_SEGMENTS.labels("leased").set(counts.leased)
         metrics.REPLAY_SEGMENTS.labels("seen").set(counts.stored - counts.unseen - counts.leased)
+        schema = self._buffer.schema
+        metrics.REPLAY_STORED_BYTES.set(counts.stored * schema.segment_bytes if schema is not None else 0)
+        metrics.REPLAY_MASS.set(self._buffer.mass.total)
+        priorities, ages = self._buffer.looked_over()
+        metrics.set_quantiles(metrics.REPLAY_PRIORITY, priorities)
+        metrics.set_quantiles(metrics.REPLAY_AGE, ages)
+        metrics.set_quantiles(metrics.REPLAY_DRAWN_AGE, self._drawn_ages)
         metrics.REPLAY_GRANTED.set(counts.granted)
         metrics.REPLAY_LATE.set(counts.late)
         metrics.REPLAY_ACTORS.set(self._buffer.actors)

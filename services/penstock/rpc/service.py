@@ -35,6 +35,7 @@ class Method:
         service: Full name of its service.
         name: Its name.
         request, response: The messages.
+        read_request, read_response: How bytes are parsed where protobuf's own way would copy payloads.
         request_stream, response_stream: Which sides stream.
     """
 
@@ -44,6 +45,8 @@ class Method:
     response: type[Message]
     request_stream: bool = False
     response_stream: bool = False
+    read_request: Callable[[bytes], Any] | None = None
+    read_response: Callable[[bytes], Any] | None = None
 
     @property
     def path(self) -> str:
@@ -73,8 +76,8 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
         metrics.RPC_STARTED.labels(*labels).inc()
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
-            if not method.request_stream:
-                request = method.request.FromString(request)
+            read = method.read_request or method.request.FromString
+            request = _read_all(request, read) if method.request_stream else read(request)
             response = await behaviour(request, context)
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
@@ -94,11 +97,14 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()
 
     if method.request_stream:
-        return grpc.stream_stream_rpc_method_handler(
-            observed, request_deserializer=method.request.FromString, response_serializer=serialise
-        )
-    # gRPC would answer UNKNOWN to bytes that are no message, and nothing would count it: `observed` parses them.
+        return grpc.stream_stream_rpc_method_handler(observed, response_serializer=serialise)
     return grpc.unary_unary_rpc_method_handler(observed, response_serializer=serialise)
+
+
+async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T]) -> AsyncIterator[T]:
+    """Left to itself, gRPC would answer UNKNOWN to bytes that are no message, and nothing would count it."""
+    async for request in requests:
+        yield read(request)
 
 
 async def opening_message(requests: AsyncIterator[T]) -> T:

@@ -7,7 +7,9 @@ zero.
 import threading
 from wsgiref.simple_server import WSGIServer
 
+import numpy as np
 import prometheus_client
+from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge, Histogram
 
 from penstock.errors import ConfigurationError
@@ -42,6 +44,19 @@ REPLAY_LATE = Gauge(
 )
 REPLAY_IGNORED_PRIORITIES = Gauge("penstock_replay_ignored_priorities", "Priorities whose segments were overwritten.")
 REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments given back by a new learner session.")
+REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Bytes of the store, allocated at start.")
+REPLAY_STORED_BYTES = Gauge("penstock_replay_stored_bytes", "Bytes of the segments in the store.")
+REPLAY_MASS = Gauge("penstock_replay_mass", "The sum of all masses, at the tree's reference version.")
+REPLAY_PRIORITY = Gauge(
+    "penstock_replay_priority", "Raw priorities of the segments that may be replayed, by quantile.", ("quantile",)
+)
+REPLAY_AGE = Gauge(
+    "penstock_replay_age_versions", "Age of the segments that may be replayed, in versions, by quantile.", ("quantile",)
+)
+REPLAY_DRAWN_AGE = Gauge(
+    "penstock_replay_drawn_age_versions", "Age of the last batch's segments, in versions, by quantile.", ("quantile",)
+)
+REPLAY_TORN = Gauge("penstock_replay_torn_segments", "Rows that were being written when the last process died.")
 REPLAY_DAMAGED = Gauge("penstock_replay_damaged_segments", "Rows dropped at the last recovery.")
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "The policy version that was committed last.")
 REPLAY_WAIT_SECONDS = Counter(
@@ -56,6 +71,9 @@ LEARNER_STEP_SECONDS = Histogram(
     "penstock_learner_step_seconds", "Seconds to train on one batch.", buckets=_LATENCY_BUCKETS_S
 )
 LEARNER_WAIT_SECONDS = Counter("penstock_learner_wait_seconds", "Seconds without a batch, by reason.", ("reason",))
+LEARNER_REDRAWS = Counter(
+    "penstock_learner_redrawn_batches", "Batches in which a segment was overwritten while it was read from the store."
+)
 LEARNER_STALENESS = Histogram(
     "penstock_learner_staleness_versions",
     "Age of trained segments, in policy versions.",
@@ -79,6 +97,16 @@ ACTOR_VERSION = Gauge("penstock_actor_policy_version", "The policy version that 
 ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
 RECONNECTIONS = Counter("penstock_reconnections", "Streams that were opened again, by peer.", ("peer",))
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Seconds spent evaluating.")
+
+
+_QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+
+def set_quantiles(gauge: Gauge, values: NDArray[np.float64] | NDArray[np.int64]) -> None:
+    """Shows a distribution of <number>[...] values as a few quantiles; leaves the gauge alone where there are none."""
+    if values.size:
+        for quantile, value in zip(_QUANTILES, np.quantile(values, _QUANTILES).tolist(), strict=True):
+            gauge.labels(str(quantile)).set(value)
 
 
 class MetricsServer:

@@ -98,17 +98,21 @@ class SamplingPlan(_message.Message):
     def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("batch", "part", "parts")
+    __slots__ = ("batch", "part", "parts", "head_only", "replay_segments")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_ONLY_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     batch: int
     part: int
     parts: int
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+    head_only: bool
+    replay_segments: int
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "block")
+    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "opened", "block")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -119,19 +123,45 @@ class SampleBatchesResponse(_message.Message):
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     batch: int
     part: int
     parts: int
     waiting: str
     fresh_segments: int
-    keys: _containers.RepeatedScalarFieldContainer[int]
-    versions: _containers.RepeatedScalarFieldContainer[int]
-    priorities: _containers.RepeatedScalarFieldContainer[float]
-    probabilities: _containers.RepeatedScalarFieldContainer[float]
+    keys: bytes
+    versions: bytes
+    priorities: bytes
+    probabilities: bytes
     counts: StoreCounts
+    mass: Mass
+    opened: SamplingOpened
     block: _block_pb2.Block
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[float]] = ..., probabilities: _Optional[_Iterable[float]] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+
+class Mass(_message.Message):
+    __slots__ = ("total", "reference")
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    total: float
+    reference: int
+    def __init__(self, total: _Optional[float] = ..., reference: _Optional[int] = ...) -> None: ...
+
+class SamplingOpened(_message.Message):
+    __slots__ = ("store",)
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    store: MappedStore
+    def __init__(self, store: _Optional[_Union[MappedStore, _Mapping]] = ...) -> None: ...
+
+class MappedStore(_message.Message):
+    __slots__ = ("folder", "identity")
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    folder: str
+    identity: int
+    def __init__(self, folder: _Optional[str] = ..., identity: _Optional[int] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
     __slots__ = ("session", "batch", "keys", "priorities", "version")
@@ -142,10 +172,10 @@ class CommitBatchRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     session: int
     batch: int
-    keys: _containers.RepeatedScalarFieldContainer[int]
-    priorities: _containers.RepeatedScalarFieldContainer[float]
+    keys: bytes
+    priorities: bytes
     version: int
-    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[float]] = ..., version: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
 
 class CommitBatchResponse(_message.Message):
     __slots__ = ("updated", "overwritten", "repeated_commit")

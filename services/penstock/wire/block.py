@@ -6,14 +6,18 @@ last field, number 15, and so has the block its payload: the heads are serialise
 appended to them as it is. Any protobuf client parses the result.
 """
 
+import ctypes
 import functools
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment, Overloaded
-from penstock.types import COLUMN_ALIGNMENT, Columns, Schema
+from penstock.types import COLUMN_ALIGNMENT, Columns, Fragment, Schema
 from penstock.v1 import block_pb2
 
 MAX_PART_BYTES = 3_670_016
@@ -21,6 +25,16 @@ MAX_PART_BYTES = 3_670_016
 
 _FINAL_FIELD_TAG = b"\x7a"
 """Field 15, length-delimited."""
+
+_BYTES_HEADER = bytes.__basicsize__ - 1
+"""Where the content of a bytes object begins; its size counts the zero at the end."""
+
+ctypes.pythonapi.PyBytes_FromStringAndSize.restype = ctypes.py_object
+ctypes.pythonapi.PyBytes_FromStringAndSize.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
+
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}
+"""Wire types of protobuf's encoding; the fixed ones with their sizes in bytes."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -33,19 +47,28 @@ def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
     return tuple(offsets), end
 
 
-def allocate(schema: Schema, segments: int) -> tuple[NDArray[np.uint8], Columns]:
-    """A payload for so many segments, and columns that are views into it."""
+def allocate(schema: Schema, segments: int, pool: "PayloadPool") -> Columns:
+    """Columns for so many segments, not cleared, as views into one piece of the pool's memory."""
     offsets, total = layout(schema, segments)
-    payload = np.zeros(total, np.uint8)
-    return payload, _views(schema, segments, offsets, payload)
+    return _views(schema, segments, offsets, pool.take(total))
 
 
-def pack(columns: Columns) -> NDArray[np.uint8]:
-    """The payload of these columns. Copies them."""
-    payload, views = allocate(columns.schema, columns.segments)
-    for view, array in zip(views.arrays, columns.arrays, strict=True):
-        view[...] = array
-    return payload
+def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
+    """Copies the bytes of the payload of these columns from byte `start` on."""
+    offsets, _ = layout(columns.schema, columns.segments)
+    for array, offset in zip(columns.arrays, offsets, strict=True):
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        first, last = max(start - offset, 0), min(start + into.size - offset, content.size)
+        if first < last:
+            into[offset + first - start : offset + last - start] = content[first:last]
+
+
+def clear_gaps(schema: Schema, segments: int, start: int, into: NDArray[np.uint8]) -> None:
+    """Zeroes what lies between the columns, in the part of a payload that begins at byte `start`."""
+    offsets, total = layout(schema, segments)
+    for column, offset, following in zip(schema.columns, offsets, (*offsets[1:], total), strict=True):
+        end = offset + segments * column.segment_bytes(schema.unroll_length)
+        into[max(end - start, 0) : max(following - start, 0)] = 0
 
 
 def heads(schema: Schema, segments: int) -> Iterator[tuple[block_pb2.Block, slice]]:
@@ -66,15 +89,27 @@ def heads(schema: Schema, segments: int) -> Iterator[tuple[block_pb2.Block, slic
         yield head, slice(start, min(start + MAX_PART_BYTES, total))
 
 
-def append_payload(heads_outermost_first: Sequence[bytes], payload: NDArray[np.uint8]) -> bytes:
-    """A serialised message: nested heads, each the last field of the one before, and the payload in the innermost."""
-    size = payload.nbytes
-    pieces: list[bytes | memoryview] = [payload.data]
+def blank_message(heads_outermost_first: Sequence[bytes], size: int) -> tuple[bytes, NDArray[np.uint8]]:
+    """A serialised message whose payload is still to be written.
+
+    gRPC takes `bytes` alone, and making one of a filled buffer would copy it. CPython lets the maker of a bytes object
+    fill it for as long as nobody else has seen it (PyBytes_FromStringAndSize with NULL).
+
+    Args:
+        heads_outermost_first: Nested messages without the final field, each the last field of the one before.
+        size: Of the payload, in bytes.
+
+    Returns:
+        The message, and <uint8>[size] its payload, not cleared. Write it before anything else uses the message.
+    """
+    prefix = b""
     for head in reversed(heads_outermost_first):
-        prefix = head + _FINAL_FIELD_TAG + _varint(size)
-        pieces.append(prefix)
-        size += len(prefix)
-    return b"".join(reversed(pieces))
+        prefix = head + _FINAL_FIELD_TAG + _varint(size + len(prefix)) + prefix
+    message = ctypes.pythonapi.PyBytes_FromStringAndSize(None, len(prefix) + size)
+    memory = (ctypes.c_ubyte * len(message)).from_address(id(message) + _BYTES_HEADER)
+    content = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
+    content[: len(prefix)] = np.frombuffer(prefix, np.uint8)
+    return message, content[len(prefix) :]
 
 
 def _varint(value: int) -> bytes:
@@ -86,54 +121,137 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-class BlockAssembler:
-    """Turns the parts of one block after another into columns. Holds at most one payload of `max_bytes`."""
+def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
+    """Takes the final field out of a serialised message without parsing or copying its content.
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    Returns:
+        The message without field 15, for protobuf to parse, and the content of that field; None if it is not there.
+        The fields may come in any order.
+
+    Raises:
+        InvalidSegment: The bytes are no message, or it has the field twice.
+    """
+    view = memoryview(message)
+    head, final, position, end = [], None, 0, len(view)
+    while position < end:
+        start = position
+        tag, position = _read_varint(view, position)
+        kind = tag & 7
+        if kind == _LENGTH_DELIMITED:
+            size, position = _read_varint(view, position)
+            if tag == _FINAL_FIELD_TAG[0]:
+                _expect(final is None, "a message with two blocks")
+                final = view[position : position + size]
+            position += size
+        elif kind == _VARINT:
+            _, position = _read_varint(view, position)
+        else:
+            _expect(kind in _FIXED_SIZES, f"a field of wire type {kind}")
+            position += _FIXED_SIZES[kind]
+        _expect(position <= end, "a message that ends within a field")
+        if tag != _FINAL_FIELD_TAG[0]:
+            head.append(view[start:position])
+    return b"".join(head), final
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        _expect(position < len(view), "a message that ends within a number")
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise InvalidSegment("malformed message: a number of more than 64 bits")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """One part of a block, checked against its schema.
+
+    Attributes:
+        schema: Of the segments.
+        segments: In the whole block.
+        column_offsets: Where each column begins in the payload, in bytes.
+        total_bytes: Of the whole payload.
+        first: Whether it is the first part.
+        last: Whether it is the last.
+        start: Where in the payload these bytes belong.
+        data: <uint8>[...] a view of the message they came in.
+    """
+
+    schema: Schema
+    segments: int
+    column_offsets: tuple[int, ...]
+    total_bytes: int
+    first: bool
+    last: bool
+    start: int
+    data: NDArray[np.uint8]
+
+    def fragments(self) -> Iterator[Fragment]:
+        """What this part brings of each column."""
+        end = self.start + self.data.size
+        for index, (column, offset) in enumerate(zip(self.schema.columns, self.column_offsets, strict=True)):
+            size = self.segments * column.segment_bytes(self.schema.unroll_length)
+            start, stop = max(self.start, offset), min(end, offset + size)
+            if start < stop:
+                yield Fragment(index, start - offset, self.data[start - self.start : stop - self.start])
+
+    def columns(self) -> Columns:
+        """The segments of a block that came whole, as views of the message."""
+        return _views(self.schema, self.segments, self.column_offsets, self.data)
+
+
+class BlockReader:
+    """Checks the parts of one block after another against their schema, and against one another."""
+
+    def __init__(self, max_bytes: int, segments: int | None = None) -> None:
+        """A payload may have `max_bytes`; a block must have so many segments, if that is known."""
+        self._max_bytes, self._segments = max_bytes, segments
         self._head: block_pb2.Block | None = None
-        self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._filled = 0
 
-    def add(self, schema: Schema, block: block_pb2.Block) -> Columns | None:
-        """Takes the next part; returns the columns when the block is whole, else None.
+    def add(self, schema: Schema, message: bytes | memoryview) -> BlockPart:
+        """Takes the next serialised block. Part 0 begins anew, whatever came before it.
 
         Raises:
             InvalidSegment: The block does not fit the schema, or the part is not the one that is due.
             Overloaded: The payload would exceed `max_bytes`.
         """
-        if block.parts == 1 and self._head is None:
-            self._check(schema, block)
-            payload = np.frombuffer(block.payload, np.uint8)
-            _expect(
-                payload.size == block.total_bytes and block.part == 0 and block.part_offset == 0,
-                f"a payload of {payload.size} bytes as part {block.part} of 1 at byte {block.part_offset}, announced as"
-                f" {block.total_bytes} bytes",
-            )
-            return _views(schema, block.segments, tuple(block.column_offsets), payload)
-        if self._head is None:
-            self._check(schema, block)
-            self._payload = np.empty(block.total_bytes, np.uint8)
-        due = 0 if self._head is None else self._head.part + 1
-        _expect(block.part == due, f"part {block.part} of a block, and part {due} was due")
+        head_bytes, payload = split_final(message)
+        head = block_pb2.Block.FromString(head_bytes)
+        data = np.frombuffer(payload if payload is not None else b"", np.uint8)
+        if head.part == 0:
+            self._check(schema, head)
+            self._head, self._filled = head, 0
+        former = self._head
+        due = former.part + (head.part > 0) if former is not None else 0
+        _expect(former is not None and head.part == due, f"part {head.part} of a block, and part {due} was due")
+        assert former is not None
+        _expect(_same_layout(former, head), f"part {head.part} differs from the part before")
+        end = self._filled + data.size
         _expect(
-            self._head is None or _same_layout(self._head, block), f"part {block.part} differs from the part before"
+            head.part_offset == self._filled and end <= head.total_bytes,
+            f"part {head.part} covers bytes {head.part_offset} to {head.part_offset + data.size} of"
+            f" {head.total_bytes}; it must begin at {self._filled}",
         )
-        filled = 0 if self._head is None else self._head.part_offset + len(self._head.payload)
-        end = block.part_offset + len(block.payload)
+        last = head.part + 1 == head.parts
         _expect(
-            block.part_offset == filled and end <= self._payload.size,
-            f"part {block.part} covers bytes {block.part_offset} to {end} of {block.total_bytes}; it must begin at"
-            f" {filled}",
+            last == (end == head.total_bytes),
+            f"part {head.part} of {head.parts} ends at byte {end} of {head.total_bytes}",
         )
-        self._payload[block.part_offset : end] = np.frombuffer(block.payload, np.uint8)
-        if block.part + 1 < block.parts:
-            self._head = block
-            return None
-        _expect(end == block.total_bytes, f"the last part ends at byte {end} of {block.total_bytes}")
-        self._head, payload = None, self._payload
-        return _views(schema, block.segments, tuple(block.column_offsets), payload)
+        start, self._filled, self._head = self._filled, end, None if last else head
+        return BlockPart(
+            schema, head.segments, tuple(head.column_offsets), head.total_bytes, head.part == 0, last, start, data
+        )
 
     def _check(self, schema: Schema, block: block_pb2.Block) -> None:
+        _expect(
+            self._segments in (None, block.segments),
+            f"a block of {block.segments} segments, and {self._segments} were announced",
+        )
         _expect(
             block.schema_hash == schema.hash,
             f"a block of schema {block.schema_hash:016x}; this run's is {schema.hash:016x}",
@@ -145,13 +263,60 @@ class BlockAssembler:
             len(block.column_offsets) == len(schema.columns),
             f"{len(block.column_offsets)} column offsets for {len(schema.columns)} columns",
         )
+        filled = 0
         for column, offset in zip(schema.columns, block.column_offsets, strict=True):
             end = offset + block.segments * column.segment_bytes(schema.unroll_length)
             _expect(
-                offset % COLUMN_ALIGNMENT == 0 and end <= block.total_bytes,
+                offset % COLUMN_ALIGNMENT == 0 and filled <= offset and end <= block.total_bytes,
                 f"column {column.name} of {block.segments} segments covers bytes {offset} to {end} of"
-                f" {block.total_bytes}",
+                f" {block.total_bytes}, after {filled}",
             )
+            filled = end
+
+
+class BlockAssembler:
+    """Turns the parts of one block after another into columns. Holds at most one payload of `max_bytes`."""
+
+    def __init__(self, max_bytes: int, pool: "PayloadPool | None" = None) -> None:
+        """Args:
+        max_bytes: Of a payload.
+        pool: Where payloads of several parts are laid; what came whole stays in its message.
+        """
+        self._reader, self._pool = BlockReader(max_bytes), pool or PayloadPool()
+        self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def add(self, schema: Schema, message: bytes | memoryview) -> Columns | None:
+        """Takes the next serialised block; returns the columns when it is whole, else None. Raises as `BlockReader`."""
+        part = self._reader.add(schema, message)
+        if part.first and part.last:
+            return part.columns()
+        if part.first:
+            self._payload = self._pool.take(part.total_bytes)
+        self._payload[part.start : part.start + part.data.size] = part.data
+        if not part.last:
+            return None
+        payload, self._payload = self._payload, np.zeros(0, np.uint8)
+        return _views(schema, part.segments, part.column_offsets, payload)
+
+
+class PayloadPool:
+    """Memory for payloads, used again once nobody looks at it: new pages cost more than what is copied into them."""
+
+    def __init__(self, spare: int = 4) -> None:
+        """Keeps at most so many pieces that nobody uses."""
+        self._spare: deque[bytearray] = deque(maxlen=spare)
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """<uint8>[size] not cleared. Its memory returns when the last view of it is gone."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = bytearray()
+        if len(memory) != size:
+            memory = bytearray(size)
+        payload = np.frombuffer(memory, np.uint8)
+        weakref.finalize(payload, self._spare.append, memory)
+        return payload
 
 
 def check_values(columns: Columns) -> None:
@@ -181,4 +346,4 @@ def _views(schema: Schema, segments: int, offsets: tuple[int, ...], payload: NDA
 
 def _expect(condition: bool, what_came: str) -> None:
     if not condition:
-        raise InvalidSegment(f"malformed segments: {what_came}")
+        raise InvalidSegment(f"malformed message: {what_came}")

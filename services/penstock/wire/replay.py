@@ -2,61 +2,122 @@
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment
-from penstock.types import Batch, Columns, Grant, SamplingPlan, Schema, StoreCounts, Window
+from penstock.types import (
+    Batch,
+    BatchHead,
+    Fragment,
+    Grant,
+    MappedStore,
+    Mass,
+    SamplingPlan,
+    Schema,
+    StoreCounts,
+    Window,
+    WindowHead,
+)
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.block import BlockAssembler
+from penstock.wire.block import BlockAssembler, BlockReader, PayloadPool, split_final
+
+Number = TypeVar("Number", np.uint64, np.int64, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """A request of AppendSegments as it came: the small message, and the window's bytes if it carries one."""
+
+    message: replay_pb2.AppendSegmentsRequest
+    window: memoryview | None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleResponse:
+    """A response of SampleBatches as it came: all but the block, and the block's bytes if it carries one."""
+
+    message: replay_pb2.SampleBatchesResponse
+    block: memoryview | None
+
+
+def read_append_request(data: bytes) -> AppendRequest:
+    """Parses all but the payload. Raises `InvalidSegment`, or protobuf's DecodeError."""
+    head, window = split_final(data)
+    return AppendRequest(replay_pb2.AppendSegmentsRequest.FromString(head), window)
+
+
+def read_sample_response(data: bytes) -> SampleResponse:
+    """Parses all but the payload. Raises `InvalidSegment`, or protobuf's DecodeError."""
+    head, content = split_final(data)
+    return SampleResponse(replay_pb2.SampleBatchesResponse.FromString(head), content)
 
 
 def encode_window(window: Window) -> Iterator[bytes]:
     """Serialised AppendSegmentsRequests, one a part."""
-    schema, segments = window.columns.schema, window.columns.segments
-    payload = block.pack(window.columns)
-    for head, part in block.heads(schema, segments):
-        first = head.part == 0
+    for head, part in block.heads(window.columns.schema, window.columns.segments):
         message = replay_pb2.Window(
             first_sequence=window.first_sequence,
             version=window.version,
-            environments=window.environments.tolist() if first else (),
+            environments=window.environments.tolist() if head.part == 0 else (),
         )
-        yield block.append_payload([b"", message.SerializeToString(), head.SerializeToString()], payload[part])
+        heads = [b"", message.SerializeToString(), head.SerializeToString()]
+        request, payload = block.blank_message(heads, part.stop - part.start)
+        block.clear_gaps(window.columns.schema, window.columns.segments, part.start, payload)
+        block.pack(window.columns, part.start, payload)
+        yield request
 
 
-class WindowAssembler:
-    """Turns an actor's window messages into windows. One a stream."""
+@dataclass(frozen=True, slots=True)
+class WindowPart:
+    """One part of a window on its way into the store.
+
+    Attributes:
+        head: Of the window.
+        first, last: Whether it is the first part, and the last.
+        fragments: What it brings of each column; views of the message.
+        payload_bytes: How much that is.
+    """
+
+    head: WindowHead
+    first: bool
+    last: bool
+    fragments: tuple[Fragment, ...]
+    payload_bytes: int
+
+
+class WindowReader:
+    """Checks an actor's window messages against what it announced. One a stream."""
 
     def __init__(self, *, schema: Schema, slot: int, incarnation: int, window_segments: int) -> None:
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
         self._segments = window_segments
         _, total = block.layout(schema, window_segments)
-        self._blocks = BlockAssembler(total)
+        self._blocks = BlockReader(total, window_segments)
         self._environments: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
-    def add(self, message: replay_pb2.Window) -> Window | None:
-        """Takes the next message; returns the window when it is whole. Raises `InvalidSegment` if it does not fit."""
-        if message.block.part == 0:
-            self._environments = np.array(message.environments, np.uint32)
-        if message.block.segments != self._segments or self._environments.size != self._segments:
+    def add(self, message: memoryview) -> WindowPart:
+        """Takes the next serialised Window. Raises `InvalidSegment` if it does not fit."""
+        head_bytes, content = split_final(message)
+        window = replay_pb2.Window.FromString(head_bytes)
+        part = self._blocks.add(self._schema, content if content is not None else b"")
+        if part.first:
+            self._environments = np.array(window.environments, np.uint32)
+        if self._environments.size != self._segments:
             raise InvalidSegment(
-                f"a window of {message.block.segments} segments and {self._environments.size} environments; slot"
+                f"a window of {part.segments} segments and {self._environments.size} environments; slot"
                 f" {self._slot} announced {self._segments}"
             )
-        if message.first_sequence < 1 or message.version < 0:
+        if window.first_sequence < 1 or window.version < 0:
             raise InvalidSegment(
-                f"sequences start at 1 and versions at 0, got {message.first_sequence} and {message.version}"
+                f"sequences start at 1 and versions at 0, got {window.first_sequence} and {window.version}"
             )
-        columns = self._blocks.add(self._schema, message.block)
-        if columns is None:
-            return None
-        block.check_values(columns)
-        return Window(
-            self._slot, self._incarnation, message.first_sequence, message.version, self._environments, columns
-        )
+        head = WindowHead(self._slot, self._incarnation, window.first_sequence, window.version, self._environments)
+        return WindowPart(head, part.first, part.last, tuple(part.fragments()), part.data.size)
 
 
 def encode_append_response(stored_sequence: int, grants: list[Grant]) -> replay_pb2.AppendSegmentsResponse:
@@ -65,6 +126,16 @@ def encode_append_response(stored_sequence: int, grants: list[Grant]) -> replay_
         stored_sequence=stored_sequence,
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
+
+
+def encode_mapped_store(store: MappedStore | None) -> replay_pb2.MappedStore | None:
+    """The message that offers a store's file to clients on the same host."""
+    return None if store is None else replay_pb2.MappedStore(folder=store.folder, identity=store.identity)
+
+
+def decode_mapped_store(message: replay_pb2.SamplingOpened) -> MappedStore | None:
+    """The store that a server offers, if it offers one."""
+    return MappedStore(message.store.folder, message.store.identity) if message.HasField("store") else None
 
 
 def encode_plan(plan: SamplingPlan) -> replay_pb2.SamplingPlan:
@@ -78,7 +149,12 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     numbers = (plan.alpha, plan.epsilon, plan.half_life)
     if not np.isfinite(numbers).all() or plan.alpha < 0.0 or plan.epsilon <= 0.0 or plan.half_life <= 0.0:
         raise InvalidSegment(f"alpha must be at least 0, epsilon and half_life positive; got {numbers}")
-    if not 1 <= plan.fresh_segments <= plan.batch_segments or plan.publish_interval < 1 or plan.next_batch < 0:
+    if (
+        not 0 <= plan.fresh_segments <= plan.batch_segments
+        or plan.batch_segments < 1
+        or plan.publish_interval < 1
+        or plan.next_batch < 0
+    ):
         raise InvalidSegment(
             f"a batch of {plan.batch_segments} segments with {plan.fresh_segments} fresh ones, published every"
             f" {plan.publish_interval}, from batch {plan.next_batch} on, makes no sense"
@@ -88,50 +164,85 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     return plan
 
 
-def encode_batch(batch: Batch, payload: NDArray[np.uint8], part: int, parts: int) -> Iterator[bytes]:
-    """Serialised SampleBatchesResponses, one a part of the payload, in which `batch.columns` lie."""
-    for head, section in block.heads(batch.columns.schema, batch.columns.segments):
+def batch_messages(
+    batch: BatchHead, schema: Schema, part: int, parts: int
+) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
+    """Serialised SampleBatchesResponses, one a part of the payload, which is still to be written.
+
+    Yields:
+        The response, where in the payload its part begins, and <uint8>[...] the part.
+    """
+    for head, section in block.heads(schema, batch.keys.size):
         message = replay_pb2.SampleBatchesResponse(batch=batch.number, part=part, parts=parts)
         if head.part == 0:
-            message.fresh_segments = batch.fresh_segments
-            message.keys.extend(batch.keys.tolist())
-            message.versions.extend(batch.versions.tolist())
-            message.priorities.extend(batch.priorities.tolist())
-            message.probabilities.extend(batch.probabilities.tolist())
-            message.counts.CopyFrom(encode_counts(batch.counts))
-        yield block.append_payload([message.SerializeToString(), head.SerializeToString()], payload[section])
+            message = encode_batch_head(batch, part, parts)
+        heads = [message.SerializeToString(), head.SerializeToString()]
+        response, payload = block.blank_message(heads, section.stop - section.start)
+        block.clear_gaps(schema, batch.keys.size, section.start, payload)
+        yield response, section.start, payload
+
+
+def encode_batch_head(draw: BatchHead, part: int, parts: int) -> replay_pb2.SampleBatchesResponse:
+    """The message of a batch without its columns."""
+    return replay_pb2.SampleBatchesResponse(
+        batch=draw.number,
+        part=part,
+        parts=parts,
+        fresh_segments=draw.fresh_segments,
+        keys=draw.keys.astype("<u8", copy=False).tobytes(),
+        versions=draw.versions.astype("<i8", copy=False).tobytes(),
+        priorities=draw.priorities.astype("<f8", copy=False).tobytes(),
+        probabilities=draw.probabilities.astype("<f8", copy=False).tobytes(),
+        counts=encode_counts(draw.counts),
+        mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
+    )
+
+
+def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
+    """The head of a message. Raises `InvalidSegment` if its columns have different lengths."""
+    head = BatchHead(
+        number=message.batch,
+        fresh_segments=message.fresh_segments,
+        keys=column_of(message.keys, np.uint64),
+        versions=column_of(message.versions, np.int64),
+        priorities=column_of(message.priorities, np.float64),
+        probabilities=column_of(message.probabilities, np.float64),
+        counts=decode_counts(message.counts),
+        mass=Mass(message.mass.total, message.mass.reference),
+    )
+    sizes = {head.keys.size, head.versions.size, head.priorities.size, head.probabilities.size}
+    if len(sizes) != 1:
+        raise InvalidSegment(f"batch {head.number} has columns of different lengths: {sorted(sizes)}")
+    return head
+
+
+def column_of(data: bytes, dtype: type[Number]) -> NDArray[Number]:
+    """<dtype>[...] the values of a column that travelled as bytes. Raises `InvalidSegment` if some are left over."""
+    if len(data) % np.dtype(dtype).itemsize:
+        raise InvalidSegment(f"{len(data)} bytes are no whole number of {np.dtype(dtype).name}")
+    # A copy, since these are written to where segments are drawn again.
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
 
 class BatchAssembler:
     """Turns the responses of SampleBatches into batches. One a stream."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._blocks = BlockAssembler(max_bytes)
-        self._head = replay_pb2.SampleBatchesResponse()
+    def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
+        self._blocks = BlockAssembler(max_bytes, pool)
+        self._head: BatchHead | None = None
 
-    def add(self, schema: Schema, message: replay_pb2.SampleBatchesResponse) -> Batch | None:
-        """Takes the next message; returns the batch when it is whole. Raises `InvalidSegment` if it does not fit."""
-        if message.block.part == 0:
-            self._head = message
-        columns = self._blocks.add(schema, message.block)
-        return None if columns is None else _decode_batch(self._head, columns)
-
-
-def _decode_batch(head: replay_pb2.SampleBatchesResponse, columns: Columns) -> Batch:
-    batch = Batch(
-        number=head.batch,
-        fresh_segments=head.fresh_segments,
-        keys=np.array(head.keys, np.uint64),
-        versions=np.array(head.versions, np.int64),
-        priorities=np.array(head.priorities, np.float64),
-        probabilities=np.array(head.probabilities, np.float64),
-        counts=decode_counts(head.counts),
-        columns=columns,
-    )
-    sizes = {batch.keys.size, batch.versions.size, batch.priorities.size, batch.probabilities.size, columns.segments}
-    if len(sizes) != 1:
-        raise InvalidSegment(f"batch {batch.number} has columns of different lengths: {sorted(sizes)}")
-    return batch
+    def add(self, schema: Schema, response: SampleResponse) -> Batch | None:
+        """Takes the next response; returns the batch when it is whole. Raises `InvalidSegment` if it does not fit."""
+        if response.block is None:
+            raise InvalidSegment(f"the answer to batch {response.message.batch} has no block")
+        if response.message.keys:
+            self._head = decode_batch_head(response.message)
+        columns = self._blocks.add(schema, response.block)
+        if columns is None:
+            return None
+        if self._head is None or columns.segments != self._head.keys.size:
+            raise InvalidSegment(f"batch {response.message.batch} has {columns.segments} segments, and another head")
+        return self._head.with_columns(columns)
 
 
 def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:

@@ -205,12 +205,12 @@ def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
 def test_another_format_is_refused(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     description = json.loads((tmp_path / "store.json").read_text())
-    (tmp_path / "store.json").write_text(json.dumps(description | {"format": 2}))
-    with pytest.raises(ConfigurationError, match="format 2, and this version reads 1"):
+    (tmp_path / "store.json").write_text(json.dumps(description | {"format": 1}))
+    with pytest.raises(ConfigurationError, match="format 1, and this version reads 2"):
         RingStore(tmp_path, capacity_bytes(5))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1, "unroll_length": 3, "columns": [["x"]]}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2, "unroll_length": 3, "columns": [["x"]]}'])
 def test_a_description_that_describes_nothing_is_refused(tmp_path: Path, content: str) -> None:
     make_store(5, tmp_path)
     (tmp_path / "store.json").write_text(content)

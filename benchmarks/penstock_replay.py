@@ -1,0 +1,256 @@
+"""Loads a Penstock replay service as a user's processes would, and prints one JSON line with what it bore.
+
+The service is the real `penstock replay`, a process of its own; this process is the actor and the learner, with the
+clients that actors and learners use. Called by `benchmarks/replay.py`, in turn with the peer.
+
+Sampling is the whole cycle: a batch is drawn, travels, every column of it is looked at, and it is committed with new
+priorities. Every store is filled once round before anything is measured, so that rows are overwritten as in a long run.
+"""
+
+import argparse
+import json
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from segments import PIXEL, VECTOR, random_columns
+
+from penstock.apps import allocator
+from penstock.rpc import methods
+from penstock.rpc.batch_source import ReplayBatchSource
+from penstock.rpc.channel import call_unary, connect, open_stream
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.segment_sink import ReplaySegmentSink
+from penstock.types import Assignment, SamplingPlan, Schema, Window
+from penstock.v1 import replay_pb2
+from penstock.wire import replay as wire
+
+PATIENCE_S = 30.0
+PREFETCH = 4
+ACTORS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How one segment is loaded.
+
+    Attributes:
+        schema: Of the segments.
+        capacity_bytes: Of the store.
+        window: Segments that an actor sends at once: its environments.
+        batches: Batch sizes that are tried; the best counts.
+    """
+
+    schema: Schema
+    capacity_bytes: int
+    window: int
+    batches: tuple[int, ...]
+
+
+SETTINGS = {
+    "vector": Setting(VECTOR, 128 * 2**20, 128, (256, 1024)),
+    "pixel": Setting(PIXEL, 2**30, 8, (32,)),
+}
+PRIORITIES_BATCH = 4096
+LEASES = 60
+
+
+class Load:
+    """A service with a full store, one learner and two actors."""
+
+    def __init__(self, setting: Setting, address: str, batch: int) -> None:
+        self.setting, self.batch = setting, batch
+        self.plan = SamplingPlan(
+            session=secrets.randbits(62) + 1,
+            next_batch=0,
+            batch_segments=batch,
+            fresh_segments=0,
+            off_policy_degree=1,
+            publish_interval=1,
+            alpha=0.6,
+            epsilon=1e-3,
+            half_life=1e6,
+            max_staleness=2**31,
+            min_replay_segments=1,
+        )
+        self._address, self._thread = address, LoopThread()
+        self.source = ReplayBatchSource(self._thread, address, setting.schema, prefetch_batches=PREFETCH)
+        self._sinks = [
+            ReplaySegmentSink(
+                self._thread,
+                Assignment(slot, 1, tuple(range(setting.window)), b"", 0, address),
+                setting.schema,
+            )
+            for slot in range(ACTORS)
+        ]
+        self._sent = [0] * ACTORS
+        self._columns = random_columns(setting.schema, setting.window, seed=1)
+        self.source.open(self.plan)
+        self._collect(lambda: sum(self._sent) * setting.schema.segment_bytes < 1.1 * setting.capacity_bytes)
+
+    def insert(self, seconds: float) -> int:
+        """Segments stored in so many seconds, to the last acknowledgement."""
+        end, before = time.monotonic() + seconds, sum(self._sent)
+        self._collect(lambda: time.monotonic() < end)
+        return sum(self._sent) - before
+
+    def sample(self, seconds: float) -> int:
+        """Segments sampled, looked at and committed in so many seconds."""
+        priorities = np.random.default_rng(2).random(self.batch) + 0.1
+        end, segments = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            batch = self.source.next(PATIENCE_S)
+            assert batch is not None and batch.keys.size == self.batch
+            for array in batch.columns.arrays:
+                array.reshape(-1)[-1].item()
+            self.source.commit(batch, priorities, batch.number + 1)
+            segments += self.batch
+        return segments
+
+    def commit(self, seconds: float) -> tuple[int, float]:
+        """Priorities stored, and the seconds that it took; leasing the batches is not counted."""
+        return self._thread.run(self._commit(seconds))
+
+    async def _commit(self, seconds: float) -> tuple[int, float]:
+        channel, peer = connect(self._address), "the replay service"
+        plan, updated, spent, number = self.plan, 0, 0.0, 0
+        call = open_stream(channel, methods.SAMPLE_BATCHES)
+        await call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
+        await call.read()
+        priorities = np.random.default_rng(3).random(self.batch) + 0.1
+        while spent < seconds:
+            heads = []
+            for _ in range(LEASES):
+                request = replay_pb2.BatchRequest(batch=number, parts=1, head_only=True)
+                await call.write(replay_pb2.SampleBatchesRequest(batch=request))
+                heads.append(wire.decode_batch_head((await call.read()).message))
+                number += 1
+            started = time.monotonic()
+            for head in heads:
+                commit = replay_pb2.CommitBatchRequest(
+                    session=plan.session,
+                    batch=head.number,
+                    keys=head.keys.tobytes(),
+                    priorities=priorities.tobytes(),
+                    version=head.number + 1,
+                )
+                updated += (await call_unary(channel, methods.COMMIT_BATCH, commit, peer)).updated
+            spent += time.monotonic() - started
+        await channel.close()
+        return updated, spent
+
+    def close(self) -> None:
+        """Ends the clients."""
+        for sink in self._sinks:
+            sink.close()
+        self.source.close()
+        self._thread.close()
+
+    def _collect(self, going_on: Callable[[], bool]) -> None:
+        threads = [threading.Thread(target=self._act, args=(slot, going_on)) for slot in range(ACTORS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _act(self, slot: int, going_on: Callable[[], bool]) -> None:
+        size, sink = self.setting.window, self._sinks[slot]
+        environments = np.arange(size, dtype=np.uint32)
+        while going_on():
+            assert sink.next_grant(PATIENCE_S) is not None
+            sink.send(Window(slot, 1, self._sent[slot] + 1, 0, environments, self._columns))
+            self._sent[slot] += size
+        assert sink.drain(PATIENCE_S)
+
+
+@contextmanager
+def service(capacity_bytes: int, folder: Path | None) -> Iterator[tuple[str, int]]:
+    """A replay service; its address and process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "replay", "--replay.listen", address]
+    command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(capacity_bytes)]
+    command += ["--replay.folder", str(folder)] if folder is not None else []
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield address, process.pid
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of the service and of this process."""
+    both = (psutil.Process(pid).cpu_times(), psutil.Process().cpu_times())
+    return sum(times.user + times.system for times in both)
+
+
+def measure(case: str, segment: str, seconds: float, batch: int) -> tuple[float, float]:
+    """Segments, or priorities, per second; and CPU seconds per million."""
+    setting, mapped = SETTINGS[segment], case == "sample_mapped"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) if mapped else None
+        with service(setting.capacity_bytes, place) as (address, pid):
+            load = Load(setting, address, batch)
+            if case.startswith("sample"):
+                load.sample(0.5)
+                assert load.source.reads == ("mapped store" if mapped else "gRPC"), load.source.reads
+            before, started = cpu_s(pid), time.monotonic()
+            if case == "priorities":
+                count, spent = load.commit(seconds)
+            else:
+                count = (load.insert if case == "insert" else load.sample)(seconds)
+                spent = time.monotonic() - started
+            used = cpu_s(pid) - before
+            load.close()
+    return count / spent, used / count * 1e6
+
+
+def main() -> None:
+    """Measures one case and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", choices=("sample", "sample_mapped", "insert", "priorities"), required=True)
+    parser.add_argument("--segment", choices=tuple(SETTINGS), required=True)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    arguments = parser.parse_args()
+    allocator.keep_freed_memory()
+    batches = SETTINGS[arguments.segment].batches
+    if arguments.case == "priorities":
+        batches = (min(PRIORITIES_BATCH, 1024 if arguments.segment == "pixel" else PRIORITIES_BATCH),)
+    elif arguments.case == "insert":
+        batches = batches[:1]
+    tried = {
+        f"batch {batch}": measure(arguments.case, arguments.segment, arguments.seconds / len(batches), batch)
+        for batch in batches
+    }
+    configuration, (per_s, cpu) = max(tried.items(), key=lambda item: item[1][0])
+    if arguments.case == "insert":
+        configuration = f"{ACTORS} actors, windows of {SETTINGS[arguments.segment].window}"
+    print(
+        json.dumps(
+            {
+                "case": arguments.case,
+                "segment": arguments.segment,
+                "configuration": configuration,
+                "per_s": per_s,
+                "cpu_s_per_million": cpu,
+                "tried": {name: rate for name, (rate, _) in tried.items()},
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The sum tree against cpprb's, in process: `make bench-sum-tree`.
+
+Both sides do what a learner asks of a replay buffer in each step: draw a stratified batch with new random numbers, with
+probabilities and importance weights, and gather one float of it; then give what was drawn new priorities,
+alpha and epsilon included. They take turns, each peer's round in a process of its own environment, because machines
+drift; what is compared are medians over rounds of medians over calls.
+
+cpprb walks up from a leaf only as far as a sum changes. An update with the priorities that the leaves have already
+therefore costs it next to nothing; that is timed too, and reported apart from the updates that change something.
+
+Prints a table and writes build/bench/sum_tree.json.
+"""
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from peers.environment import peer_python
+from peers.sum_tree_workload import ALPHA, BETA, EPSILON, Timing, run
+
+from penstock.replay.sum_tree import SumTree
+
+_ROOT = Path(__file__).parents[1]
+_REPORT = _ROOT / "build" / "bench" / "sum_tree.json"
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One comparison.
+
+    Attributes:
+        case: "draw", "update", or "repeat" for an update that changes nothing.
+        leaves: Of the tree.
+        batch: Leaves a call.
+        penstock_us: Microseconds a call, the median over the rounds.
+        peer_us: The same of the peer.
+        ratio: peer_us / penstock_us.
+        penstock_min_us: Microseconds a call in the best round.
+        peer_min_us: The same of the peer.
+    """
+
+    case: str
+    leaves: int
+    batch: int
+    penstock_us: float
+    peer_us: float
+    ratio: float
+    penstock_min_us: float
+    peer_min_us: float
+
+
+class _Penstock:
+    dtype: type[np.floating[Any]] = np.float64
+
+    def __init__(self, priorities: NDArray[np.float64]) -> None:
+        self._tree = SumTree(priorities.size)
+        self._column = np.arange(priorities.size, dtype=np.float32)
+        self._random = np.random.default_rng(0)
+        self.update(np.arange(priorities.size), priorities)
+
+    def draw(self, batch: int) -> NDArray[Any]:
+        """As `Side.draw`; weights by Schaul et al. 2016, section 3.4: (N P_i)^-beta over the largest of the batch.
+
+        N cancels, which leaves (min_j P_j / P_i)^beta.
+        """
+        leaves, masses = self._tree.draw(self._random.random(batch))
+        probabilities = masses / self._tree.total
+        _weights = (probabilities.min() / probabilities) ** BETA
+        _values = self._column[leaves]
+        return leaves
+
+    def update(self, leaves: NDArray[Any], priorities: NDArray[Any]) -> None:
+        self._tree.update(leaves, (priorities + EPSILON) ** ALPHA)
+
+
+def main() -> None:
+    """Runs the rounds and reports."""
+    python = peer_python("cpprb")
+    ours, theirs = [], []
+    for number in range(_ROUNDS):
+        sys.stderr.write(f"round {number + 1} of {_ROUNDS}\n")
+        ours.append(run(_Penstock, seed=number))
+        theirs.append(_peer_round(python, seed=number))
+    cases = _compare(ours, theirs, "draw") + _compare(ours, theirs, "update")
+    repeats = _compare(ours, theirs, "repeat")
+    report = {"peer": "cpprb 11.0.0", "rounds": _ROUNDS, "cases": cases, "updates_that_change_nothing": repeats}
+    _REPORT.parent.mkdir(parents=True, exist_ok=True)
+    _REPORT.write_text(json.dumps(report, indent=2, default=dataclasses.asdict) + "\n")
+    _print_table(cases + repeats)
+
+
+def _peer_round(python: Path, seed: int) -> list[Timing]:
+    script = _ROOT / "benchmarks" / "peers" / "cpprb_sum_tree.py"
+    finished = subprocess.run([python, script, str(seed)], check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+    return [Timing(**timing) for timing in json.loads(finished.stdout)]
+
+
+def _compare(ours: list[list[Timing]], theirs: list[list[Timing]], what: str) -> list[Case]:
+    cases = []
+    for our_rounds, their_rounds in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
+        our_us = [getattr(timing, f"{what}_us") for timing in our_rounds]
+        their_us = [getattr(timing, f"{what}_us") for timing in their_rounds]
+        penstock_us, peer_us = statistics.median(our_us), statistics.median(their_us)
+        cases.append(
+            Case(
+                case=what,
+                leaves=our_rounds[0].leaves,
+                batch=our_rounds[0].batch,
+                penstock_us=penstock_us,
+                peer_us=peer_us,
+                ratio=peer_us / penstock_us,
+                penstock_min_us=min(our_us),
+                peer_min_us=min(their_us),
+            )
+        )
+    return cases
+
+
+def _print_table(cases: list[Case]) -> None:
+    sys.stdout.write("microseconds a call, median (best) of the rounds; repeat: an update that changes nothing\n")
+    sys.stdout.write(f"{'':8}{'leaves':>10}{'batch':>7}{'Penstock':>20}{'cpprb':>20}{'ratio':>8}\n")
+    for case in cases:
+        penstock = f"{case.penstock_us:.1f} ({case.penstock_min_us:.1f})"
+        peer = f"{case.peer_us:.1f} ({case.peer_min_us:.1f})"
+        sys.stdout.write(f"{case.case:8}{case.leaves:10}{case.batch:7}{penstock:>20}{peer:>20}{case.ratio:8.1f}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What is checked of a row's bytes: that they are values a learner can use, and that they are still the same.
+
+Compiled, one call for many rows, outside the GIL. Called by `replay.ring_store`.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import InvalidSegment
+from penstock.types import Column
+
+_LANES = 32
+"""So many 64-bit words are folded side by side: enough for the compiler to use the widest registers there are."""
+
+
+@numba.njit("void(uint8[:, ::1], uint64[::1])", nogil=True, cache=True)
+def mix_rows(rows, checksums):  # type: ignore[no-untyped-def]
+    """Folds each row's bytes into its checksum: rounds of xor, multiply and rotate (after xxHash64), in lanes."""
+    prime, left, right = np.uint64(0x9E3779B185EBCA87), np.uint64(31), np.uint64(33)
+    size = rows.shape[1]
+    rounds = size // (8 * _LANES)
+    whole_words = size // 8
+    lanes = np.empty(_LANES, np.uint64)
+    for index in range(rows.shape[0]):
+        words = rows[index, : 8 * whole_words].view(np.uint64)
+        mixed = checksums[index] ^ prime
+        for lane in range(_LANES):
+            lanes[lane] = mixed + np.uint64(lane) * prime
+        for turn in range(rounds):
+            start = np.uint64(turn * _LANES)
+            for lane in range(_LANES):
+                folded = (lanes[lane] ^ words[start + np.uint64(lane)]) * prime
+                lanes[lane] = (folded << left) | (folded >> right)
+        if rounds:
+            for lane in range(_LANES):
+                mixed = (mixed ^ lanes[lane]) * prime
+                mixed ^= mixed >> right
+        for word in range(rounds * _LANES, whole_words):
+            mixed = (mixed ^ words[word]) * prime
+            mixed ^= mixed >> right
+        for byte in range(8 * whole_words, size):
+            mixed = (mixed ^ np.uint64(rows[index, byte])) * prime
+            mixed ^= mixed >> right
+        checksums[index] = mixed
+
+
+@numba.njit("boolean(uint32[::1], uint32)", nogil=True, cache=True)
+def _any_with_all_bits_32(words, mask):  # type: ignore[no-untyped-def]
+    found = False
+    for index in range(words.size):
+        found |= (words[index] & mask) == mask
+    return found
+
+
+@numba.njit("boolean(uint64[::1], uint64)", nogil=True, cache=True)
+def _any_with_all_bits_64(words, mask):  # type: ignore[no-untyped-def]
+    found = False
+    for index in range(words.size):
+        found |= (words[index] & mask) == mask
+    return found
+
+
+def check_values(column: Column, content: NDArray[np.uint8]) -> None:
+    """Refuses what no learner could use.
+
+    Args:
+        column: What the bytes are.
+        content: <uint8>[rows, bytes of a segment] C-ordered.
+
+    Raises:
+        InvalidSegment: There are NaN, infinities, or booleans that are neither 0 nor 1.
+    """
+    if column.dtype == "bool":
+        if content.size and int(content.max()) > 1:
+            raise InvalidSegment(f"malformed segments: column {column.name} has bytes above 1")
+        return
+    if not column.dtype.startswith("float"):
+        return
+    # A float is not finite where all bits of its exponent are set (IEEE 754).
+    if column.dtype == "float32":
+        endless = _any_with_all_bits_32(content.reshape(-1).view(np.uint32), np.uint32(0x7F800000))
+    elif column.dtype == "float64":
+        endless = _any_with_all_bits_64(content.reshape(-1).view(np.uint64), np.uint64(0x7FF0000000000000))
+    else:
+        endless = not np.isfinite(content.reshape(-1).view(column.dtype)).all()
+    if endless:
+        raise InvalidSegment(f"malformed segments: column {column.name} has values that are not finite")
