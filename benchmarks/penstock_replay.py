@@ -28,7 +28,7 @@ from segments import PIXEL, VECTOR, random_columns
 from penstock.apps import allocator
 from penstock.rpc import methods
 from penstock.rpc.batch_source import ReplayBatchSource
-from penstock.rpc.channel import call_unary, connect, open_stream
+from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.types import Assignment, SamplingPlan, Schema, Window
@@ -108,21 +108,23 @@ class Load:
         """Segments sampled, looked at and committed in so many seconds."""
         priorities = np.random.default_rng(2).random(self.batch) + 0.1
         end, segments = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
+        while True:
             batch = self.source.next(PATIENCE_S)
             assert batch is not None and batch.keys.size == self.batch
             for array in batch.columns.arrays:
                 array.reshape(-1)[-1].item()
-            self.source.commit(batch, priorities, batch.number + 1)
+            outcome = self.source.commit(batch, priorities, batch.number + 1)
             segments += self.batch
-        return segments
+            if time.monotonic() > end:
+                assert outcome.result(PATIENCE_S).updated == self.batch
+                return segments
 
     def commit(self, seconds: float) -> tuple[int, float]:
         """Priorities stored, and the seconds that it took; leasing the batches is not counted."""
         return self._thread.run(self._commit(seconds))
 
     async def _commit(self, seconds: float) -> tuple[int, float]:
-        channel, peer = connect(self._address), "the replay service"
+        channel = connect(self._address)
         plan, updated, spent, number = self.plan, 0, 0.0, 0
         call = open_stream(channel, methods.SAMPLE_BATCHES)
         await call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
@@ -144,7 +146,9 @@ class Load:
                     priorities=priorities.tobytes(),
                     version=head.number + 1,
                 )
-                updated += (await call_unary(channel, methods.COMMIT_BATCH, commit, peer)).updated
+                await call.write(replay_pb2.SampleBatchesRequest(commit=commit))
+            for _ in heads:
+                updated += (await call.read()).message.committed.updated
             spent += time.monotonic() - started
         await channel.close()
         return updated, spent

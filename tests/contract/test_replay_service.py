@@ -630,7 +630,7 @@ def test_a_commit_that_is_not_right_is_refused_and_the_right_one_still_counts(
     came, details = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     assert (came, reason in details) == (code, True), details
     assert loopback.replay_status(server).version == 0
-    assert source.commit(batch, np.ones(4), 1).updated == 4
+    assert source.commit(batch, np.ones(4), 1).result(PATIENCE_S).updated == 4
     assert loopback.replay_status(server).version == 1
 
 

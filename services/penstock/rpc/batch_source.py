@@ -1,25 +1,26 @@
 """The learner's stream from the replay service: batches in, asked for ahead; priorities back by commits.
 
-The stream lives on a loop thread and is opened again after every break; commits are tried again. The training thread
-uses the source. An error that no retry can cure is raised at the next call.
+The stream lives on a loop thread and is opened again after every break; commits are sent again until they are
+answered. The training thread uses the source. An error that no retry can cure is raised at the next call.
 """
 
 import asyncio
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError, NotReady, PenstockError, Unavailable
+from penstock.errors import ConfigurationError, InvalidSegment, PenstockError, Unavailable
 from penstock.replay.store_reader import StoreReader
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
@@ -29,7 +30,11 @@ from penstock.wire import block
 from penstock.wire import replay as wire
 from penstock.wire.block import PayloadPool
 
-_COMMIT_PATIENCE_S = 60.0
+_MAX_UNCOMMITTED = 8
+"""Commits that are not answered yet; the learner is never far ahead of them, since the gate waits for them too."""
+
+_STOP_CHECK_S = 0.1
+_FAREWELL_S = 2.0
 MAX_BATCH_BYTES = 2**31
 
 
@@ -50,7 +55,7 @@ class ReplayBatchSource:
         address: host:port of the replay service.
         schema: Of the run's segments.
         prefetch_batches: Batches asked for ahead of the one that `next` hands out.
-        stopping: When true, a commit that fails is not tried again.
+        stopping: When true, nobody waits for room for a commit.
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._peer = f"the replay service at {address}"
@@ -61,6 +66,8 @@ class ReplayBatchSource:
         self.reads = ""
         self._plan: SamplingPlan | None = None
         self._adjusted = False
+        self._uncommitted: deque[_Commit] = deque()
+        self._unsent: deque[_Commit] = deque()
         self._failure: PenstockError | None = None
         self._waiting = "the replay service"
         self._next_number = 0
@@ -101,8 +108,12 @@ class ReplayBatchSource:
         self._thread.call(self._wanted.set)
         return batch
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> CommitOutcome:
-        """Ends a batch's lease; tries again through breaks for a minute. Raises what no retry can cure."""
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+        """Ends a batch's lease; the answer comes as the future's result, through breaks of the stream.
+
+        Waits while too many commits are not answered. Raises what ended the stream for good, or `Unavailable` if there
+        is no room and the process is to stop.
+        """
         assert self._plan is not None
         request = replay_pb2.CommitBatchRequest(
             session=self._plan.session,
@@ -111,18 +122,23 @@ class ReplayBatchSource:
             priorities=priorities.astype("<f8", copy=False).tobytes(),
             version=version,
         )
-        backoff, deadline = Backoff(), time.monotonic() + _COMMIT_PATIENCE_S
-        while True:
-            try:
-                response = self._thread.run(call_unary(self._channel, methods.COMMIT_BATCH, request, self._peer))
-                return CommitOutcome(response.updated, response.overwritten, response.repeated_commit)
-            except (Unavailable, NotReady):
-                if time.monotonic() > deadline or self._stopping():
-                    raise
-                time.sleep(backoff.next_s())
+        commit = _Commit(request, Future())
+        with self._lock:
+            while len(self._uncommitted) >= _MAX_UNCOMMITTED and self._failure is None:
+                if self._stopping():
+                    raise Unavailable(f"{self._peer} does not answer to {len(self._uncommitted)} commits")
+                self._lock.wait(_STOP_CHECK_S)
+            if self._failure is not None:
+                raise self._failure
+            self._uncommitted.append(commit)
+            self._unsent.append(commit)
+        self._thread.call(self._wanted.set)
+        return commit.outcome
 
     def close(self) -> None:
-        """Ends the stream; leases stay with the session."""
+        """Waits a moment for what is committed to be answered, then ends the stream; leases stay with the session."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._uncommitted or self._failure, _FAREWELL_S)
         if self._task is not None:
             self._thread.call(self._task.cancel)
         self._thread.run(self._channel.close())
@@ -136,7 +152,10 @@ class ReplayBatchSource:
         )
         with self._lock:
             self._failure = error
+            lost, self._uncommitted = self._uncommitted, deque()
             self._lock.notify_all()
+        for commit in lost:
+            commit.outcome.set_exception(error)
 
     def _wait_for_service(self) -> None:
         with self._lock:
@@ -145,6 +164,8 @@ class ReplayBatchSource:
     async def _stream(self, backoff: Backoff) -> None:
         with self._lock:
             plan, self._adjusted = self._plan, False
+            # Commits are idempotent: those that may not have arrived are sent again, before anything is asked for.
+            self._unsent = deque(self._uncommitted)
         assert plan is not None
         stream = _Stream(open_stream(self._channel, methods.SAMPLE_BATCHES), self._schema, self._pool)
 
@@ -154,6 +175,8 @@ class ReplayBatchSource:
                 stream.open_store(wire.decode_mapped_store(response.message.opened))
                 self.reads = "mapped store" if stream.reader else "gRPC"
                 self._wanted.set()
+            elif response.message.HasField("committed"):
+                self._take_outcome(response.message)
             elif response.message.waiting:
                 with self._lock:
                     self._waiting = response.message.waiting
@@ -172,15 +195,42 @@ class ReplayBatchSource:
                 plan, adjusted, self._adjusted = self._plan, self._adjusted, False
             if adjusted and plan is not None:
                 await stream.adjust(plan)
+            while stream.opened and (commit := self._next_unsent()) is not None:
+                await stream.commit(commit)
             while stream.opened and asked <= self._next_number + self._prefetch:
                 await stream.ask(asked)
                 asked += 1
+
+    def _next_unsent(self) -> replay_pb2.CommitBatchRequest | None:
+        with self._lock:
+            return self._unsent.popleft().request if self._unsent else None
+
+    def _take_outcome(self, message: replay_pb2.SampleBatchesResponse) -> None:
+        """Answers come in the order of the commits."""
+        answer = message.committed
+        with self._lock:
+            commit = self._uncommitted.popleft()
+            if commit.request.batch != message.batch:
+                raise InvalidSegment(
+                    f"{self._peer} answered to the commit of batch {message.batch}, and that of"
+                    f" {commit.request.batch} was due"
+                )
+            self._lock.notify_all()
+        commit.outcome.set_result(CommitOutcome(answer.updated, answer.overwritten, answer.repeated_commit))
 
     def _deliver(self, batch: Batch) -> None:
         with self._lock:
             self._ready.append(batch)
             self._waiting = "fresh segments"
             self._lock.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A commit that was made and not answered yet."""
+
+    request: replay_pb2.CommitBatchRequest
+    outcome: Future[CommitOutcome]
 
 
 class _Stream:
@@ -206,6 +256,10 @@ class _Stream:
     async def adjust(self, plan: SamplingPlan) -> None:
         async with self._writing:
             await self._call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
+
+    async def commit(self, request: replay_pb2.CommitBatchRequest) -> None:
+        async with self._writing:
+            await self._call.write(replay_pb2.SampleBatchesRequest(commit=request))
 
     async def ask(self, number: int) -> None:
         request = replay_pb2.BatchRequest(batch=number, part=0, parts=1, head_only=self.reader is not None)

@@ -69,6 +69,17 @@ class _Outbox:
         return wire.encode_append_response(self._stored_sequence, grants)
 
 
+class _Writer:
+    """What is written to a stream by several tasks: gRPC takes one message at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._lock = context, asyncio.Lock()
+
+    async def write(self, message: replay_pb2.SampleBatchesResponse | bytes) -> None:
+        async with self._lock:
+            await write_whole(self._context, message)
+
+
 async def _off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
     """Calls a function that touches `size` bytes: in a thread, if that takes longer than to get there and back."""
     if size < _SMALL_BYTES:
@@ -227,44 +238,53 @@ class ReplayServicer:
             for outbox in self._outboxes.values():
                 outbox.recall()
         self._distribute()
-        await self._wait_for_segments(context)
+        writer = _Writer(context)
+        await self._wait_for_segments(writer)
         opened = replay_pb2.SamplingOpened(store=wire.encode_mapped_store(self._buffer.mapped_store))
-        await context.write(replay_pb2.SampleBatchesResponse(opened=opened))
+        await writer.write(replay_pb2.SampleBatchesResponse(opened=opened))
         asked: asyncio.Queue[replay_pb2.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._serve_batches(asked, plan.session, context))
+            tasks.create_task(self._serve_batches(asked, plan.session, writer))
             async for request in requests:
-                await self._take_request(request, asked)
+                await self._take_request(request, asked, writer)
             await asked.put(None)
 
     async def _take_request(
-        self, request: replay_pb2.SampleBatchesRequest, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]"
+        self,
+        request: replay_pb2.SampleBatchesRequest,
+        asked: "asyncio.Queue[replay_pb2.BatchRequest | None]",
+        writer: _Writer,
     ) -> None:
         kind = request.WhichOneof("message")
         if kind == "plan":
             # At once, also while a batch waits: the new plan may be what it waits for.
             self._buffer.adjust_plan(wire.decode_plan(request.plan))
             self._distribute()
+        elif kind == "commit":
+            outcome = self._commit(request.commit)
+            await writer.write(replay_pb2.SampleBatchesResponse(batch=request.commit.batch, committed=outcome))
         elif kind == "batch" and 0 <= request.batch.part < max(1, request.batch.parts):
             await asked.put(request.batch)
         else:
-            raise InvalidSegment("after `plan` a sampling stream carries plans, and requests for part 0 to parts - 1")
+            raise InvalidSegment(
+                "after `plan` a sampling stream carries plans, commits, and requests for part 0 to parts - 1"
+            )
 
     async def _serve_batches(
-        self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, context: Context
+        self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, writer: _Writer
     ) -> None:
         while (request := await asked.get()) is not None:
-            lease = await self._wait_for_lease(request, session, context)
-            await self._send_batch(lease, request, context)
+            lease = await self._wait_for_lease(request, session, writer)
+            await self._send_batch(lease, request, writer)
 
-    async def _wait_for_segments(self, context: Context) -> None:
+    async def _wait_for_segments(self, writer: _Writer) -> None:
         """Until the store is laid out, which the first actor's schema decides."""
         while self._buffer.schema is None:
-            await context.write(replay_pb2.SampleBatchesResponse(waiting=self._buffer.training_waits_for()))
+            await writer.write(replay_pb2.SampleBatchesResponse(waiting=self._buffer.training_waits_for()))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _WAITING_NOTICE_S)
 
-    async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, context: Context) -> Lease:
+    async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
         while True:
             changed = self._changed
@@ -282,29 +302,29 @@ class ReplayServicer:
                 await asyncio.wait_for(changed.wait(), max(0.0, notice_due - waited))
             except TimeoutError:
                 notice_due = time.monotonic() + _WAITING_NOTICE_S
-                await context.write(
+                await writer.write(
                     replay_pb2.SampleBatchesResponse(
                         batch=request.batch, part=request.part, parts=request.parts, waiting=reason
                     )
                 )
             metrics.REPLAY_WAIT_SECONDS.labels("learner", reason).inc(time.monotonic() - waited)
 
-    async def _send_batch(self, lease: Lease, request: replay_pb2.BatchRequest, context: Context) -> None:
+    async def _send_batch(self, lease: Lease, request: replay_pb2.BatchRequest, writer: _Writer) -> None:
         part, parts = request.part, max(1, request.parts)
         attempt = 0
         while True:
             head = self._buffer.head(lease, part, parts, attempt)
             if request.head_only:
-                await context.write(wire.encode_batch_head(head, part, parts))
+                await writer.write(wire.encode_batch_head(head, part, parts))
                 break
-            if await self._send_columns(head, part, parts, context):
+            if await self._send_columns(head, part, parts, writer):
                 break
             attempt += 1
         self._drawn_ages = head.number - head.versions
         metrics.REPLAY_SAMPLED.labels("fresh").inc(head.fresh_segments)
         metrics.REPLAY_SAMPLED.labels("replayed").inc(head.keys.size - head.fresh_segments)
 
-    async def _send_columns(self, head: BatchHead, part: int, parts: int, context: Context) -> bool:
+    async def _send_columns(self, head: BatchHead, part: int, parts: int, writer: _Writer) -> bool:
         """Whether all of the batch could be read; the client takes another part 0 as a new beginning."""
         schema = self._buffer.schema
         assert schema is not None
@@ -319,7 +339,7 @@ class ReplayServicer:
                 if not whole:
                     return False
                 # One part travels while the next is copied.
-                writing = asyncio.ensure_future(context.write(message))
+                writing = asyncio.ensure_future(writer.write(message))
                 metrics.REPLAY_SENT_BYTES.inc(payload.size)
         finally:
             if writing is not None:
@@ -329,6 +349,9 @@ class ReplayServicer:
     async def _commit_batch(
         self, request: replay_pb2.CommitBatchRequest, context: Context
     ) -> replay_pb2.CommitBatchResponse:
+        return self._commit(request)
+
+    def _commit(self, request: replay_pb2.CommitBatchRequest) -> replay_pb2.CommitBatchResponse:
         outcome = self._buffer.commit(
             request.session,
             request.batch,

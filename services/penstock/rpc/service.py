@@ -115,7 +115,7 @@ async def opening_message(requests: AsyncIterator[T]) -> T:
         raise InvalidSegment(f"a stream must open with a first message within {_OPENING_TIMEOUT_S:.0f} s") from None
 
 
-async def write_whole(context: Context, message: Message) -> None:
+async def write_whole(context: Context, message: Message | bytes) -> None:
     """Writes a message to its end even when cancelled: gRPC takes no other, and no status, while it has this one."""
     writing = asyncio.ensure_future(context.write(message))
     try:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from penstock.v1 import block_pb2 as penstock_dot_v1_dot_block__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/replay.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/block.proto\"\x9f\x01\n\x15\x41ppendSegmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.penstock.v1.OpenAppendH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.penstock.v1.HeartbeatH\x00\x12%\n\x06window\x18\x0f \x01(\x0b\x32\x13.penstock.v1.WindowH\x00\x42\t\n\x07message\"m\n\nOpenAppend\x12#\n\x06schema\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Schema\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x17\n\x0fwindow_segments\x18\x04 \x01(\r\"\x0b\n\tHeartbeat\"j\n\x06Window\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65nvironments\x18\x03 \x03(\r\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\"U\n\x16\x41ppendSegmentsResponse\x12\x17\n\x0fstored_sequence\x18\x01 \x01(\x04\x12\"\n\x06grants\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Grant\"/\n\x05Grant\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x17\n\x0fminimum_version\x18\x02 \x01(\x03\"x\n\x14SampleBatchesRequest\x12)\n\x04plan\x18\x01 \x01(\x0b\x32\x19.penstock.v1.SamplingPlanH\x00\x12*\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.penstock.v1.BatchRequestH\x00\x42\t\n\x07message\"\x8d\x02\n\x0cSamplingPlan\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x12\n\nnext_batch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62\x61tch_segments\x18\x03 \x01(\r\x12\x16\n\x0e\x66resh_segments\x18\x04 \x01(\r\x12\x19\n\x11off_policy_degree\x18\x05 \x01(\r\x12\x18\n\x10publish_interval\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\x11\n\thalf_life\x18\t \x01(\x01\x12\x15\n\rmax_staleness\x18\n \x01(\r\x12\x1b\n\x13min_replay_segments\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\"\x7f\n\x0c\x42\x61tchRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\thead_only\x18\x04 \x01(\x08\x12\x1c\n\x0freplay_segments\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x12\n\x10_replay_segments\"\xd2\x02\n\x15SampleBatchesResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x0f\n\x07waiting\x18\x04 \x01(\t\x12\x16\n\x0e\x66resh_segments\x18\x05 \x01(\r\x12\x0c\n\x04keys\x18\x06 \x01(\x0c\x12\x10\n\x08versions\x18\x07 \x01(\x0c\x12\x12\n\npriorities\x18\x08 \x01(\x0c\x12\x15\n\rprobabilities\x18\t \x01(\x0c\x12(\n\x06\x63ounts\x18\n \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x1f\n\x04mass\x18\x0c \x01(\x0b\x32\x11.penstock.v1.Mass\x12+\n\x06opened\x18\x0b \x01(\x0b\x32\x1b.penstock.v1.SamplingOpened\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\"(\n\x04Mass\x12\r\n\x05total\x18\x01 \x01(\x01\x12\x11\n\treference\x18\x02 \x01(\x03\"9\n\x0eSamplingOpened\x12\'\n\x05store\x18\x01 \x01(\x0b\x32\x18.penstock.v1.MappedStore\"/\n\x0bMappedStore\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\x06\"g\n\x12\x43ommitBatchRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x12\n\npriorities\x18\x04 \x01(\x0c\x12\x0f\n\x07version\x18\x05 \x01(\x03\"T\n\x13\x43ommitBatchResponse\x12\x0f\n\x07updated\x18\x01 \x01(\r\x12\x13\n\x0boverwritten\x18\x02 \x01(\r\x12\x17\n\x0frepeated_commit\x18\x03 \x01(\x08\"\x18\n\x16GetReplayStatusRequest\"\x9e\x01\n\x17GetReplayStatusResponse\x12(\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x1c\n\x14\x63ollection_waits_for\x18\x04 \x01(\t\x12\x1a\n\x12training_waits_for\x18\x05 \x01(\t\"\x80\x01\n\x0bStoreCounts\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x0e\n\x06stored\x18\x02 \x01(\x04\x12\x0e\n\x06unseen\x18\x03 \x01(\x04\x12\x0e\n\x06leased\x18\x04 \x01(\x04\x12\x0f\n\x07granted\x18\x05 \x01(\x04\x12\x10\n\x08inserted\x18\x06 \x01(\x04\x12\x0c\n\x04late\x18\x07 \x01(\x04\x32\xfa\x02\n\rReplayService\x12]\n\x0e\x41ppendSegments\x12\".penstock.v1.AppendSegmentsRequest\x1a#.penstock.v1.AppendSegmentsResponse(\x01\x30\x01\x12Z\n\rSampleBatches\x12!.penstock.v1.SampleBatchesRequest\x1a\".penstock.v1.SampleBatchesResponse(\x01\x30\x01\x12P\n\x0b\x43ommitBatch\x12\x1f.penstock.v1.CommitBatchRequest\x1a .penstock.v1.CommitBatchResponse\x12\\\n\x0fGetReplayStatus\x12#.penstock.v1.GetReplayStatusRequest\x1a$.penstock.v1.GetReplayStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/replay.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/block.proto\"\x9f\x01\n\x15\x41ppendSegmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.penstock.v1.OpenAppendH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.penstock.v1.HeartbeatH\x00\x12%\n\x06window\x18\x0f \x01(\x0b\x32\x13.penstock.v1.WindowH\x00\x42\t\n\x07message\"m\n\nOpenAppend\x12#\n\x06schema\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Schema\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x17\n\x0fwindow_segments\x18\x04 \x01(\r\"\x0b\n\tHeartbeat\"j\n\x06Window\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65nvironments\x18\x03 \x03(\r\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\"U\n\x16\x41ppendSegmentsResponse\x12\x17\n\x0fstored_sequence\x18\x01 \x01(\x04\x12\"\n\x06grants\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Grant\"/\n\x05Grant\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x17\n\x0fminimum_version\x18\x02 \x01(\x03\"\xab\x01\n\x14SampleBatchesRequest\x12)\n\x04plan\x18\x01 \x01(\x0b\x32\x19.penstock.v1.SamplingPlanH\x00\x12*\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.penstock.v1.BatchRequestH\x00\x12\x31\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestH\x00\x42\t\n\x07message\"\x8d\x02\n\x0cSamplingPlan\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x12\n\nnext_batch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62\x61tch_segments\x18\x03 \x01(\r\x12\x16\n\x0e\x66resh_segments\x18\x04 \x01(\r\x12\x19\n\x11off_policy_degree\x18\x05 \x01(\r\x12\x18\n\x10publish_interval\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\x11\n\thalf_life\x18\t \x01(\x01\x12\x15\n\rmax_staleness\x18\n \x01(\r\x12\x1b\n\x13min_replay_segments\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\"\x7f\n\x0c\x42\x61tchRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\thead_only\x18\x04 \x01(\x08\x12\x1c\n\x0freplay_segments\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x12\n\x10_replay_segments\"\x87\x03\n\x15SampleBatchesResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x0f\n\x07waiting\x18\x04 \x01(\t\x12\x16\n\x0e\x66resh_segments\x18\x05 \x01(\r\x12\x0c\n\x04keys\x18\x06 \x01(\x0c\x12\x10\n\x08versions\x18\x07 \x01(\x0c\x12\x12\n\npriorities\x18\x08 \x01(\x0c\x12\x15\n\rprobabilities\x18\t \x01(\x0c\x12(\n\x06\x63ounts\x18\n \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x1f\n\x04mass\x18\x0c \x01(\x0b\x32\x11.penstock.v1.Mass\x12+\n\x06opened\x18\x0b \x01(\x0b\x32\x1b.penstock.v1.SamplingOpened\x12\x33\n\tcommitted\x18\r \x01(\x0b\x32 .penstock.v1.CommitBatchResponse\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\"(\n\x04Mass\x12\r\n\x05total\x18\x01 \x01(\x01\x12\x11\n\treference\x18\x02 \x01(\x03\"9\n\x0eSamplingOpened\x12\'\n\x05store\x18\x01 \x01(\x0b\x32\x18.penstock.v1.MappedStore\"/\n\x0bMappedStore\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\x06\"g\n\x12\x43ommitBatchRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x12\n\npriorities\x18\x04 \x01(\x0c\x12\x0f\n\x07version\x18\x05 \x01(\x03\"T\n\x13\x43ommitBatchResponse\x12\x0f\n\x07updated\x18\x01 \x01(\r\x12\x13\n\x0boverwritten\x18\x02 \x01(\r\x12\x17\n\x0frepeated_commit\x18\x03 \x01(\x08\"\x18\n\x16GetReplayStatusRequest\"\x9e\x01\n\x17GetReplayStatusResponse\x12(\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x1c\n\x14\x63ollection_waits_for\x18\x04 \x01(\t\x12\x1a\n\x12training_waits_for\x18\x05 \x01(\t\"\x80\x01\n\x0bStoreCounts\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x0e\n\x06stored\x18\x02 \x01(\x04\x12\x0e\n\x06unseen\x18\x03 \x01(\x04\x12\x0e\n\x06leased\x18\x04 \x01(\x04\x12\x0f\n\x07granted\x18\x05 \x01(\x04\x12\x10\n\x08inserted\x18\x06 \x01(\x04\x12\x0c\n\x04late\x18\x07 \x01(\x04\x32\xfa\x02\n\rReplayService\x12]\n\x0e\x41ppendSegments\x12\".penstock.v1.AppendSegmentsRequest\x1a#.penstock.v1.AppendSegmentsResponse(\x01\x30\x01\x12Z\n\rSampleBatches\x12!.penstock.v1.SampleBatchesRequest\x1a\".penstock.v1.SampleBatchesResponse(\x01\x30\x01\x12P\n\x0b\x43ommitBatch\x12\x1f.penstock.v1.CommitBatchRequest\x1a .penstock.v1.CommitBatchResponse\x12\\\n\x0fGetReplayStatus\x12#.penstock.v1.GetReplayStatusRequest\x1a$.penstock.v1.GetReplayStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,30 +44,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDSEGMENTSRESPONSE']._serialized_end=545
   _globals['_GRANT']._serialized_start=547
   _globals['_GRANT']._serialized_end=594
-  _globals['_SAMPLEBATCHESREQUEST']._serialized_start=596
-  _globals['_SAMPLEBATCHESREQUEST']._serialized_end=716
-  _globals['_SAMPLINGPLAN']._serialized_start=719
-  _globals['_SAMPLINGPLAN']._serialized_end=988
-  _globals['_BATCHREQUEST']._serialized_start=990
-  _globals['_BATCHREQUEST']._serialized_end=1117
-  _globals['_SAMPLEBATCHESRESPONSE']._serialized_start=1120
-  _globals['_SAMPLEBATCHESRESPONSE']._serialized_end=1458
-  _globals['_MASS']._serialized_start=1460
-  _globals['_MASS']._serialized_end=1500
-  _globals['_SAMPLINGOPENED']._serialized_start=1502
-  _globals['_SAMPLINGOPENED']._serialized_end=1559
-  _globals['_MAPPEDSTORE']._serialized_start=1561
-  _globals['_MAPPEDSTORE']._serialized_end=1608
-  _globals['_COMMITBATCHREQUEST']._serialized_start=1610
-  _globals['_COMMITBATCHREQUEST']._serialized_end=1713
-  _globals['_COMMITBATCHRESPONSE']._serialized_start=1715
-  _globals['_COMMITBATCHRESPONSE']._serialized_end=1799
-  _globals['_GETREPLAYSTATUSREQUEST']._serialized_start=1801
-  _globals['_GETREPLAYSTATUSREQUEST']._serialized_end=1825
-  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_start=1828
-  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_end=1986
-  _globals['_STORECOUNTS']._serialized_start=1989
-  _globals['_STORECOUNTS']._serialized_end=2117
-  _globals['_REPLAYSERVICE']._serialized_start=2120
-  _globals['_REPLAYSERVICE']._serialized_end=2498
+  _globals['_SAMPLEBATCHESREQUEST']._serialized_start=597
+  _globals['_SAMPLEBATCHESREQUEST']._serialized_end=768
+  _globals['_SAMPLINGPLAN']._serialized_start=771
+  _globals['_SAMPLINGPLAN']._serialized_end=1040
+  _globals['_BATCHREQUEST']._serialized_start=1042
+  _globals['_BATCHREQUEST']._serialized_end=1169
+  _globals['_SAMPLEBATCHESRESPONSE']._serialized_start=1172
+  _globals['_SAMPLEBATCHESRESPONSE']._serialized_end=1563
+  _globals['_MASS']._serialized_start=1565
+  _globals['_MASS']._serialized_end=1605
+  _globals['_SAMPLINGOPENED']._serialized_start=1607
+  _globals['_SAMPLINGOPENED']._serialized_end=1664
+  _globals['_MAPPEDSTORE']._serialized_start=1666
+  _globals['_MAPPEDSTORE']._serialized_end=1713
+  _globals['_COMMITBATCHREQUEST']._serialized_start=1715
+  _globals['_COMMITBATCHREQUEST']._serialized_end=1818
+  _globals['_COMMITBATCHRESPONSE']._serialized_start=1820
+  _globals['_COMMITBATCHRESPONSE']._serialized_end=1904
+  _globals['_GETREPLAYSTATUSREQUEST']._serialized_start=1906
+  _globals['_GETREPLAYSTATUSREQUEST']._serialized_end=1930
+  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_start=1933
+  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_end=2091
+  _globals['_STORECOUNTS']._serialized_start=2094
+  _globals['_STORECOUNTS']._serialized_end=2222
+  _globals['_REPLAYSERVICE']._serialized_start=2225
+  _globals['_REPLAYSERVICE']._serialized_end=2603
 # @@protoc_insertion_point(module_scope)

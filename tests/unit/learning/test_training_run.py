@@ -1,5 +1,6 @@
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +68,12 @@ class InProcess:
             columns=self._collector.collect(PolicyRunner(self._weights)).columns,
         )
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> CommitOutcome:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
         if self.lost:
             raise Unavailable("the replay service is gone")
-        return CommitOutcome(4, 0, False)
+        answered: Future[CommitOutcome] = Future()
+        answered.set_result(CommitOutcome(4, 0, False))
+        return answered
 
     def publish(self, weights: Weights) -> None:
         self._weights = weights
