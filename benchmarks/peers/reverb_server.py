@@ -1,0 +1,56 @@
+"""The server of the Reverb side of the replay benchmark: one prioritized table, in a process of its own.
+
+Prints its port on stdout and ends when its stdin closes, so that it never outlives whoever started it. Started by
+`reverb_table.py`, in Reverb's own environment.
+"""
+
+import argparse
+import faulthandler
+import sys
+import tempfile
+
+import reverb
+
+
+def serve(table: str, max_size: int, stop_limit_s: float) -> None:
+    """Serves until stdin closes.
+
+    Args:
+        table: The table's name.
+        max_size: Items that it holds; the oldest makes room for the next, so that no insert waits.
+        stop_limit_s: Stopping has no deadline in Reverb; the process ends itself when it takes longer.
+    """
+    # Nothing is checkpointed, but a server makes a folder for it, and by default leaves it behind.
+    with tempfile.TemporaryDirectory(prefix="reverb_") as checkpoints:
+        server = reverb.Server(
+            [_table(table, max_size)], checkpointer=reverb.checkpointers.DefaultCheckpointer(checkpoints)
+        )
+        sys.stdout.write(f"{server.port}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+        faulthandler.dump_traceback_later(stop_limit_s, exit=True)
+        server.stop()
+
+
+def _table(name: str, max_size: int) -> reverb.Table:
+    return reverb.Table(
+        name=name,
+        sampler=reverb.selectors.Prioritized(0.6),
+        remover=reverb.selectors.Fifo(),
+        max_size=max_size,
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+    )
+
+
+def main() -> None:
+    """Reads the arguments and serves."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--max-size", type=int, required=True, help="items")
+    parser.add_argument("--stop-limit", type=float, default=10.0, help="seconds")
+    arguments = parser.parse_args()
+    serve(arguments.table, arguments.max_size, arguments.stop_limit)
+
+
+if __name__ == "__main__":
+    main()

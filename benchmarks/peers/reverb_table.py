@@ -1,0 +1,135 @@
+"""A full Reverb table in a server process of its own, and the meter that all cases are measured with.
+
+The table is filled to its `max_size` before anything is measured: every later insert removes the oldest item, as in a
+long run. Reverb's calls have no deadlines of their own; the driver bounds the whole run (`reverb_replay.py`).
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import psutil
+import reverb
+from reverb_segments import Segment, SegmentKind
+
+
+@dataclass(frozen=True, slots=True)
+class FullTable:
+    """A table that holds `kind.stored` segments.
+
+    Attributes:
+        name: Of the table.
+        address: Of its server.
+        server_pid: Process id of the server.
+        kind: Of the segments.
+        pool: Distinct segments, to insert in turn.
+    """
+
+    name: str
+    address: str
+    server_pid: int
+    kind: SegmentKind
+    pool: tuple[Segment, ...]
+
+    def inserted(self) -> int:
+        """Items that the server has accepted since it started."""
+        info = reverb.Client(self.address).server_info(timeout=10)[self.name]
+        return int(info.rate_limiter_info.insert_stats.completed)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What was measured.
+
+    Attributes:
+        per_s: Segments (or priorities) per second.
+        cpu_s_per_million: User and system seconds of server and client together, per million of them.
+    """
+
+    per_s: float
+    cpu_s_per_million: float
+
+
+class Candidate(Protocol):
+    """One way to load the server."""
+
+    @property
+    def label(self) -> str:
+        """What is set how, in one line."""
+
+    def measure(self, table: FullTable, seconds: float) -> Rate:
+        """Warms up, loads the server for so many seconds and checks that all of it arrived."""
+
+
+def metered(table: FullTable, work: Callable[[], int]) -> Rate:
+    """Runs `work`, which returns how many it did, and measures time and CPU from its start to its end."""
+    cpu_before, started = _cpu_s(table.server_pid), time.perf_counter()
+    done = work()
+    elapsed_s, cpu_s = time.perf_counter() - started, _cpu_s(table.server_pid) - cpu_before
+    return Rate(done / elapsed_s, cpu_s / done * 1e6)
+
+
+@contextlib.contextmanager
+def full_table(kind: SegmentKind) -> Iterator[FullTable]:
+    """Starts a server and fills its table; ends the server on the way out, whatever happens."""
+    rng = np.random.default_rng(0)
+    pool = tuple(kind.random(rng) for _ in range(256 if kind.name == "vector" else 16))
+    with _server("replay", kind.stored) as (address, pid):
+        table = FullTable("replay", address, pid, kind, pool)
+        _fill(table, rng)
+        yield table
+
+
+@contextlib.contextmanager
+def _server(table: str, max_size: int) -> Iterator[tuple[str, int]]:
+    script = Path(__file__).with_name("reverb_server.py")
+    command = [sys.executable, str(script), "--table", table, "--max-size", str(max_size)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"localhost:{_read_port(process)}", process.pid
+    finally:
+        _end(process)
+
+
+def _read_port(process: subprocess.Popen[str], limit_s: float = 60.0) -> int:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], limit_s)
+    line = process.stdout.readline() if ready else ""
+    if not line:
+        raise RuntimeError(f"the Reverb server printed no port within {limit_s:g} s; its stderr says why")
+    return int(line)
+
+
+def _end(process: subprocess.Popen[str], limit_s: float = 15.0) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.close()
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(limit_s)
+    process.stdout.close()
+
+
+def _fill(table: FullTable, rng: np.random.Generator) -> None:
+    # Reverb's older Writer puts all columns of a step into one chunk, TrajectoryWriter each into its own: from a
+    # table that this one filled, vector segments are sampled half again as fast.
+    with reverb.Client(table.address).writer(1, chunk_length=1, max_in_flight_items=64) as writer:
+        for number in range(table.kind.stored):
+            writer.append(table.pool[number % len(table.pool)])
+            writer.create_item(table.name, 1, 0.1 + rng.random())
+    if table.inserted() != table.kind.stored:
+        raise RuntimeError(f"{table.inserted()} segments arrived in the table, expected {table.kind.stored}")
+
+
+def _cpu_s(server_pid: int) -> float:
+    both = (psutil.Process(server_pid).cpu_times(), psutil.Process(os.getpid()).cpu_times())
+    return sum(times.user + times.system for times in both)
