@@ -47,29 +47,31 @@ class Setting:
     Attributes:
         schema: Of the segments.
         capacity_bytes: Of the store.
-        window: Segments that an actor sends at once: its environments.
-        batches: Batch sizes that are tried; the best counts.
+        windows: Segments that an actor sends at once, its environments; all are tried, and the best counts.
+        batches: Batch sizes that are tried alike.
     """
 
     schema: Schema
     capacity_bytes: int
-    window: int
+    windows: tuple[int, ...]
     batches: tuple[int, ...]
 
 
 SETTINGS = {
-    "vector": Setting(VECTOR, 128 * 2**20, 128, (256, 1024)),
-    "pixel": Setting(PIXEL, 2**30, 8, (32,)),
+    "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024)),
+    "pixel": Setting(PIXEL, 2**30, (4, 8), (32,)),
 }
-PRIORITIES_BATCH = 4096
+PRIORITIES = {"vector": 4096, "pixel": 1024}
+"""Priorities in a commit; no batch may have more segments than the store."""
+
 LEASES = 60
 
 
 class Load:
     """A service with a full store, one learner and two actors."""
 
-    def __init__(self, setting: Setting, address: str, batch: int) -> None:
-        self.setting, self.batch = setting, batch
+    def __init__(self, setting: Setting, address: str, *, batch: int, window: int) -> None:
+        self.setting, self.batch, self.window = setting, batch, window
         self.plan = SamplingPlan(
             session=secrets.randbits(62) + 1,
             next_batch=0,
@@ -88,13 +90,13 @@ class Load:
         self._sinks = [
             ReplaySegmentSink(
                 self._thread,
-                Assignment(slot, 1, tuple(range(setting.window)), b"", 0, address),
+                Assignment(slot, 1, tuple(range(window)), b"", 0, address),
                 setting.schema,
             )
             for slot in range(ACTORS)
         ]
         self._sent = [0] * ACTORS
-        self._columns = random_columns(setting.schema, setting.window, seed=1)
+        self._columns = random_columns(setting.schema, window, seed=1)
         self.source.open(self.plan)
         self._collect(lambda: sum(self._sent) * setting.schema.segment_bytes < 1.1 * setting.capacity_bytes)
 
@@ -168,7 +170,7 @@ class Load:
             thread.join()
 
     def _act(self, slot: int, going_on: Callable[[], bool]) -> None:
-        size, sink = self.setting.window, self._sinks[slot]
+        size, sink = self.window, self._sinks[slot]
         environments = np.arange(size, dtype=np.uint32)
         while going_on():
             assert sink.next_grant(PATIENCE_S) is not None
@@ -201,13 +203,13 @@ def cpu_s(pid: int) -> float:
     return sum(times.user + times.system for times in both)
 
 
-def measure(case: str, segment: str, seconds: float, batch: int) -> tuple[float, float]:
+def measure(case: str, segment: str, seconds: float, *, batch: int, window: int) -> tuple[float, float]:
     """Segments, or priorities, per second; and CPU seconds per million."""
     setting, mapped = SETTINGS[segment], case == "sample_mapped"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) if mapped else None
         with service(setting.capacity_bytes, place) as (address, pid):
-            load = Load(setting, address, batch)
+            load = Load(setting, address, batch=batch, window=window)
             if case.startswith("sample"):
                 load.sample(0.5)
                 assert load.source.reads == ("mapped store" if mapped else "gRPC"), load.source.reads
@@ -230,18 +232,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
-    batches = SETTINGS[arguments.segment].batches
-    if arguments.case == "priorities":
-        batches = (min(PRIORITIES_BATCH, 1024 if arguments.segment == "pixel" else PRIORITIES_BATCH),)
-    elif arguments.case == "insert":
-        batches = batches[:1]
-    tried = {
-        f"batch {batch}": measure(arguments.case, arguments.segment, arguments.seconds / len(batches), batch)
-        for batch in batches
-    }
-    configuration, (per_s, cpu) = max(tried.items(), key=lambda item: item[1][0])
+    setting = SETTINGS[arguments.segment]
     if arguments.case == "insert":
-        configuration = f"{ACTORS} actors, windows of {SETTINGS[arguments.segment].window}"
+        tried = {f"{ACTORS} actors, windows of {window}": (setting.batches[0], window) for window in setting.windows}
+    elif arguments.case == "priorities":
+        tried = {f"commits of {PRIORITIES[arguments.segment]}": (PRIORITIES[arguments.segment], setting.windows[0])}
+    else:
+        tried = {f"batches of {batch}": (batch, setting.windows[0]) for batch in setting.batches}
+    seconds = arguments.seconds / len(tried)
+    measured = {
+        name: measure(arguments.case, arguments.segment, seconds, batch=batch, window=window)
+        for name, (batch, window) in tried.items()
+    }
+    configuration, (per_s, cpu) = max(measured.items(), key=lambda item: item[1][0])
     print(
         json.dumps(
             {
@@ -250,7 +253,7 @@ def main() -> None:
                 "configuration": configuration,
                 "per_s": per_s,
                 "cpu_s_per_million": cpu,
-                "tried": {name: rate for name, (rate, _) in tried.items()},
+                "tried": {name: rate for name, (rate, _) in measured.items()},
             }
         )
     )
