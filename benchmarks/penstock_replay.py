@@ -61,8 +61,8 @@ SETTINGS = {
     "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024)),
     "pixel": Setting(PIXEL, 2**30, (4, 8), (32,)),
 }
-PRIORITIES = {"vector": 4096, "pixel": 1024}
-"""Priorities in a commit; no batch may have more segments than the store."""
+PRIORITIES = 4096
+"""In a commit."""
 
 LEASES = 60
 
@@ -236,7 +236,7 @@ def main() -> None:
     if arguments.case == "insert":
         tried = {f"{ACTORS} actors, windows of {window}": (setting.batches[0], window) for window in setting.windows}
     elif arguments.case == "priorities":
-        tried = {f"commits of {PRIORITIES[arguments.segment]}": (PRIORITIES[arguments.segment], setting.windows[0])}
+        tried = {f"commits of {PRIORITIES}": (PRIORITIES, setting.windows[0])}
     else:
         tried = {f"batches of {batch}": (batch, setting.windows[0]) for batch in setting.batches}
     seconds = arguments.seconds / len(tried)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.fresh_segments import FreshSegments, Lease
+from penstock.replay.header_scans import find_committed
 from penstock.replay.priority_index import PriorityIndex
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.ring_store import RingStore
 from penstock.types import (
     Batch,
     BatchHead,
@@ -248,7 +249,8 @@ class ReplayBuffer:
             self._priorities.mark_seen(rows, np.full(rows.size, self._priorities.largest_priority))
 
     def _check_capacity(self, plan: SamplingPlan) -> None:
-        needed = plan.outstanding_limit + plan.batch_segments
+        # Replay draws with replacement: a batch of nothing else may be larger than the store.
+        needed = plan.outstanding_limit + plan.batch_segments if plan.fresh_segments else 0
         if self._store.schema is not None and needed > self._store.capacity:
             raise ConfigurationError(
                 f"the store holds {self._store.capacity} segments, and off_policy_degree {plan.off_policy_degree} with"
@@ -312,13 +314,13 @@ class ReplayBuffer:
                 )
             replayed, probabilities = self._priorities.draw(number, wanted, attempt=0)
             keys = np.concatenate([fresh, replayed])
-            headers = self._store.headers[self._store.rows(keys)]
+            rows, headers = self._store.rows(keys), self._store.headers
             lease = Lease(
                 number=number,
                 fresh_segments=fresh.size,
                 keys=keys,
-                versions=headers["version"].copy(),
-                priorities=headers["priority"].copy(),
+                versions=headers["version"][rows],
+                priorities=headers["priority"][rows],
                 probabilities=np.concatenate([np.ones(fresh.size), probabilities]),
                 mass=self._priorities.mass,
             )
@@ -435,20 +437,18 @@ class ReplayBuffer:
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
                 )
-            present = self._store.present(keys)
-            rows = self._store.rows(keys[present])
-            headers = self._store.headers[rows]
-            leased_here = (headers["state"] == State.LEASED) & (headers["batch"] == number)
-            if not (leased_here | (headers["state"] == State.SEEN)).all():
+            found = find_committed(self._store, keys, number) if keys.size else (np.zeros(0, np.int64),) * 2
+            if found is None:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
             record["version"] = version
             self._priorities.advance(int(self._store.session["next_key"][0]))
-            self._priorities.mark_seen(rows, priorities[present])
+            rows, positions = found
+            self._priorities.mark_seen(rows, priorities[positions])
             self._priorities.note_largest(priorities)
             self._fresh.close(number)
             record["next_batch"] = number + 1
-            self.ignored_priorities += int((~present).sum())
-            return CommitOutcome(int(present.sum()), int((~present).sum()))
+            self.ignored_priorities += keys.size - rows.size
+            return CommitOutcome(rows.size, keys.size - rows.size)
 
     @property
     def _priorities(self) -> PriorityIndex:

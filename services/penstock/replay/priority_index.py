@@ -7,6 +7,7 @@ its lock.
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.replay.header_scans import mark_seen
 from penstock.replay.masses import MassFunction
 from penstock.replay.ring_store import RingStore, State
 from penstock.replay.sum_tree import SumTree
@@ -74,11 +75,9 @@ class PriorityIndex:
 
     def mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         """Stores raw priorities, <float64>[B], of segments that are seen from now on."""
-        headers = self._store.headers
-        self.seen += np.unique(rows[headers["state"][rows] != State.SEEN]).size
-        headers["priority"][rows] = priorities
-        headers["state"][rows] = State.SEEN
-        self._tree.update(rows, self._masses(priorities, headers["version"][rows]))
+        versions, new = mark_seen(self._store, rows, priorities)
+        self.seen += new
+        self._tree.update(rows, self._masses(priorities, versions))
 
     def note_largest(self, priorities: NDArray[np.float64]) -> None:
         """Takes a batch's priorities into `largest_priority`."""

@@ -26,6 +26,9 @@ from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, BlockReader, PayloadPool, split_final
 
+MAX_BATCH_SEGMENTS = 2**16
+"""So that a plan can't ask for more memory than the service has: a head takes 32 bytes a segment."""
+
 Number = TypeVar("Number", np.uint64, np.int64, np.float64)
 
 
@@ -159,6 +162,8 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
             f"a batch of {plan.batch_segments} segments with {plan.fresh_segments} fresh ones, published every"
             f" {plan.publish_interval}, from batch {plan.next_batch} on, makes no sense"
         )
+    if plan.batch_segments > MAX_BATCH_SEGMENTS:
+        raise InvalidSegment(f"a batch of {plan.batch_segments} segments; at most {MAX_BATCH_SEGMENTS} are possible")
     if plan.session == 0:
         raise InvalidSegment("a session must not be 0")
     return plan

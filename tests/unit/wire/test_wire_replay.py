@@ -216,6 +216,7 @@ def test_plans_and_counts_come_back_as_they_went() -> None:
         {"next_batch": -1},
         {"fresh_segments": 5},
         {"batch_segments": 0, "fresh_segments": 0},
+        {"batch_segments": 2**16 + 1},
         {"publish_interval": 0},
         {"alpha": -0.1},
         {"alpha": float("nan")},

@@ -1,0 +1,73 @@
+"""Passes over the headers of a batch's segments, compiled: in NumPy each field of each pass would be a gather.
+
+Called by `replay.buffer` and `replay.priority_index`, under the buffer's lock.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.replay.ring_store import HEADER, RingStore, State
+
+_HEADERS = numba.from_dtype(HEADER)[::1]
+_LEASED, _SEEN = int(State.LEASED), int(State.SEEN)
+
+
+@numba.njit(numba.int64(_HEADERS, numba.uint64[::1], numba.int64, numba.int64[::1], numba.int64[::1]), cache=True)
+def _find_committed(headers, keys, batch, rows, positions):  # type: ignore[no-untyped-def]
+    capacity, found = np.uint64(headers.size), 0
+    for position in range(keys.size):
+        row = np.int64(keys[position] % capacity)
+        header = headers[row]
+        if header.key != keys[position] or keys[position] == 0:
+            continue
+        if header.state != _SEEN and (header.state != _LEASED or header.batch != batch):
+            return -1
+        rows[found], positions[found] = row, position
+        found += 1
+    return found
+
+
+@numba.njit(numba.int64(_HEADERS, numba.int64[::1], numba.float64[::1], numba.int64[::1]), cache=True)
+def _mark_seen(headers, rows, priorities, versions):  # type: ignore[no-untyped-def]
+    new = 0
+    for position in range(rows.size):
+        header = headers[rows[position]]
+        if header.state != _SEEN:
+            new += 1
+        header.state = _SEEN
+        header.priority = priorities[position]
+        versions[position] = header.version
+    return new
+
+
+def find_committed(
+    store: RingStore, keys: NDArray[np.uint64], batch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Where the segments lie that a batch's commit names.
+
+    Args:
+        store: Whose headers are looked at.
+        keys: <uint64>[B].
+        batch: The batch's number.
+
+    Returns:
+        <int64>[P] rows of those that are still there, and <int64>[P] their positions among the keys; None if one of
+        them was neither leased to this batch nor seen before.
+    """
+    rows, positions = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    found = _find_committed(store.headers, keys, batch, rows, positions)
+    return None if found < 0 else (rows[:found], positions[:found])
+
+
+def mark_seen(
+    store: RingStore, rows: NDArray[np.int64], priorities: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], int]:
+    """Stores raw priorities in the headers of these rows and makes their segments seen; of duplicates the last holds.
+
+    Returns:
+        <int64>[B] the policy versions that acted, and how many segments had not been seen before.
+    """
+    versions = np.empty(rows.size, np.int64)
+    new = _mark_seen(store.headers, rows, np.ascontiguousarray(priorities, np.float64), versions)
+    return versions, int(new)
