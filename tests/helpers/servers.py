@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -490,6 +491,10 @@ class Trainer:
 
     def commit(self, batch: Batch) -> CommitOutcome:
         """Publishes what came out of the batch, then commits it."""
+        return self.begin_commit(batch).result(PATIENCE_S)
+
+    def begin_commit(self, batch: Batch) -> Future[CommitOutcome]:
+        """As `commit`, without waiting for the answer."""
         self.version += 1
         if self.version % self._plan.publish_interval == 0:
             self.published = self.version
@@ -497,7 +502,7 @@ class Trainer:
         # A segment may be in a batch twice; the later priority stands.
         for key, priority in dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)).items():
             self._priorities[key].add(priority)
-        return self._source.commit(batch, priorities, self.version).result(PATIENCE_S)
+        return self._source.commit(batch, priorities, self.version)
 
     def train(self, batches: int) -> Iterator[Batch]:
         """Trains so many batches."""

@@ -1,0 +1,119 @@
+"""A learner that sees the store's folder reads the columns itself."""
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_window
+from helpers.servers import IMAGES, PATIENCE_S, Actor, Loopback, Recorder, Trainer, plan_with, sample, until
+from penstock.errors import ConfigurationError
+from penstock.replay.store_reader import StoreReader
+from penstock.types import Schema
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, IMAGES])
+def test_batches_read_from_the_folder_hold_what_was_sent(loopback: Loopback, tmp_path: Path, schema: Schema) -> None:
+    server = loopback.replay(folder=tmp_path, schema=schema, rows=40)
+    source = loopback.source(server, plan_with(batch_segments=4, fresh_segments=4), schema=schema)
+    sink, window = loopback.sink(0, server, schema=schema, segments=4), make_window(segments=4, schema=schema)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(window)
+    batch = until(lambda: source.next(0.5), "a batch")
+    assert source.reads == "mapped store"
+    assert_same_columns(batch.columns, window.columns)
+    assert source.commit(batch, np.ones(4), 1).result(PATIENCE_S).updated == 4
+
+
+def test_without_a_folder_batches_come_by_grpc(loopback: Loopback) -> None:
+    server = loopback.replay()
+    source = loopback.source(server, plan_with())
+    sink = loopback.sink(0, server)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(make_window())
+    until(lambda: source.next(0.5), "a batch")
+    assert source.reads == "gRPC"
+
+
+def test_a_folder_of_the_same_name_with_another_store_is_not_read(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(folder=tmp_path / "store")
+    loopback.source(server, plan_with())
+    sink = loopback.sink(0, server)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(make_window())
+    assert sink.drain(PATIENCE_S)
+    offer = server.store.mapped
+    assert offer is not None
+    StoreReader(offer, SCHEMA)
+    for wrong in (replace(offer, identity=offer.identity + 1), replace(offer, folder=str(tmp_path / "elsewhere"))):
+        with pytest.raises(ConfigurationError):
+            StoreReader(wrong, SCHEMA)
+    with pytest.raises(ConfigurationError, match="another schema"):
+        StoreReader(offer, IMAGES)
+    (tmp_path / "store" / "segments.bin").rename(tmp_path / "segments.bin")
+    with pytest.raises(ConfigurationError, match="can't map the store"):
+        StoreReader(offer, SCHEMA)
+    shutil.move(tmp_path / "segments.bin", tmp_path / "store" / "segments.bin")
+
+
+def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segment(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    server = loopback.replay(folder=tmp_path, schema=IMAGES, rows=12)
+    plan = plan_with(batch_segments=8, fresh_segments=0, min_replay_segments=4)
+    source, sink = loopback.source(server, plan, schema=IMAGES, prefetch=2), loopback.sink(0, server, schema=IMAGES)
+    columns = [make_columns([(0, 0, fill)] * 2, IMAGES) for fill in range(4)]
+    for fill, window in enumerate(columns):
+        for array in window.arrays:
+            array[...] = fill + 1
+    done, before = threading.Event(), sample("penstock_learner_redrawn_batches_total")
+
+    def send() -> None:
+        sequence = 1
+        while not done.is_set():
+            if sink.next_grant(0.5) is not None:
+                sink.send(replace(make_window(sequence, schema=IMAGES), columns=columns[sequence // 2 % 4]))
+                sequence += 2
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        for number in range(300):
+            batch = until(lambda: source.next(0.5), "a batch")
+            observation, reward = batch.columns.arrays
+            for row in range(8):
+                fills = {int(observation[row].min()), int(observation[row].max()), int(reward[row].max())}
+                assert len(fills) == 1, fills
+            source.commit(batch, np.ones(8), number + 1)
+            if number >= 40 and sample("penstock_learner_redrawn_batches_total") > before:
+                break
+    finally:
+        done.set()
+        loopback.join(sending)
+    assert source.reads == "mapped store"
+    assert sample("penstock_learner_redrawn_batches_total") > before
+
+
+def test_commits_that_were_not_answered_are_sent_again_after_a_break(loopback: Loopback, tmp_path: Path) -> None:
+    server, recorder = loopback.replay(folder=tmp_path), Recorder()
+    plan = plan_with(batch_segments=8, fresh_segments=4, off_policy_degree=2, min_replay_segments=8)
+    source = loopback.source(server, plan)
+    trainer = Trainer(source, recorder, plan)
+    actors = [Actor(loopback.sink(slot, server), recorder, lambda: trainer.published, slot=slot) for slot in range(2)]
+    for _ in trainer.train(5):
+        pass
+    for _ in range(3):
+        batch = trainer.next()
+        server.kill()
+        outcome = trainer.begin_commit(batch)
+        assert not outcome.done()
+        server = loopback.replay(folder=tmp_path, port=server.port)
+        assert outcome.result(PATIENCE_S).updated == batch.keys.size
+        for _ in range(3):
+            batch = trainer.next()
+            trainer.commit(batch)
+    for actor in actors:
+        actor.end()
