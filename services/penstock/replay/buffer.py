@@ -88,6 +88,10 @@ class ReplayBuffer:
             InvalidSegment: The window has no segments, or more than the store.
         """
         with self._lock:
+            # First: whoever is refused for this must not decide the schema of the run.
+            watermark = self._store.watermark(key.slot, key.incarnation)
+            if window_segments < 1:
+                raise InvalidSegment(f"a window must have segments, slot {key.slot} announced {window_segments}")
             self._store.adopt(schema)
             if self._gate.plan is not None:
                 self._check_capacity(self._gate.plan)
@@ -95,12 +99,11 @@ class ReplayBuffer:
                 self._index = PriorityIndex(self._store)
                 if self._gate.plan is not None:
                     self._index.adopt(self._gate.plan)
-            if not 0 < window_segments <= self._store.capacity:
+            if window_segments > self._store.capacity:
                 raise InvalidSegment(
                     f"a window must have 1 to {self._store.capacity} segments, slot {key.slot} announced"
                     f" {window_segments}"
                 )
-            watermark = self._store.watermark(key.slot, key.incarnation)
             self._gate.connect(key, window_segments, now)
             return watermark
 
@@ -233,11 +236,12 @@ class ReplayBuffer:
                 self._gate.adopt(plan)
             if int(record["session"][0]) != plan.session:
                 self.refunded_leases += self._fresh.refund()
-                record["session"], record["next_batch"] = plan.session, plan.next_batch
-                record["version"] = plan.next_batch
+                # The session last: killed in between, this is still another's, and all of it is done again.
+                record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch
+                record["session"] = plan.session
             else:
-                self._fresh.restore()
-            self._next_lease = self._fresh.next_number(self._uncommitted_batch)
+                self._fresh.restore(range(self._uncommitted_batch, int(record["next_lease"][0])))
+            self._next_lease = self._fresh.next_number(int(record["next_lease"][0]))
             if self._index is not None:
                 self._index.adopt(plan)
                 if plan.fresh_segments == 0:
@@ -294,24 +298,27 @@ class ReplayBuffer:
             plan = self._gate.plan
             if plan is None:
                 raise NotReady("no sampling plan came yet; the stream must open with one")
-            if (lease := self._fresh.lease_of(number)) is not None:
-                return lease
-            if number != self._next_lease:
+            former = self._fresh.lease_of(number)
+            if former is not None and former.keys.size:
+                return former
+            # One without segments was handed out by a process that died: it is drawn again.
+            if former is None and number != self._next_lease:
                 raise InvalidSegment(f"batch {number} was asked for, and {self._next_lease} is next")
-            if self._fresh.leases >= MAX_LEASES:
+            if former is None and self._fresh.leases >= MAX_LEASES:
                 raise Overloaded(f"{MAX_LEASES} batches are leased and not committed; commit some first")
+            wanted = plan.replay_segments if replay_segments is None else replay_segments
+            if wanted > plan.batch_segments:
+                # Before anything is taken: fresh segments of a batch that is not leased would be lost to training.
+                raise InvalidSegment(
+                    f"batch {number} was asked for with {wanted} segments to replay, and the plan's batches have"
+                    f" {plan.batch_segments}"
+                )
             self._retire_late(plan, number)
             fresh = self._fresh.take(number, plan.fresh_segments)
             if fresh is None:
                 return None
             if plan.fresh_segments == 0 and not self._priorities.ready:
                 return None
-            wanted = plan.replay_segments if replay_segments is None else replay_segments
-            if wanted > plan.batch_segments:
-                raise InvalidSegment(
-                    f"batch {number} was asked for with {wanted} segments to replay, and the plan's batches have"
-                    f" {plan.batch_segments}"
-                )
             replayed, probabilities = self._priorities.draw(number, wanted, attempt=0)
             keys = np.concatenate([fresh, replayed])
             rows, headers = self._store.rows(keys), self._store.headers
@@ -325,7 +332,8 @@ class ReplayBuffer:
                 mass=self._priorities.mass,
             )
             self._fresh.open(lease)
-            self._next_lease = number + 1
+            self._next_lease = max(self._next_lease, number + 1)
+            self._store.session["next_lease"] = self._next_lease
             return lease
 
     def _retire_late(self, plan: SamplingPlan, number: int) -> None:
@@ -417,8 +425,8 @@ class ReplayBuffer:
         Raises:
             SchemaMismatch: Another session's plan is in force.
             NotReady: This service restarted, and the session's plan has not come again yet.
-            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, or a segment
-                was neither leased in it nor trained before.
+            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, the version
+                goes back or far ahead, or a segment was neither leased in it nor trained before.
         """
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
@@ -436,6 +444,10 @@ class ReplayBuffer:
             if number != int(record["next_batch"][0]) or self._fresh.lease_of(number) is None:
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
+                )
+            if not self.version <= version <= number + _VERSIONS_AHEAD:
+                raise InvalidSegment(
+                    f"the commit of batch {number} brings version {version}, and {self.version} was committed last"
                 )
             found = find_committed(self._store, keys, number) if keys.size else (np.zeros(0, np.int64),) * 2
             if found is None:

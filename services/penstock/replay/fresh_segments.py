@@ -71,9 +71,9 @@ class FreshSegments:
         """The open lease of a batch."""
         return self._leases.get(number)
 
-    def next_number(self, uncommitted: int) -> int:
-        """The number after the last lease, or `uncommitted` if there is none."""
-        return max([uncommitted, *(number + 1 for number in self._leases)])
+    def next_number(self, recorded: int) -> int:
+        """The number of the next lease, where `recorded` may be one behind: a kill between states and record."""
+        return max([recorded, *(number + 1 for number in self._leases)])
 
     def take_late(self, plan: SamplingPlan, number: int) -> NDArray[np.int64]:
         """<int64>[L] rows of what is too old to be fresh in batch `number`; they are unseen no more."""
@@ -130,12 +130,15 @@ class FreshSegments:
         self._orphans = 0
         return leased.size
 
-    def restore(self) -> None:
-        """After this service restarted under a living learner: its uncommitted batches are leases again."""
-        if not self._orphans:
-            return
+    def restore(self, batches: range) -> None:
+        """After this service restarted under a living learner: its uncommitted batches are leases again.
+
+        Args:
+            batches: That were handed out and not committed. One without leased segments has none that are fresh, or the
+                service died in its commit; it is a lease all the same, since its commit will come.
+        """
         headers, leased = self._store.headers, self._in_state(State.LEASED)
-        for number in np.unique(headers["batch"][leased]).tolist():
+        for number in sorted({*batches, *headers["batch"][leased].tolist()} - self._leases.keys()):
             keys = self._in_order(headers["key"][leased[headers["batch"][leased] == number]])
             self._leases[number] = Lease(
                 number=number,

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_LARGEST_MASS = 1e290
+"""What exceeds it has it: the sum of a store's masses must be finite too, whatever priorities a learner commits."""
+
 _REBASE_EXPONENT = 256.0
 """Binary exponent at which the reference moves; doubles overflow at 1024, and priorities need room too."""
 
@@ -35,9 +38,11 @@ class MassFunction:
     def masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         """<float64>[B] stored masses of <float64>[B] raw priorities and the <int64>[B] versions that acted."""
         exponent = self.alpha * (versions - self.reference) / self.half_life
-        # Past -1000 the factor is as good as zero; without the bound, exp2 would warn of an underflow.
-        factor = np.exp2(np.maximum(exponent, -1000.0))
-        result: NDArray[np.float64] = (priorities + self.epsilon) ** self.alpha * factor
+        # Past -1000 the factor is as good as zero, and past 1000 as good as the largest mass: 0 times infinity is none.
+        factor = np.exp2(np.clip(exponent, -1000.0, 1000.0))
+        with np.errstate(over="ignore"):
+            masses = (priorities + self.epsilon) ** self.alpha * factor
+        result: NDArray[np.float64] = np.minimum(masses, _LARGEST_MASS)
         return result
 
     def rebased(self, version: int) -> tuple["MassFunction", float]:

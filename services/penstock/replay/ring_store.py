@@ -55,6 +55,7 @@ _SESSION = np.dtype(
         ("inserted", "<u8"),
         ("late", "<u8"),
         ("identity", "<u8"),
+        ("next_lease", "<i8"),
     ]
 )
 
@@ -460,6 +461,12 @@ def read_schema(folder: Path) -> Schema:
             Column(name, dtype, tuple(shape), Extent(extent), lead)
             for name, dtype, shape, extent, lead in description["columns"]
         )
-        return Schema(description["unroll_length"], columns)
+        schema = Schema(description["unroll_length"], columns)
+        if description["schema_hash"] != f"{schema.hash:016x}":
+            raise ConfigurationError(
+                f"{path} names schema {description['schema_hash']} and describes {schema.hash:016x}; choose another"
+                " replay.folder"
+            )
+        return schema
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{path} does not describe a store ({error}); choose another replay.folder") from None

@@ -25,6 +25,7 @@ _MAX_UNACKNOWLEDGED = 4
 """Windows an actor keeps until they are stored; the gate grants two ahead, so this is never what it waits for."""
 
 _HEARTBEAT_S = 1.0
+_SEND_PATIENCE_S = 60.0
 
 
 class _Pending:
@@ -61,14 +62,22 @@ class ReplaySegmentSink:
             return self._grants.popleft()
 
     def send(self, window: Window) -> None:
-        """Copies a window and sends it; waits while too many are unacknowledged. Raises what ended the stream for
-        good.
+        """Copies a window and sends it; waits while too many are unacknowledged.
+
+        Raises what ended the stream for good, or `Unavailable` if nothing was acknowledged for a minute.
         """
         last = window.first_sequence + window.columns.segments - 1
         pending = _Pending(last, list(wire.encode_window(window)))
         with self._lock:
-            self._lock.wait_for(lambda: len(self._pending) < _MAX_UNACKNOWLEDGED or self._failure)
+            room = self._lock.wait_for(
+                lambda: len(self._pending) < _MAX_UNACKNOWLEDGED or self._failure, _SEND_PATIENCE_S
+            )
             self._raise_failure()
+            if not room:
+                raise Unavailable(
+                    f"the replay service at {self._assignment.replay_address} acknowledged none of"
+                    f" {_MAX_UNACKNOWLEDGED} windows for {_SEND_PATIENCE_S:.0f} s"
+                )
             self._pending.append(pending)
             self._account()
             metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))

@@ -32,6 +32,10 @@ _BYTES_HEADER = bytes.__basicsize__ - 1
 ctypes.pythonapi.PyBytes_FromStringAndSize.restype = ctypes.py_object
 ctypes.pythonapi.PyBytes_FromStringAndSize.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
+_MAX_FIELDS = 10_000
+"""Of one message. A window has two for each segment at most; a message of 4 MiB could have two million, and take seconds
+to walk through."""
+
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
 """Wire types of protobuf's encoding; the fixed ones with their sizes in bytes."""
@@ -129,7 +133,7 @@ def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
         The fields may come in any order.
 
     Raises:
-        InvalidSegment: The bytes are no message, or it has the field twice.
+        InvalidSegment: The bytes are no message, it has the field twice, or absurdly many fields.
     """
     view = memoryview(message)
     head, final, position, end = [], None, 0, len(view)
@@ -151,6 +155,7 @@ def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
         _expect(position <= end, "a message that ends within a field")
         if tag != _FINAL_FIELD_TAG[0]:
             head.append(view[start:position])
+            _expect(len(head) <= _MAX_FIELDS, "a message of too many fields")
     return b"".join(head), final
 
 

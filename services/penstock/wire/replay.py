@@ -29,6 +29,9 @@ from penstock.wire.block import BlockAssembler, BlockReader, PayloadPool, split_
 MAX_BATCH_SEGMENTS = 2**16
 """So that a plan can't ask for more memory than the service has: a head takes 32 bytes a segment."""
 
+MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
+"""Bounds past all reason: a batch's number must leave room for those that follow it in 64 bits."""
+
 Number = TypeVar("Number", np.uint64, np.int64, np.float64)
 
 
@@ -150,13 +153,21 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     """The plan of a message. Raises `InvalidSegment` for values out of range."""
     plan = SamplingPlan(**{field.name: getattr(message, field.name) for field in dataclasses.fields(SamplingPlan)})
     numbers = (plan.alpha, plan.epsilon, plan.half_life)
-    if not np.isfinite(numbers).all() or plan.alpha < 0.0 or plan.epsilon <= 0.0 or plan.half_life <= 0.0:
-        raise InvalidSegment(f"alpha must be at least 0, epsilon and half_life positive; got {numbers}")
+    if (
+        not np.isfinite(numbers).all()
+        or not 0.0 <= plan.alpha <= MAX_ALPHA
+        or not 0.0 < plan.epsilon <= MAX_EPSILON
+        or plan.half_life < MIN_HALF_LIFE
+    ):
+        raise InvalidSegment(
+            f"alpha must be from 0 to {MAX_ALPHA:g}, epsilon positive and at most {MAX_EPSILON:g}, half_life at least"
+            f" {MIN_HALF_LIFE:g}; got {numbers}"
+        )
     if (
         not 0 <= plan.fresh_segments <= plan.batch_segments
         or plan.batch_segments < 1
         or plan.publish_interval < 1
-        or plan.next_batch < 0
+        or not 0 <= plan.next_batch <= MAX_BATCH
     ):
         raise InvalidSegment(
             f"a batch of {plan.batch_segments} segments with {plan.fresh_segments} fresh ones, published every"

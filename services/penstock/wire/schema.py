@@ -10,6 +10,9 @@ from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, Environm
 from penstock.v1 import block_pb2, run_pb2
 
 MAX_SEGMENT_BYTES = 2**30
+MAX_COLUMNS, MAX_DIMENSIONS = 1024, 32
+"""A message could name so many that computing a segment's size took minutes; NumPy takes 64 dimensions, ours included."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -36,6 +39,8 @@ def decode_schema(message: block_pb2.Schema) -> Schema:
         raise InvalidSegment(
             f"a schema needs steps and columns, got {message.unroll_length} steps and {len(message.columns)} columns"
         )
+    if len(message.columns) > MAX_COLUMNS:
+        raise InvalidSegment(f"a schema of {len(message.columns)} columns; at most {MAX_COLUMNS} are possible")
     schema = Schema(message.unroll_length, tuple(_decode_column(column) for column in message.columns))
     if len({column.name for column in schema.columns}) != len(schema.columns):
         raise InvalidSegment("a schema names two columns alike")
@@ -52,6 +57,11 @@ def _decode_column(message: block_pb2.Column) -> Column:
     if not 1 <= message.data_type <= len(DATA_TYPES) or int(message.extent) not in tuple(Extent):
         raise InvalidSegment(
             f"column {message.name} has data type {message.data_type} and extent {message.extent}; both must be known"
+        )
+    if len(message.shape) > MAX_DIMENSIONS or 0 in message.shape:
+        raise InvalidSegment(
+            f"column {message.name} has {len(message.shape)} dimensions; at most {MAX_DIMENSIONS} are possible, and none"
+            " of them 0"
         )
     return Column(
         name=message.name,

@@ -202,6 +202,14 @@ def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
         RingStore(tmp_path, capacity_bytes(6))
 
 
+def test_a_description_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    make_store(5, tmp_path)
+    description = json.loads((tmp_path / "store.json").read_text())
+    (tmp_path / "store.json").write_text(json.dumps(description | {"unroll_length": 4}))
+    with pytest.raises(ConfigurationError, match=r"store\.json names schema"):
+        make_store(5, tmp_path)
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     description = json.loads((tmp_path / "store.json").read_text())
