@@ -151,7 +151,9 @@ def _train(
     finally:
         source.close()
         journal.close()
-    service.logger.info("trained", stopped=conclusion.stopped, **dataclasses.asdict(conclusion.progress))
+    service.logger.info(
+        "trained", stopped=conclusion.stopped, batches_by=source.reads, **dataclasses.asdict(conclusion.progress)
+    )
     return conclusion
 
 

@@ -174,6 +174,7 @@ class ReplayBatchSource:
             if response.message.HasField("opened"):
                 stream.open_store(wire.decode_mapped_store(response.message.opened))
                 self.reads = "mapped store" if stream.reader else "gRPC"
+                metrics.LEARNER_MAPPED.set(stream.reader is not None)
                 self._wanted.set()
             elif response.message.HasField("committed"):
                 self._take_outcome(response.message)

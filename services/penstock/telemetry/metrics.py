@@ -71,6 +71,9 @@ LEARNER_STEP_SECONDS = Histogram(
     "penstock_learner_step_seconds", "Seconds to train on one batch.", buckets=_LATENCY_BUCKETS_S
 )
 LEARNER_WAIT_SECONDS = Counter("penstock_learner_wait_seconds", "Seconds without a batch, by reason.", ("reason",))
+LEARNER_MAPPED = Gauge(
+    "penstock_learner_reads_mapped_store", "1 where batches are read from the store's file, 0 where they come by gRPC."
+)
 LEARNER_REDRAWS = Counter(
     "penstock_learner_redrawn_batches", "Batches in which a segment was overwritten while it was read from the store."
 )
