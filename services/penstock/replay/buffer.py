@@ -191,6 +191,7 @@ class ReplayBuffer:
         Raises:
             InvalidSegment: Values that no learner could use. The rows are given up.
             Unavailable: The same window was stored by another stream meanwhile. The rows are given up.
+            SchemaMismatch: A later incarnation has taken the slot meanwhile. The rows are given up.
         """
         head, keys = reservation.head, reservation.keys
         try:
@@ -202,7 +203,12 @@ class ReplayBuffer:
             self._writing -= keys.size
             self._gate.heard(ActorKey(head.slot, head.incarnation), now)
             expected = head.first_sequence + reservation.first - 1
-            if self._store.watermark(head.slot, head.incarnation) != expected:
+            try:
+                watermark = self._store.watermark(head.slot, head.incarnation)
+            except SchemaMismatch:
+                self._store.release(keys)
+                raise
+            if watermark != expected:
                 self._store.release(keys)
                 raise Unavailable(f"slot {head.slot} has sent sequence {expected + 1} by another stream")
             self._store.seal(keys, header, head)
@@ -241,7 +247,7 @@ class ReplayBuffer:
                 record["session"] = plan.session
             else:
                 self._fresh.restore(range(self._uncommitted_batch, int(record["next_lease"][0])))
-            self._next_lease = self._fresh.next_number(int(record["next_lease"][0]))
+            self._next_lease = self._fresh.next_number(max(self._uncommitted_batch, int(record["next_lease"][0])))
             if self._index is not None:
                 self._index.adopt(plan)
                 if plan.fresh_segments == 0:

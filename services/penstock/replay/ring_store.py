@@ -147,8 +147,10 @@ class RingStore:
         self.schema: Schema | None = None
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
+        # Each by itself: a kill may come between the two. Key 0 is nobody's.
+        self.session["next_key"] = max(1, int(self.session["next_key"][0]))
         if self.session["identity"][0] == 0:
-            self.session["identity"], self.session["next_key"] = secrets.randbits(63) | 1, 1
+            self.session["identity"] = secrets.randbits(63) | 1
         self._layout: Regions | None = None
         self._regions: tuple[NDArray[np.uint8], ...] = ()
         self.recovery = Recovery()

@@ -170,7 +170,9 @@ class ReplayServicer:
                 part = reader.add(request.window)
                 metrics.REPLAY_RECEIVED_BYTES.inc(part.payload_bytes)
                 if part.first:
-                    self._give_up(reserved)
+                    # Once: from then on the rows may be another window's.
+                    former, reserved = reserved, 0
+                    self._give_up(former)
                     reserved = await self._reserve(part.head, key, outbox)
                 if isinstance(reserved, Reservation):
                     await _off_loop(part.payload_bytes, self._put, reserved, part)

@@ -33,8 +33,8 @@ ctypes.pythonapi.PyBytes_FromStringAndSize.restype = ctypes.py_object
 ctypes.pythonapi.PyBytes_FromStringAndSize.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 _MAX_FIELDS = 10_000
-"""Of one message. A window has two for each segment at most; a message of 4 MiB could have two million, and take seconds
-to walk through."""
+"""Of one message. A window has two for each segment at most; a message of 4 MiB could have two million, and take
+seconds to walk through."""
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}

@@ -11,7 +11,7 @@ from penstock.v1 import block_pb2, run_pb2
 
 MAX_SEGMENT_BYTES = 2**30
 MAX_COLUMNS, MAX_DIMENSIONS = 1024, 32
-"""A message could name so many that computing a segment's size took minutes; NumPy takes 64 dimensions, ours included."""
+"""A message could name so many that computing a segment's size took minutes; NumPy takes 64 dimensions, with ours."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -60,8 +60,8 @@ def _decode_column(message: block_pb2.Column) -> Column:
         )
     if len(message.shape) > MAX_DIMENSIONS or 0 in message.shape:
         raise InvalidSegment(
-            f"column {message.name} has {len(message.shape)} dimensions; at most {MAX_DIMENSIONS} are possible, and none"
-            " of them 0"
+            f"column {message.name} has {len(message.shape)} dimensions; at most {MAX_DIMENSIONS} are possible, and"
+            " none of them 0"
         )
     return Column(
         name=message.name,

@@ -1,6 +1,5 @@
 """Each segment is stored once and trained fresh once, wherever a stream is cut or the process killed."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,9 +75,10 @@ def stored(store: RingStore) -> list[tuple[int, int, int]]:
     rows = rows[np.argsort(store.headers["key"][rows])]
     headers = store.headers[rows]
     names = [(int(h["slot"]), int(h["incarnation"]), int(h["sequence"])) for h in headers]
-    into = SCHEMA.empty(rows.size)
-    store.gather(rows, into)
-    assert_same_columns(into, make_columns(names))
+    if names:
+        into = SCHEMA.empty(rows.size)
+        store.gather(rows, into)
+        assert_same_columns(into, make_columns(names))
     return names
 
 
@@ -160,3 +160,252 @@ def test_a_batch_that_was_asked_for_when_the_service_died_is_drawn_again(tmp_pat
     assert take(again, 1).keys.size == 4
     batch = take(again, 0)
     assert commit(again, batch).updated == 4
+
+
+# Streams cut in a window
+
+
+def test_a_window_cut_in_the_middle_leaves_nothing_and_comes_whole_later() -> None:
+    buffer, store = open_buffer()
+    connect(buffer)
+    window = make_window(1, segments=4)
+    cut = reserve(buffer, window)
+    put(buffer, cut, window, share=0.5)
+    assert stored(store) == []
+    buffer.release(cut)
+    assert buffer.counts().stored == buffer.counts().inserted == 0
+    assert send(buffer, window) == 4
+    # The rows of the cut one are passed over: a key is never used again.
+    assert store.headers["key"][5:9].tolist() == [5, 6, 7, 8]
+    assert stored(store) == sequences(1, 4)
+    assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
+
+
+def test_what_a_cut_window_would_have_overwritten_is_gone_and_everything_else_is_not() -> None:
+    buffer, store = open_buffer(rows=20)
+    connect(buffer)
+    for number in range(5):
+        send(buffer, make_window(1 + 4 * number, segments=4, version=number))
+        commit(buffer, take(buffer, number))
+    window = make_window(21, segments=4, version=5)
+    cut = reserve(buffer, window)
+    assert cut.keys.tolist() == [21, 22, 23, 24]
+    put(buffer, cut, window, share=0.3)
+    buffer.release(cut)
+    assert stored(store) == sequences(5, 20)
+    assert buffer.counts().stored == 16
+    assert send(buffer, window) == 24
+    assert stored(store) == sequences(9, 24)
+
+
+def test_the_room_of_a_cut_window_returns_to_the_gate() -> None:
+    buffer, _ = open_buffer()
+    connect(buffer)
+    for _ in range(10):
+        buffer.release(reserve(buffer, make_window(1, segments=4)))
+    buffer.issue_grants(0.0)
+    assert buffer.counts().granted == 8
+    assert [send(buffer, make_window(first, segments=4)) for first in (1, 5, 9)] == [4, 8, 12]
+    assert send(buffer, make_window(13, segments=4)) is None
+
+
+def test_a_window_is_released_while_another_is_on_its_way() -> None:
+    buffer, store = open_buffer()
+    connect(buffer, 0)
+    connect(buffer, 1)
+    windows = [make_window(1, segments=4, slot=slot) for slot in range(2)]
+    first, second = (reserve(buffer, window) for window in windows)
+    put(buffer, second, windows[1])
+    put(buffer, first, windows[0], share=0.9)
+    buffer.release(first)
+    assert buffer.seal(second, 0.0) == 4
+    assert stored(store) == sequences(1, 4, slot=1)
+    assert send(buffer, windows[0]) == 4
+    assert stored(store) == sequences(1, 4, slot=1) + sequences(1, 4)
+
+
+def test_a_row_into_which_a_window_is_on_its_way_is_given_to_no_other() -> None:
+    buffer, store = open_buffer(rows=20)
+    connect(buffer, 0)
+    connect(buffer, 1)
+    slow = make_window(1, segments=4, slot=1)
+    held = reserve(buffer, slow)
+    for number in range(4):
+        send(buffer, make_window(1 + 4 * number, segments=4, version=number))
+        commit(buffer, take(buffer, number))
+    late = make_window(17, segments=4, version=4)
+    buffer.issue_grants(0.0)
+    with pytest.raises(Overloaded, match="20 rows"):
+        buffer.reserve(late.head, 0.0)
+    put(buffer, held, slow)
+    assert buffer.seal(held, 0.0) == 4
+    assert stored(store) == sequences(1, 4, slot=1) + sequences(1, 16)
+
+
+# Two streams
+
+
+def test_of_two_streams_that_send_the_same_window_one_stores_it() -> None:
+    buffer, store = open_buffer()
+    connect(buffer)
+    window = make_window(1, segments=4)
+    one, other = reserve(buffer, window), reserve(buffer, window)
+    for reserved in (one, other):
+        put(buffer, reserved, window)
+    assert buffer.seal(other, 0.0) == 4
+    with pytest.raises(Unavailable, match="another stream"):
+        buffer.seal(one, 0.0)
+    assert stored(store) == sequences(1, 4)
+    counts = buffer.counts()
+    assert (counts.stored, counts.inserted, counts.unseen) == (4, 4, 4)
+    assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
+
+
+def test_a_window_of_a_former_incarnation_gives_up_its_rows_when_a_later_one_has_taken_the_slot() -> None:
+    buffer, store = open_buffer(plan=replace(WIDE, off_policy_degree=4), rows=28)
+    connect(buffer)
+    window = make_window(1, segments=4)
+    former = reserve(buffer, window)
+    put(buffer, former, window)
+    connect(buffer, incarnation=2)
+    send(buffer, make_window(1, segments=4, incarnation=2))
+    with pytest.raises(SchemaMismatch, match="join again"):
+        buffer.seal(former, 0.0)
+    buffer.close_actor(ActorKey(0, 1))
+    commit(buffer, take(buffer, 0))
+    # The ring comes round, over the rows of the one that was refused.
+    for number in range(1, 9):
+        send(buffer, make_window(1 + 4 * number, segments=4, incarnation=2, version=number))
+        commit(buffer, take(buffer, number))
+    assert stored(store) == sequences(9, 36, incarnation=2)
+
+
+def test_a_window_with_values_that_nobody_can_use_gives_up_its_rows() -> None:
+    buffer, store = open_buffer(rows=20)
+    connect(buffer)
+    bad = make_window(1, segments=4)
+    bad.columns.arrays[0][2, 1, 0] = np.nan
+    with pytest.raises(InvalidSegment, match="not finite"):
+        send(buffer, bad)
+    for number in range(7):
+        send(buffer, make_window(1 + 4 * number, segments=4, version=number))
+        commit(buffer, take(buffer, number))
+    assert stored(store) == sequences(9, 28)
+
+
+# The ring's end, and kills
+
+
+@pytest.mark.parametrize("from_byte", [0, 1, 37])
+def test_a_window_over_the_rings_end_is_stored_in_pieces_of_any_size(from_byte: int) -> None:
+    buffer, store = open_buffer(rows=21)
+    connect(buffer)
+    for number in range(4):
+        send(buffer, make_window(1 + 4 * number, segments=4, version=number))
+        commit(buffer, take(buffer, number))
+    for first in (17, 21):
+        window = make_window(first, segments=4, version=4)
+        reserved = reserve(buffer, window)
+        put(buffer, reserved, window, from_byte=from_byte)
+        for index, column in enumerate(window.columns.arrays):
+            data = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+            buffer.put(reserved, Fragment(index, 0, data[:from_byte]))
+        buffer.seal(reserved, 0.0)
+    assert np.flatnonzero(store.headers["key"] > 20).tolist() == [0, 1, 2, 3]
+    assert stored(store) == sequences(4, 24)
+
+
+@pytest.mark.parametrize("rows", [40, 21])
+@pytest.mark.parametrize("whole", range(5))
+def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
+    tmp_path: Path, whole: int, rows: int
+) -> None:
+    buffer, store = open_buffer(tmp_path, rows=rows)
+    connect(buffer)
+    for number in range(5):
+        send(buffer, make_window(1 + 4 * number, segments=4, version=number))
+        commit(buffer, take(buffer, number))
+    window = make_window(21, segments=4, version=5)
+    reserved = reserve(buffer, window)
+    put(buffer, reserved, window)
+    watermark = store._watermarks[0].copy()
+    buffer.seal(reserved, 0.0)
+    # As a kill leaves it: keys are written one after another, then the watermark.
+    store.headers["key"][store.rows(reserved.keys[whole:])] = 0
+    store._watermarks[0] = watermark
+
+    again, recovered = open_buffer(tmp_path, rows=rows)
+    assert recovered.recovery.damaged == 0
+    assert connect(again) == 20 + whole
+    assert send(again, window) == 24
+    assert stored(recovered)[-8:] == sequences(17, 24)
+    assert again.counts().unseen == 4
+    assert take(again, 5).fresh_segments == 4
+
+
+@pytest.mark.parametrize("name", ["_raise_watermark", "seal"])
+def test_a_kill_before_the_end_of_a_window_costs_or_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    buffer, _ = open_buffer(tmp_path)
+    connect(buffer)
+    send(buffer, make_window(1, segments=4))
+    window = make_window(5, segments=4)
+    reserved = reserve(buffer, window)
+    put(buffer, reserved, window)
+
+    def die(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RingStore, name, die)
+        buffer.seal(reserved, 0.0)
+    again, store = open_buffer(tmp_path)
+    assert connect(again) == (8 if name == "_raise_watermark" else 4)
+    assert send(again, window) == 8
+    assert stored(store) == sequences(1, 8)
+
+
+def test_a_learner_that_came_as_the_service_was_killed_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer, _ = open_buffer(tmp_path)
+    connect(buffer)
+    send(buffer, make_window(1, segments=4))
+    take(buffer, 0)
+
+    class Dying(np.ndarray):
+        """A session record after whose every write the process may be killed."""
+
+        writes = 0
+
+        def __setitem__(self, field: str, value: object) -> None:
+            super().__setitem__(field, value)
+            type(self).writes -= 1
+            if type(self).writes == 0:
+                raise Killed
+
+    successor = replace(WIDE, session=9, next_batch=2)
+    for writes in range(1, 5):
+        buffer, store = open_buffer(tmp_path)
+        store.session, Dying.writes = store.session.view(Dying), writes
+        with pytest.raises(Killed):
+            buffer.adopt_plan(successor)
+        again, _ = open_buffer(tmp_path, successor)
+        assert (again.session, again.version) == (9, 2)
+        assert take(again, 2).keys.tolist() == [1, 2, 3, 4]
+        again.adopt_plan(WIDE)
+
+
+def test_a_store_whose_making_was_cut_never_gives_key_zero(tmp_path: Path) -> None:
+    store = RingStore(tmp_path, capacity_bytes(40))
+    # As a kill leaves the record of a new store between its two writes, in one order and the other.
+    for name in ("next_key", "identity"):
+        store.session["identity"], store.session["next_key"] = 77, 1
+        store.session[name] = 0
+        buffer, again = open_buffer(tmp_path)
+        assert int(again.session["next_key"][0]) == 1
+        assert int(again.session["identity"][0]) != 0
+    connect(buffer)
+    send(buffer, make_window(1, segments=4))
+    assert take(buffer, 0).keys.tolist() == [1, 2, 3, 4]
