@@ -7,12 +7,13 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree
+.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree torture
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make install | check | format | proto | lock | clean"
 	@echo "make bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
+	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
 
 install: .venv/.installed
 
@@ -56,6 +57,9 @@ bench-replay: install
 
 bench-sum-tree: install
 	@$(BIN)/python benchmarks/sum_tree.py $(ARGS)
+
+torture: install
+	@$(BIN)/python benchmarks/torture.py $(ARGS)
 
 clean:
 	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

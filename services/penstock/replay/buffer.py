@@ -434,6 +434,8 @@ class ReplayBuffer:
             InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, the version
                 goes back or far ahead, or a segment was neither leased in it nor trained before.
         """
+        if number < 0:
+            raise InvalidSegment(f"batches are numbered from 0, got the commit of batch {number}")
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
                 f"priorities must be finite, not negative and as many as keys; got {priorities.size} for {keys.size}"

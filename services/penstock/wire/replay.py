@@ -32,6 +32,10 @@ MAX_BATCH_SEGMENTS = 2**16
 MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
 """Bounds past all reason: a batch's number must leave room for those that follow it in 64 bits."""
 
+_MAX_HEAD_BYTES = 2**18
+"""Of what an actor sends beside payloads. Parsed, a message of tiny fields takes fifty times its bytes, and the
+service's time; a schema of a thousand columns fits."""
+
 Number = TypeVar("Number", np.uint64, np.int64, np.float64)
 
 
@@ -54,6 +58,7 @@ class SampleResponse:
 def read_append_request(data: bytes) -> AppendRequest:
     """Parses all but the payload. Raises `InvalidSegment`, or protobuf's DecodeError."""
     head, window = split_final(data)
+    _check_head(head)
     return AppendRequest(replay_pb2.AppendSegmentsRequest.FromString(head), window)
 
 
@@ -109,6 +114,7 @@ class WindowReader:
     def add(self, message: memoryview) -> WindowPart:
         """Takes the next serialised Window. Raises `InvalidSegment` if it does not fit."""
         head_bytes, content = split_final(message)
+        _check_head(head_bytes)
         window = replay_pb2.Window.FromString(head_bytes)
         part = self._blocks.add(self._schema, content if content is not None else b"")
         if part.first:
@@ -124,6 +130,13 @@ class WindowReader:
             )
         head = WindowHead(self._slot, self._incarnation, window.first_sequence, window.version, self._environments)
         return WindowPart(head, part.first, part.last, tuple(part.fragments()), part.data.size)
+
+
+def _check_head(head: bytes) -> None:
+    if len(head) > _MAX_HEAD_BYTES:
+        raise InvalidSegment(
+            f"malformed message: {len(head)} bytes beside the payload; at most {_MAX_HEAD_BYTES} are taken"
+        )
 
 
 def encode_append_response(stored_sequence: int, grants: list[Grant]) -> replay_pb2.AppendSegmentsResponse:

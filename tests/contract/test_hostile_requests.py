@@ -1,0 +1,447 @@
+"""What is malformed, absurd or hostile is answered with a precise status; whoever is served goes on being served."""
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers.segments import make_window
+from helpers.servers import (
+    PATIENCE_S,
+    Actor,
+    LiveReplay,
+    Loopback,
+    Recorder,
+    Trainer,
+    open_request,
+    plan_request,
+    plan_with,
+    sample,
+    until,
+    window_request,
+)
+from penstock.rpc import methods
+from penstock.rpc.server import MAX_MESSAGE_BYTES
+from penstock.rpc.service import Method
+from penstock.types import Column, Schema
+from penstock.v1 import block_pb2, replay_pb2
+
+Code = grpc.StatusCode
+Message = Any
+Answer = tuple[grpc.StatusCode, str]
+Append, Sample, Commit = (
+    replay_pb2.AppendSegmentsRequest,
+    replay_pb2.SampleBatchesRequest,
+    replay_pb2.CommitBatchRequest,
+)
+REFUSED = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE)
+MAX_32, MAX_64 = 2**32 - 1, 2**64 - 1
+STRANGE_SLOT = 7
+PROMPT_S = 1.0
+"""No answer takes longer, whatever was asked: the service's one thread is everybody's."""
+
+many = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Stranger:
+    """A client without any code of ours, on one connection."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
+
+    def ask(self, method: Method, *requests: Message | bytes, timeout_s: float = PATIENCE_S) -> Answer:
+        """Says all of this, and nothing more; how it is answered in the end."""
+        data = [request if isinstance(request, bytes) else request.SerializeToString() for request in requests]
+        try:
+            if not method.request_stream:
+                self._channel.unary_unary(method.path)(data[0], timeout=timeout_s)
+                return Code.OK, ""
+            for _ in self._channel.stream_stream(method.path)(iter(data), timeout=timeout_s):
+                pass
+        except grpc.RpcError as error:
+            return error.code(), error.details()  # type: ignore[attr-defined]
+        return Code.OK, ""
+
+    def leave(self, method: Method, *requests: Message) -> None:
+        """Says all of this, hears of the first answer, and is gone."""
+        call = self._channel.stream_stream(method.path)(iter([request.SerializeToString() for request in requests]))
+        call.add_done_callback(lambda _: None)
+        time.sleep(0.001)
+        call.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Neighbourhood:
+    """A service with an actor and a learner that are served all the time, and a stranger."""
+
+    def __init__(self, loopback: Loopback) -> None:
+        self.server: LiveReplay = loopback.replay()
+        recorder = Recorder()
+        self.plan = plan_with(batch_segments=8, fresh_segments=4, off_policy_degree=8, min_replay_segments=8)
+        self.trainer = Trainer(loopback.source(self.server, self.plan), recorder, self.plan)
+        self._actor = Actor(loopback.sink(0, self.server), recorder, lambda: self.trainer.published, slot=0)
+        self.stranger = Stranger(self.server.address)
+        self._stop, self._failure = threading.Event(), ""
+        self._thread = threading.Thread(target=self._train, name="neighbour")
+        self._thread.start()
+
+    def goes_on(self) -> None:
+        """Fails unless the neighbours are served now; what they are served is checked all the time."""
+        seen = self.trainer.version + 3
+        until(lambda: self.trainer.version > seen or self._failure, "three more batches")
+        assert not self._failure
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        self._actor.end()
+        self.stranger.close()
+        assert not self._failure
+
+    def _train(self) -> None:
+        try:
+            while not self._stop.is_set():
+                for _ in self.trainer.train(1):
+                    self._stop.wait(0.002)
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+
+
+@pytest.fixture(scope="module")
+def neighbourhood() -> Iterator[Neighbourhood]:
+    before = mistakes()
+    with Loopback() as loopback:
+        neighbourhood = Neighbourhood(loopback)
+        yield neighbourhood
+        neighbourhood.goes_on()
+        neighbourhood.end()
+    assert mistakes() == before
+
+
+def mistakes() -> float:
+    """Calls that ended as none should, as the servers of this process have counted them."""
+    replay = (methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES, methods.COMMIT_BATCH, methods.GET_REPLAY_STATUS)
+    return sum(
+        sample(
+            "grpc_server_handled_total",
+            grpc_type=method.kind,
+            grpc_service=method.service,
+            grpc_method=method.name,
+            grpc_code=code,
+        )
+        for method in replay
+        for code in ("UNKNOWN", "INTERNAL")
+    )
+
+
+def refused(answer: Answer) -> bool:
+    """Whether it is one of the statuses of the contract, with a reason."""
+    code, details = answer
+    return code in REFUSED and bool(details)
+
+
+# Anything at all
+
+
+@pytest.mark.parametrize(
+    ("method", "opening"),
+    [
+        (methods.APPEND_SEGMENTS, ()),
+        (methods.APPEND_SEGMENTS, (open_request(STRANGE_SLOT),)),
+        (methods.SAMPLE_BATCHES, ()),
+        (methods.COMMIT_BATCH, ()),
+        (methods.GET_REPLAY_STATUS, ()),
+    ],
+)
+@many
+@given(noise=st.binary(max_size=200))
+def test_any_bytes_are_answered_precisely(
+    neighbourhood: Neighbourhood, method: Method, opening: tuple[Message, ...], noise: bytes
+) -> None:
+    code, details = neighbourhood.stranger.ask(method, *opening, noise)
+    assert code in (*REFUSED, Code.OK), details
+
+
+def mutations(message: bytes) -> st.SearchStrategy[bytes]:
+    """The message with a few of its bytes changed, cut out, or put in."""
+    change = st.tuples(st.integers(0, len(message)), st.integers(0, 6), st.binary(max_size=6))
+
+    def apply(changes: Iterable[tuple[int, int, bytes]]) -> bytes:
+        mutated = message
+        for at, removed, put in changes:
+            mutated = mutated[:at] + put + mutated[at + removed :]
+        return mutated
+
+    return st.lists(change, min_size=1, max_size=3).map(apply)
+
+
+WINDOW = window_request(1, slot=STRANGE_SLOT).SerializeToString()
+WINDOW_HEAD = len(WINDOW) - len(Append.FromString(WINDOW).window.block.payload)
+
+
+@many
+@given(head=mutations(WINDOW[:WINDOW_HEAD]))
+def test_a_window_with_a_mutated_head_is_answered_precisely(neighbourhood: Neighbourhood, head: bytes) -> None:
+    # Not a number in it is finite: nothing of this stranger's is stored, whatever the mutation left as it was.
+    payload = b"\xff" * (len(WINDOW) - WINDOW_HEAD)
+    code, details = neighbourhood.stranger.ask(methods.APPEND_SEGMENTS, open_request(STRANGE_SLOT), head + payload)
+    assert code in (*REFUSED, Code.OK), details
+
+
+@many
+@given(data=mutations(Commit(session=9, keys=bytes(32), priorities=bytes(32), version=1).SerializeToString()))
+def test_a_mutated_commit_is_answered_precisely(neighbourhood: Neighbourhood, data: bytes) -> None:
+    assert neighbourhood.stranger.ask(methods.COMMIT_BATCH, data)[0] in REFUSED
+
+
+@many
+@given(size=st.integers(0, 200))
+def test_a_truncated_message_is_answered_precisely(neighbourhood: Neighbourhood, size: int) -> None:
+    opening = open_request(STRANGE_SLOT).SerializeToString()
+    plan = plan_request(replace(neighbourhood.plan, session=9)).SerializeToString()
+    for method, data in ((methods.APPEND_SEGMENTS, opening), (methods.SAMPLE_BATCHES, plan)):
+        code, details = neighbourhood.stranger.ask(method, data[: min(size, len(data) - 1)])
+        assert code in REFUSED, details
+
+
+# Numbers
+
+
+NUMBERS = st.one_of(
+    st.sampled_from([float("nan"), float("inf"), -float("inf"), -1.0, -5e-324, 1e308, 1.7e308]),
+    st.floats(max_value=-1e-300),
+)
+
+
+@many
+@given(name=st.sampled_from(["alpha", "epsilon", "half_life"]), number=NUMBERS)
+def test_a_plan_with_a_number_out_of_range_is_invalid(neighbourhood: Neighbourhood, name: str, number: float) -> None:
+    plan = replace(neighbourhood.plan, session=9, **{name: -number if name == "half_life" and number > 1 else number})
+    code, details = neighbourhood.stranger.ask(methods.SAMPLE_BATCHES, plan_request(plan))
+    assert code == Code.INVALID_ARGUMENT, details
+    assert name in details
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"half_life": 5e-324},
+        {"next_batch": 2**63 - 1},
+        {"next_batch": -(2**63)},
+        {"batch_segments": MAX_32},
+        {"batch_segments": MAX_32, "fresh_segments": MAX_32, "off_policy_degree": MAX_32},
+        {"off_policy_degree": MAX_32},
+        {"fresh_segments": MAX_32},
+    ],
+)
+def test_a_plan_past_reason_is_refused(neighbourhood: Neighbourhood, changes: dict[str, Any]) -> None:
+    plan = replace(neighbourhood.plan, session=9, **changes)
+    assert refused(neighbourhood.stranger.ask(methods.SAMPLE_BATCHES, plan_request(plan)))
+    neighbourhood.goes_on()
+
+
+def extreme(bits: int) -> st.SearchStrategy[int]:
+    top = 2**bits - 1
+    return st.one_of(st.integers(0, top), st.sampled_from([0, 1, 2, 7, 8, top - 7, top - 1, top, top // 2 + 1]))
+
+
+def put(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Callable[[replay_pb2.Window], object]]:
+    def damage(value: Any) -> Callable[[replay_pb2.Window], object]:
+        return lambda window: setattr(window if hasattr(window, name) else window.block, name, value)
+
+    return values.map(damage)
+
+
+def put_offset(index: int, value: int) -> Callable[[replay_pb2.Window], object]:
+    return lambda window: window.block.column_offsets.__setitem__(index, value)
+
+
+GOOD = window_request(1, slot=STRANGE_SLOT).window
+DAMAGE = st.one_of(
+    put("first_sequence", extreme(64).filter(lambda value: value != 1)),
+    put("version", st.integers(-(2**63), -1) | st.integers(2**40, 2**63 - 1)),
+    put("schema_hash", extreme(64)),
+    put("segments", extreme(32).filter(lambda value: value != 2)),
+    put("total_bytes", extreme(64).filter(lambda value: value != GOOD.block.total_bytes)),
+    put("part", extreme(32).filter(bool)),
+    put("parts", st.just(0) | st.integers(2, MAX_32)),
+    put("part_offset", extreme(64).filter(bool)),
+    put("payload", st.binary(max_size=400)),
+    st.builds(put_offset, st.integers(1, 4), extreme(64).filter(lambda value: value not in GOOD.block.column_offsets)),
+    st.lists(extreme(32), max_size=9)
+    .filter(lambda more: len(more) > 0)
+    .map(lambda more: lambda window: window.environments.extend(more)),
+    st.lists(extreme(64), min_size=1, max_size=9).map(
+        lambda more: lambda window: window.block.column_offsets.extend(more)
+    ),
+)
+
+
+@many
+@given(damage=DAMAGE)
+def test_a_window_with_a_number_out_of_range_is_refused(
+    neighbourhood: Neighbourhood, damage: Callable[[replay_pb2.Window], object]
+) -> None:
+    request = window_request(1, slot=STRANGE_SLOT)
+    damage(request.window)
+    assert refused(neighbourhood.stranger.ask(methods.APPEND_SEGMENTS, open_request(STRANGE_SLOT), request))
+
+
+@many
+@given(
+    column=st.sampled_from([0, 4]),
+    at=st.integers(0, 9),
+    value=st.sampled_from([float("nan"), -float("nan"), float("inf"), -float("inf")]),
+)
+def test_a_window_with_a_value_that_no_learner_can_use_is_invalid(
+    neighbourhood: Neighbourhood, column: int, at: int, value: float
+) -> None:
+    request = window_request(1, slot=STRANGE_SLOT)
+    block, number = request.window.block, struct.pack("<f" if column == 0 else "<d", value)
+    begin = block.column_offsets[column] + at * len(number)
+    block.payload = block.payload[:begin] + number + block.payload[begin + len(number) :]
+    code, details = neighbourhood.stranger.ask(methods.APPEND_SEGMENTS, open_request(STRANGE_SLOT), request)
+    assert (code, "not finite" in details) == (Code.INVALID_ARGUMENT, True)
+
+
+@many
+@given(
+    batch=st.sampled_from([-1, -(2**63), 2**63 - 1, 2**40]),
+    parts=extreme(32).filter(bool),
+    more=extreme(31),
+    replay_segments=st.none() | extreme(32),
+)
+def test_a_batch_that_is_not_there_to_be_asked_for_is_refused(
+    neighbourhood: Neighbourhood, batch: int, parts: int, more: int, replay_segments: int | None
+) -> None:
+    for part in (0, min(parts + more, MAX_32)):
+        asked = replay_pb2.BatchRequest(batch=batch, part=part, parts=parts, replay_segments=replay_segments)
+        request = Sample(batch=asked)
+        assert refused(neighbourhood.stranger.ask(methods.SAMPLE_BATCHES, plan_request(neighbourhood.plan), request))
+
+
+# What would keep the service's one thread busy
+
+
+def schema_of(*columns: block_pb2.Column) -> Append:
+    schema = block_pb2.Schema(unroll_length=1, columns=columns)
+    return Append(open=replay_pb2.OpenAppend(schema=schema, slot=STRANGE_SLOT, incarnation=1, window_segments=2))
+
+
+def column_of(*shape: int, name: str = "c") -> block_pb2.Column:
+    return block_pb2.Column(name=name, data_type=2, extent=1, shape=shape)
+
+
+COSTLY: list[tuple[Method, tuple[Message | bytes, ...]]] = [
+    (methods.APPEND_SEGMENTS, (schema_of(column_of(*[MAX_32] * 3_000)),)),
+    (methods.APPEND_SEGMENTS, (schema_of(column_of(*[MAX_32] * 200_000)),)),
+    (methods.APPEND_SEGMENTS, (schema_of(column_of(*[0] * 200_000)),)),
+    (methods.APPEND_SEGMENTS, (schema_of(*(column_of(name=f"c{number}") for number in range(200_000))),)),
+    (methods.APPEND_SEGMENTS, (b"\x08\x01" * 2_000_000,)),
+    (methods.APPEND_SEGMENTS, (b"\x0a\x84\x92\xf4\x01" + b"\x0a\x80\x92\xf4\x01" + b"\x12\x00" * 2_000_000,)),
+    (methods.APPEND_SEGMENTS, (open_request(STRANGE_SLOT), b"\x7a\x80\x92\xf4\x01" + b"\x18\x01" * 2_000_000)),
+    (methods.COMMIT_BATCH, (b"\xf0\x01\x01" * 1_300_000,)),
+]
+
+
+@pytest.mark.parametrize(("method", "requests"), COSTLY)
+def test_no_message_keeps_the_service_busy(
+    neighbourhood: Neighbourhood, method: Method, requests: tuple[Message | bytes, ...]
+) -> None:
+    assert all(len(data) < MAX_MESSAGE_BYTES for data in requests if isinstance(data, bytes))
+    assert refused(neighbourhood.stranger.ask(method, *requests, timeout_s=PROMPT_S))
+    neighbourhood.goes_on()
+
+
+@pytest.mark.parametrize("method", [methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES, methods.COMMIT_BATCH])
+def test_a_message_larger_than_the_limit_is_refused_on_every_call(neighbourhood: Neighbourhood, method: Method) -> None:
+    data = Commit(keys=bytes(MAX_MESSAGE_BYTES)).SerializeToString()
+    assert neighbourhood.stranger.ask(method, data)[0] == Code.RESOURCE_EXHAUSTED
+
+
+def test_a_commit_of_a_batch_before_the_first_is_invalid(neighbourhood: Neighbourhood) -> None:
+    request = Commit(session=neighbourhood.plan.session, batch=-1)
+    code, details = neighbourhood.stranger.ask(methods.COMMIT_BATCH, request)
+    assert (code, "batch -1" in details) == (Code.INVALID_ARGUMENT, True)
+
+
+# What is refused changes nothing
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        open_request(4096),
+        open_request(STRANGE_SLOT, segments=0),
+        open_request(STRANGE_SLOT, schema=Schema(3, (Column("c", "uint8", (0,)),))),
+    ],
+)
+def test_an_actor_that_is_refused_does_not_decide_the_schema(loopback: Loopback, refusal: Append) -> None:
+    server = loopback.replay()
+    stranger = Stranger(server.address)
+    other = replay_pb2.AppendSegmentsRequest()
+    other.CopyFrom(refusal)
+    other.open.schema.unroll_length = 5
+    assert refused(stranger.ask(methods.APPEND_SEGMENTS, other))
+    stranger.close()
+    assert server.store.schema is None
+
+
+def test_a_batch_asked_for_with_too_many_to_replay_loses_no_fresh_segment(loopback: Loopback) -> None:
+    server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
+    stranger, sink = Stranger(server.address), loopback.sink(0, server)
+    greedy = Sample(batch=replay_pb2.BatchRequest(batch=0, parts=1, replay_segments=5))
+    assert stranger.ask(methods.SAMPLE_BATCHES, plan_request(plan))[0] == Code.OK
+    for sequence in (1, 3):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        sink.send(make_window(sequence))
+    assert sink.drain(PATIENCE_S)
+    assert refused(stranger.ask(methods.SAMPLE_BATCHES, plan_request(plan), greedy))
+    stranger.close()
+    source = loopback.source(server, plan)
+    assert until(lambda: source.next(0.5), "a batch").fresh_segments == 4
+
+
+def test_priorities_as_large_as_numbers_get_are_replayed_like_others(loopback: Loopback) -> None:
+    server, version = loopback.replay(), 0
+    plan = plan_with(fresh_segments=2, batch_segments=6, alpha=2.0, half_life=0.5)
+    source, sink = loopback.source(server, plan, prefetch=0), loopback.sink(0, server)
+    actor = Actor(sink, Recorder(), lambda: version, slot=0)
+    for number in range(5):
+        batch = until(lambda: source.next(0.5), "a batch")
+        version = number + 1
+        priorities = np.full(batch.keys.size, 1.7e308)
+        assert source.commit(batch, priorities, version).result(PATIENCE_S).updated == batch.keys.size
+    actor.end()
+    assert batch.keys.size == 6
+    assert np.isfinite(batch.probabilities).all()
+
+
+@pytest.mark.parametrize("version", [-1, -(2**63), 2**63 - 1, 10_000])
+def test_a_commit_of_a_version_that_no_batch_can_bring_is_invalid(loopback: Loopback, version: int) -> None:
+    server, plan = loopback.replay(), plan_with(fresh_segments=2, batch_segments=2)
+    source, sink = loopback.source(server, plan, prefetch=0), loopback.sink(0, server)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(make_window())
+    batch = until(lambda: source.next(0.5), "a batch")
+    request = Commit(
+        session=plan.session, batch=0, keys=batch.keys.tobytes(), priorities=np.ones(2).tobytes(), version=version
+    )
+    stranger = Stranger(server.address)
+    code, details = stranger.ask(methods.COMMIT_BATCH, request)
+    stranger.close()
+    assert (code, f"version {version}" in details) == (Code.INVALID_ARGUMENT, True)
+    assert source.commit(batch, np.ones(2), 1).result(PATIENCE_S).updated == 2
+
+
+# Whoever says nothing, or is gone

@@ -1,0 +1,287 @@
+"""The story: fill a store under load, then kill its service again and again, and replace learners and actors.
+
+After every kill each promise is checked against the ledger; some kills come in the middle of a window of several
+parts, some before the service is ready. Everything random follows from one seed but for the scheduler's part.
+"""
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from helpers.torture.actor import TortureActor
+from helpers.torture.content import SCHEMA
+from helpers.torture.learner import TortureLearner
+from helpers.torture.ledger import Ledger
+from helpers.torture.proportions import Proportions
+from helpers.torture.service import Found, ReplayProcess, check_store
+from penstock.rpc.loop import LoopThread
+from penstock.types import SamplingPlan
+
+_FRESH, _DEGREE = 24, 3
+WINDOWS = (1, 3, 8, 24, 60)
+"""Segments of a window, by slot; the last travels in two parts, and the gate lets none be much larger."""
+
+_P_VALUES = (0.001, 0.999)
+_END_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How hard, and for how long.
+
+    Attributes:
+        seconds: Of killing, after the store was filled.
+        capacity_bytes: Of the store.
+        seed: Of all that is random.
+        fill_s: The store is filled once before the first kill, if that takes no longer.
+        alive_s: Between being ready and the next kill: from, to.
+        ready_limit_s: To be ready again.
+    """
+
+    seconds: float
+    capacity_bytes: int
+    seed: int = 0
+    fill_s: float = 120.0
+    alive_s: tuple[float, float] = (0.3, 5.0)
+    ready_limit_s: float = 2.0
+
+
+@dataclass
+class Report:
+    """What came out. `violations` is empty if every promise was kept."""
+
+    options: Options
+    filled_s: float = 0.0
+    kills: dict[str, int] = field(default_factory=Counter)
+    ready_s: list[float] = field(default_factory=list)
+    ready_cpu_s: list[float] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    events: dict[str, int] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    batches_drawn: int = 0
+    batches_redrawn: int = 0
+    largest_deviation: float = 0.0
+    draws_kept: int = 0
+    p_value: float = 0.5
+
+    def quantiles(self) -> tuple[float, float, float]:
+        """Median, 95th percentile and maximum of the seconds from a restart to being ready."""
+        times = sorted(self.ready_s) or [0.0]
+        return statistics.median(times), times[int(0.95 * (len(times) - 1))], times[-1]
+
+
+class Torture:
+    """One run of it. `play` does everything."""
+
+    def __init__(self, folder: Path, options: Options, tell: Callable[[str], None]) -> None:
+        """Args:
+        folder: Empty; the store lies below it.
+        options: How hard.
+        tell: Called with a line now and then.
+        """
+        self._options, self._tell = options, tell
+        self._random = random.Random(options.seed)
+        self._ledger = Ledger()
+        self._proportions = Proportions(np.random.default_rng(options.seed))
+        self._service = ReplayProcess(folder / "store", options.capacity_bytes, self._ledger)
+        self._report = Report(options)
+        self._thread = LoopThread()
+        self._actors: list[TortureActor] = []
+        self._learner: TortureLearner | None = None
+        self._hidden = False
+        self._told = 0.0
+
+    def play(self) -> Report:
+        """Starts, fills, kills, ends; always leaves no process behind."""
+        try:
+            self._begin()
+            self._fill()
+            end = time.monotonic() + self._options.seconds
+            while time.monotonic() < end:
+                self._round()
+                self._progress()
+            self._end()
+        finally:
+            self._abandon()
+        return self._conclude()
+
+    # Parts of the story
+
+    def _begin(self) -> None:
+        # The first start allocates: killed in the middle of that, the next one must make the best of it.
+        for pause in (0.2, 0.5, 0.8):
+            self._service.start()
+            time.sleep(pause * self._random.random())
+            self._service.kill()
+            self._report.kills["while it is made"] += 1
+        self._service.start()
+        self._service.wait_until_ready()
+        self._new_learner()
+        for slot in range(len(WINDOWS)):
+            self._actors.append(self._new_actor(slot, 1))
+
+    def _fill(self) -> None:
+        started, rows = time.monotonic(), self._options.capacity_bytes // SCHEMA.segment_bytes
+        while time.monotonic() < started + self._options.fill_s:
+            with self._ledger.lock:
+                stored = sum(stay.stored for stay in self._ledger.stays.values())
+            if stored >= rows:
+                break
+            self._progress()
+            time.sleep(0.05)
+        self._report.filled_s = time.monotonic() - started
+
+    def _round(self) -> None:
+        """Waits a while, kills, checks, starts again."""
+        self._replace_somebody(0.25)
+        kind = self._wait_for_the_moment()
+        self._service.kill()
+        self._report.kills[kind] += 1
+        self._replace_somebody(0.15)
+        # Not always: the service must recover by itself too.
+        if self._random.random() < 0.6:
+            self._check()
+        while self._random.random() < 0.2:
+            self._service.start()
+            time.sleep(self._random.uniform(0.0, 1.2))
+            self._service.kill()
+            self._report.kills["before it is ready"] += 1
+        self._service.start()
+        ready = self._service.wait_until_ready()
+        if ready is not None:
+            self._report.ready_s.append(ready)
+            self._report.ready_cpu_s.append(self._service.cpu_s)
+            if ready > self._options.ready_limit_s:
+                self._ledger.violated(
+                    f"the service was ready after {ready:.2f} s, of which it computed {self._service.cpu_s:.2f}"
+                )
+        self._hidden = self._random.random() < 0.4
+        if self._hidden:
+            self._service.hide()
+
+    def _wait_for_the_moment(self) -> str:
+        alive_s = self._random.uniform(*self._options.alive_s)
+        if self._random.random() < 0.35:
+            time.sleep(min(alive_s, 0.5))
+            sending = self._actors[-1].sending_parts
+            sending.clear()
+            if sending.wait(3.0):
+                time.sleep(self._random.uniform(0.0, 0.02))
+                return "in a window of parts"
+        time.sleep(alive_s)
+        return "at any time"
+
+    def _replace_somebody(self, probability: float) -> None:
+        if self._random.random() < probability:
+            assert self._learner is not None
+            self._learner.die()
+            self._new_learner()
+            self._report.kills["learner"] += 1
+        if self._random.random() < probability:
+            slot = self._random.randrange(len(self._actors))
+            former = self._actors[slot]
+            former.die()
+            self._actors[slot] = self._new_actor(slot, former.incarnation + 1)
+            self._report.kills["actor"] += 1
+
+    def _check(self) -> None:
+        found = check_store(self._service, self._ledger, self._plan(1, 0))
+        if found is not None:
+            self._report.found.append(found)
+
+    def _end(self) -> None:
+        """Everything that is under way comes home; then the last kill, and the last check."""
+        for actor in self._actors:
+            actor.leave()
+        assert self._learner is not None
+        self._learner.leave()
+        self._service.kill()
+        self._report.kills["at the end"] += 1
+        self._check()
+
+    def _abandon(self) -> None:
+        for actor in self._actors:
+            actor.die()
+        self._actors.clear()
+        if self._learner is not None:
+            self._learner.die()
+        if self._service.running:
+            self._service.kill()
+        self._thread.close()
+
+    def _conclude(self) -> Report:
+        report, proportions, ledger = self._report, self._proportions, self._ledger
+        report.batches_drawn, report.batches_redrawn = proportions.batches, proportions.redrawn
+        report.largest_deviation, report.draws_kept = proportions.largest_deviation, int(proportions.kept.sum())
+        report.p_value = proportions.p_value
+        if not _P_VALUES[0] <= report.p_value <= _P_VALUES[1]:
+            ledger.violated(f"draws are not in proportion: p = {report.p_value:.2e}, {proportions.kept}")
+        report.events, report.violations = ledger.events, ledger.violations
+        return report
+
+    # Who takes part
+
+    def _plan(self, session: int, next_batch: int) -> SamplingPlan:
+        return SamplingPlan(
+            session=session,
+            next_batch=next_batch,
+            batch_segments=3 * _FRESH,
+            fresh_segments=_FRESH,
+            off_policy_degree=_DEGREE,
+            publish_interval=2,
+            alpha=0.6,
+            epsilon=1e-3,
+            half_life=5_000.0,
+            max_staleness=2**31,
+            min_replay_segments=_FRESH,
+            seed=self._random.getrandbits(32) if next_batch else self._options.seed,
+        )
+
+    def _new_learner(self) -> None:
+        # A learner comes back no lower than it was; a jump makes what waits too old, which must be counted.
+        first = 0 if self._learner is None else self._learner.version + self._random.choice((0, 0, 1, 2, 20))
+        session = self._random.getrandbits(62) | 1
+        self._learner = TortureLearner(
+            self._service.address,
+            SCHEMA,
+            self._plan(session, first),
+            self._ledger,
+            self._proportions,
+            dict(enumerate(WINDOWS)),
+            prefetch=self._random.choice((1, 2, 3)),
+        )
+
+    def _published(self) -> int:
+        assert self._learner is not None
+        return self._learner.published
+
+    def _new_actor(self, slot: int, incarnation: int) -> TortureActor:
+        return TortureActor(
+            self._thread,
+            self._service.address,
+            self._ledger,
+            self._published,
+            slot=slot,
+            incarnation=incarnation,
+            segments=WINDOWS[slot],
+            seed=self._random.getrandbits(32),
+        )
+
+    def _progress(self) -> None:
+        if time.monotonic() < self._told + 5.0:
+            return
+        self._told = time.monotonic()
+        with self._ledger.lock:
+            stored = sum(stay.stored for stay in self._ledger.stays.values())
+            events = self._ledger.events
+        self._tell(
+            f"{sum(self._report.kills.values())} kills, {stored} segments stored, {events['commits']} batches"
+            f" committed, {events['segments sampled']} segments checked, ready after"
+            f" {self._report.quantiles()[0]:.2f} s, {len(self._ledger.violations)} violations"
+        )

@@ -1,0 +1,16 @@
+"""The short form of `make torture`: some kills of a real service over a small store, and every promise checked."""
+
+from pathlib import Path
+
+from helpers.torture.run import Options, Torture
+
+
+def test_no_promise_is_broken_however_often_the_service_is_killed(tmp_path: Path) -> None:
+    # How soon it is ready again is for `make torture` to judge: here other tests may have the cores.
+    options = Options(14.0, capacity_bytes=24 * 2**20, seed=3, fill_s=10.0, alive_s=(0.2, 1.2), ready_limit_s=20.0)
+    report = Torture(tmp_path, options, print).play()
+    assert report.violations == []
+    # It was a torture indeed.
+    assert len(report.ready_s) >= 3
+    assert report.found[-1].segments > 200
+    assert report.events["commits"] > 50
