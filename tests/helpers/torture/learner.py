@@ -24,6 +24,7 @@ _OLDEST_VERSIONS = 2_000
 """No segment in the ring is older than so many versions."""
 
 _BATCH_WAIT_S = 0.1
+_PAUSES, _PAUSE_S = 0.05, 0.1
 
 
 class TortureLearner:
@@ -95,6 +96,9 @@ class TortureLearner:
                 self._collect_outcomes()
                 if batch is not None:
                     self._check(batch)
+                    # Now and then slow, so that batches are leased ahead of it and actors meet the gate.
+                    if self._random.random() < _PAUSES:
+                        self._stop.wait(_PAUSE_S)
                     self._commit(batch)
         except PenstockError as error:
             self._ledger.violated(f"the learner met {error!r} in batch {self.version}")

@@ -139,11 +139,11 @@ class Torture:
 
     def _round(self) -> None:
         """Waits a while, kills, checks, starts again."""
-        self._replace_somebody(0.25)
+        self._replace_somebody(0.35)
         kind = self._wait_for_the_moment()
         self._service.kill()
         self._report.kills[kind] += 1
-        self._replace_somebody(0.15)
+        self._replace_somebody(0.2)
         # Not always: the service must recover by itself too.
         if self._random.random() < 0.6:
             self._check()
@@ -172,7 +172,7 @@ class Torture:
             sending = self._actors[-1].sending_parts
             sending.clear()
             if sending.wait(3.0):
-                time.sleep(self._random.uniform(0.0, 0.02))
+                time.sleep(self._random.uniform(0.0, 0.01))
                 return "in a window of parts"
         time.sleep(alive_s)
         return "at any time"
