@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from penstock.errors import ConfigurationError
 
@@ -25,6 +25,11 @@ UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+
+
+def _read_list(value: object) -> object:
+    """Text from an option or a variable becomes the list that it separates by commas."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _read_scalar(value: object) -> object:
@@ -38,6 +43,7 @@ def _read_scalar(value: object) -> object:
     return read if isinstance(read, (bool, int, float)) else value
 
 
+Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
 Scalar = Annotated[bool | int | float | str, pydantic.BeforeValidator(_read_scalar)]
 
 
@@ -191,8 +197,12 @@ class LearnerConfig(Section):
     """host:port of its gRPC server."""
     metrics_port: Port = 9432
     """Port of its Prometheus metrics; 0: none."""
-    replay_address: Address = "127.0.0.1:7431"
-    """host:port of the replay service, as learner and actors reach it."""
+    replay_addresses: Addresses = ("127.0.0.1:7431",)
+    """host:port of each replay service, as learner and actors reach it; a list, or separated by commas. Several are
+    shards of one buffer."""
+    shard_timeout_s: PositiveFloat = 5.0
+    """How long a batch waits for a shard once another's part is there; twice as long for one that does not answer at
+    all. Above a moment's pause of a service, and little beside the minutes that a run may lose by it."""
     device: str = "auto"
     """Torch device. auto: cuda where there is one, else cpu."""
     threads: PositiveInt = 1
@@ -264,8 +274,20 @@ class TrainConfig(Section):
 
     actors: PositiveInt = 2
     """Actor processes."""
+    replay_shards: PositiveInt = 1
+    """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it is
+    what others wait for."""
     max_restarts: NonNegativeInt = 20
     """Restarts of children that died, before the run is given up."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_shards(self) -> "TrainConfig":
+        if self.replay_shards > self.actors:
+            raise ValueError(
+                f"{self.actors} actors can't be spread over {self.replay_shards} replay services; raise train.actors or"
+                " lower train.replay_shards"
+            )
+        return self
 
 
 class Config(BaseSettings):
@@ -320,6 +342,24 @@ class Config(BaseSettings):
                 f"actor.environments {window} exceeds sampling.off_policy_degree {degree} times the {fresh} fresh"
                 " segments"
                 " of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
+                " actor.environments"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_shards(self) -> "Config":
+        fresh, degree, window = self.sampling.fresh_segments, self.sampling.off_policy_degree, self.actor.environments
+        shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
+        if shards > 1 and degree == 0 and fresh % (shards * window):
+            raise ValueError(
+                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
+                f" {shards} replay services times actor.environments {window}; change sampling.batch_segments or"
+                " actor.environments"
+            )
+        if shards > 1 and degree > 0 and shards * -(-window // degree) > fresh:
+            raise ValueError(
+                f"the {fresh} fresh segments of a batch are too few for {shards} replay services with actors of"
+                f" {window} environments at sampling.off_policy_degree {degree}; raise sampling.batch_segments or lower"
                 " actor.environments"
             )
         return self

@@ -8,7 +8,7 @@ import enum
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,7 +198,7 @@ class SamplingPlan:
 
     Attributes:
         session: Names the learner's process; leases of another session are given back.
-        next_batch: Number of the first batch this session will ask for.
+        next_batch: Number of the first batch this stream will ask for. Says nothing of how batches are made.
         batch_segments: Segments in a batch once replay has begun.
         fresh_segments: How many of them are fresh (F). 0: segments are replayed as soon as they are stored, at the
             largest priority present, and collection runs as fast as it can.
@@ -210,10 +210,11 @@ class SamplingPlan:
         max_staleness: Age in versions past which a replayed segment has no mass.
         min_replay_segments: Segments that must have been trained before any is replayed.
         seed: With a batch's number, keys that batch's draws.
+        hurried_below: Batches below this number go out with the fresh segments that there are.
     """
 
     session: int
-    next_batch: int
+    next_batch: int = field(compare=False)
     batch_segments: int
     fresh_segments: int
     off_policy_degree: int
@@ -224,6 +225,7 @@ class SamplingPlan:
     max_staleness: int
     min_replay_segments: int
     seed: int = 0
+    hurried_below: int = field(default=0, compare=False)
 
     @property
     def replay_segments(self) -> int:
@@ -277,6 +279,7 @@ class BatchHead:
     probabilities: NDArray[np.float64]
     counts: StoreCounts
     mass: Mass
+    environments: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     def with_columns(self, columns: Columns) -> "Batch":
         """The batch."""
@@ -290,6 +293,7 @@ class BatchHead:
             self.counts,
             columns,
             self.mass,
+            self.environments,
         )
 
 
@@ -307,6 +311,7 @@ class Batch:
         counts: The store's numbers at the draw.
         columns: The segments.
         mass: The sum of the store's masses at the draw.
+        environments: <uint32>[fresh_segments] run-wide numbers of the fresh segments' environments; empty if unknown.
     """
 
     number: int
@@ -318,6 +323,7 @@ class Batch:
     counts: StoreCounts
     columns: Columns
     mass: Mass = Mass()
+    environments: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,3 +507,40 @@ class RunStatus:
     remaining_s: float | None = None
     waiting_for: str = ""
     samples_per_insert: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One complete snapshot of a replay store.
+
+    Attributes:
+        name: By which it is restored.
+        folder: Where it lies, as the service sees it.
+        taken_unix_s: When it was complete.
+        segments: In it.
+        absent: Segments that were overwritten before they could be copied.
+        damaged: Segments whose bytes in the store were not those that had been stored; left out.
+        written_bytes: That were written for it.
+        shared_bytes: That it has in common with the snapshot before, on disk once.
+        seconds: How long it took.
+    """
+
+    name: str
+    folder: str
+    taken_unix_s: float
+    segments: int
+    absent: int
+    damaged: int
+    written_bytes: int
+    shared_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """How far a snapshot is: segments and their bytes that were looked after, of how many."""
+
+    segments: int
+    total_segments: int
+    bytes: int
+    total_bytes: int

@@ -25,7 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "acting": {"types", "errors", "run_folder", "algo", "acting"},
     "learning": {"types", "errors", "config", "run_folder", "algo", "telemetry", "learning"},
     "wire": {"types", "errors", "v1", "wire"},
-    "rpc": {"types", "errors", "v1", "wire", "telemetry", "replay", "learning", "rpc"},
+    "sharding": {"types", "wire", "sharding"},
+    "rpc": {"types", "errors", "v1", "wire", "sharding", "telemetry", "replay", "learning", "rpc"},
     "apps": {
         "types",
         "errors",

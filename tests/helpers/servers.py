@@ -166,7 +166,7 @@ class LiveRun(LiveServer):
         self.roster = Roster(
             roster_path,
             seed=seed,
-            replay_address="127.0.0.1:7431",
+            replay_addresses=("127.0.0.1:7431",),
             max_actors=max_actors,
             rejoin_timeout_s=rejoin_timeout_s,
             now=time.monotonic(),

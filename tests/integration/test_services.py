@@ -15,7 +15,7 @@ from penstock.cli.children import free_ports
 from penstock.rpc.health import is_serving
 
 SERVICES = ("replay", "learner", "actor", "evaluator")
-PEERS = {"learner": "replay_address", "actor": "learner_address", "evaluator": "learner_address"}
+PEERS = {"learner": "replay_addresses", "actor": "learner_address", "evaluator": "learner_address"}
 HOST = "127.0.0.1"
 
 

@@ -20,9 +20,9 @@ from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
-from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.run_servicer import RunServicer
+from penstock.rpc.sharded_source import open_batch_source
 from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types import EnvironmentSpec, Schema
@@ -53,7 +53,7 @@ def run(config: Config) -> None:
         roster = Roster(
             folder.roster,
             seed=config.run.seed,
-            replay_address=settings.replay_address,
+            replay_addresses=settings.replay_addresses,
             max_actors=settings.max_actors,
             rejoin_timeout_s=settings.rejoin_timeout_s,
             now=time.monotonic(),
@@ -72,7 +72,9 @@ def run(config: Config) -> None:
             )
             if newest is not None:
                 checkpoints.restore(learner, newest)
-            conclusion = _train(config, service, thread, servicer, statistics, folder, learner, schema, device, resumed)
+            conclusion = _train(
+                config, service, thread, servicer, roster, statistics, folder, learner, schema, device, resumed
+            )
             _write_summary(config, folder, conclusion, time.monotonic() - started)
             if conclusion.stopped != "interrupted":
                 statistics.enters("finished")
@@ -106,6 +108,7 @@ def _train(
     service: Service,
     thread: LoopThread,
     servicer: RunServicer,
+    roster: Roster,
     statistics: RunStatistics,
     folder: RunFolder,
     learner: Learner,
@@ -123,11 +126,13 @@ def _train(
         statistics=statistics,
         resumed=resumed,
     )
-    source = ReplayBatchSource(
+    source = open_batch_source(
         thread,
-        config.learner.replay_address,
+        config.learner.replay_addresses,
         schema,
         prefetch_batches=config.learner.prefetch_batches,
+        shard_timeout_s=config.learner.shard_timeout_s,
+        largest_window=lambda: max(config.actor.environments, roster.largest_window),
         stopping=lambda: service.stopping,
     )
     try:

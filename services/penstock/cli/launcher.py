@@ -64,7 +64,7 @@ def train(
             # Where it ran is no part of what reproduces it.
             write_atomically(folder.config, _changed(config, {"run": {"dir": None}}).to_toml().encode())
             folder.summary.unlink(missing_ok=True)
-            places = _choose_places(folder, config.train.actors)
+            places = _choose_places(folder, config.train.replay_shards, config.train.actors)
             _start(folder, places, children)
             try:
                 _watch(config, places, children, thread, observer)
@@ -149,39 +149,50 @@ def _undone_if_refused(folder: RunFolder) -> Iterator[None]:
 class _Places:
     """Where the services of a run are on this machine: host:port of each, and the options that tell them so."""
 
-    replay: str
     learner: str
     evaluator: str
+    replays: list[tuple[str, int]]
+    """Of each replay service, and the port of its metrics."""
     actors: list[tuple[str, int]]
     """Of each actor, and the port of its metrics."""
     options: list[str]
 
+    @property
+    def replay_names(self) -> list[str]:
+        """What the replay services are called: by numbers, where there are several."""
+        return ["replay"] if len(self.replays) == 1 else [f"replay-{shard}" for shard in range(len(self.replays))]
 
-def _choose_places(folder: RunFolder, actors: int) -> _Places:
+
+def _choose_places(folder: RunFolder, shards: int, actors: int) -> _Places:
     # All at once, since what is chosen is not taken yet.
-    ports = free_ports(6 + 2 * actors)
-    replay, learner, evaluator, *others = (f"{_HOST}:{port}" for port in [*ports[:3], *ports[6::2]])
+    ports = free_ports(4 + 2 * (shards + actors))
+    learner, evaluator, *others = (f"{_HOST}:{port}" for port in [*ports[:2], *ports[4::2]])
+    pairs = list(zip(others, ports[5::2], strict=True))
+    replays = pairs[:shards]
     settings = {
         "run.dir": folder.root,
-        "replay.folder": folder.replay,
-        "replay.listen": replay,
-        "replay.metrics-port": ports[3],
         "learner.listen": learner,
-        "learner.replay-address": replay,
-        "learner.metrics-port": ports[4],
+        "learner.replay-addresses": ",".join(address for address, _ in replays),
+        "learner.metrics-port": ports[2],
         "evaluation.listen": evaluator,
         "evaluation.learner-address": learner,
-        "evaluation.metrics-port": ports[5],
+        "evaluation.metrics-port": ports[3],
         "actor.learner-address": learner,
     }
     options = [f"--{name}={value}" for name, value in settings.items()]
-    return _Places(replay, learner, evaluator, list(zip(others, ports[7::2], strict=True)), options)
+    return _Places(learner, evaluator, replays, pairs[shards:], options)
 
 
 def _start(folder: RunFolder, places: _Places, children: Children) -> None:
-    addresses = {"replay": places.replay, "learner": places.learner, "evaluator": places.evaluator}
     settings = ["--config", str(folder.config), *places.options]
-    arguments = {name: [name, *settings] for name in addresses}
+    addresses, arguments = {}, {}
+    for name, (address, metrics_port) in zip(places.replay_names, places.replays, strict=True):
+        addresses[name] = address
+        store = folder.replay if len(places.replays) == 1 else folder.replay / name
+        own = [f"--replay.listen={address}", f"--replay.metrics-port={metrics_port}", f"--replay.folder={store}"]
+        arguments[name] = ["replay", *settings, *own]
+    addresses |= {"learner": places.learner, "evaluator": places.evaluator}
+    arguments |= {name: [name, *settings] for name in ("learner", "evaluator")}
     for number, (address, metrics_port) in enumerate(places.actors):
         name = f"actor-{number}"
         addresses[name] = address
@@ -213,7 +224,8 @@ def _watch(config: Config, places: _Places, children: Children, thread: LoopThre
 
 def _await_health(config: Config, places: _Places, children: Children, observer: Observer) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    for name, address in (("replay", places.replay), ("learner", places.learner)):
+    replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
+    for name, address in (*replays, ("learner", places.learner)):
         # A run that had nothing left to do may end before anybody sees it serve.
         while not is_serving(address, _POLL_S) and children.find("learner").exit_code != 0:
             status = RunStatus(total_steps=config.run.total_steps, waiting_for=f"the {name} service to start")

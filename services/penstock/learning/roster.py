@@ -31,18 +31,20 @@ class Roster:
         path: Path,
         *,
         seed: int,
-        replay_address: str,
+        replay_addresses: tuple[str, ...],
         max_actors: int,
         rejoin_timeout_s: float,
         now: float,
     ) -> None:
         """Reads what an earlier process of the run left; its members may come back from `now` on.
 
+        Actors are spread over the replay services by slot, so that one that comes back finds its own again.
+
         Raises:
             ConfigurationError: The file can't be read.
         """
         self._path = path
-        self._seed, self._replay_address = seed, replay_address
+        self._seed, self._replay_addresses = seed, replay_addresses
         self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
         self._members: dict[bytes, _Member] = {}
         self._slot_incarnations: dict[int, int] = {}
@@ -57,6 +59,12 @@ class Roster:
         """Actors with an open stream."""
         # The training thread asks this too: a copy, since an actor may join meanwhile.
         return sum(member.streams > 0 for member in list(self._members.values()))
+
+    @property
+    def largest_window(self) -> int:
+        """Environments of the actor that has most; 0 while there is none."""
+        members = list(self._members.values())
+        return max((len(member.assignment.environments) for member in members), default=0)
 
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
         """Takes an actor in: as whom it was, if its token is still good, else as somebody new.
@@ -86,6 +94,9 @@ class Roster:
         self._members.clear()
         self._write()
 
+    def _replay_address(self, slot: int) -> str:
+        return self._replay_addresses[slot % len(self._replay_addresses)]
+
     def _admit(self, environments: int, now: float) -> _Member:
         slot = _lowest_free({member.assignment.slot for member in self._members.values()}, 1)[0]
         if slot >= self._max_actors:
@@ -98,7 +109,7 @@ class Roster:
             environments=numbers,
             token=secrets.token_bytes(16),
             seed=self._seed,
-            replay_address=self._replay_address,
+            replay_address=self._replay_address(slot),
         )
         member = self._members[assignment.token] = _Member(assignment, 0, now)
         self._write()
@@ -149,7 +160,7 @@ class Roster:
                     environments=tuple(entry["environments"]),
                     token=bytes.fromhex(entry["token"]),
                     seed=self._seed,
-                    replay_address=self._replay_address,
+                    replay_address=self._replay_address(entry["slot"]),
                 )
                 self._members[assignment.token] = _Member(assignment, 0, now)
         except (OSError, ValueError, KeyError, TypeError) as error:

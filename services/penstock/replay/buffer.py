@@ -8,6 +8,7 @@ it, and checks afterwards that no row was overwritten.
 
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,7 @@ class ReplayBuffer:
         self._fresh = FreshSegments(store)
         self._stored = int(np.count_nonzero(store.headers["key"]))
         self._next_lease = 0
+        self._passed_over = -1
         self._writing = 0
         self.ignored_priorities = 0
         self.refunded_leases = 0
@@ -160,7 +162,9 @@ class ReplayBuffer:
                     f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
                     " expected"
                 )
-            if head.version > self.version + _VERSIONS_AHEAD:
+            # A learner that went on without this service for a while comes with a plan from further on.
+            newest = max(self.version, self._gate.plan.next_batch if self._gate.plan else 0)
+            if head.version > newest + _VERSIONS_AHEAD:
                 raise InvalidSegment(
                     f"slot {head.slot} sent version {head.version}, and {self.version} was committed last"
                 )
@@ -240,11 +244,14 @@ class ReplayBuffer:
             record = self._store.session
             if plan != self._gate.plan:
                 self._gate.adopt(plan)
+            else:
+                self._gate.adjust(plan)
             if int(record["session"][0]) != plan.session:
                 self.refunded_leases += self._fresh.refund()
                 # The session last: killed in between, this is still another's, and all of it is done again.
                 record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch
                 record["session"] = plan.session
+                self._passed_over = -1
             else:
                 self._fresh.restore(range(self._uncommitted_batch, int(record["next_lease"][0])))
             self._next_lease = self._fresh.next_number(max(self._uncommitted_batch, int(record["next_lease"][0])))
@@ -297,7 +304,7 @@ class ReplayBuffer:
 
         Raises:
             NotReady: No plan came yet.
-            InvalidSegment: The batch was committed already, or is not the next one.
+            InvalidSegment: The batch was committed already, or is not the next one. One that was passed over is empty.
             Overloaded: Too many batches are leased and not committed.
         """
         with self._lock:
@@ -307,6 +314,8 @@ class ReplayBuffer:
             former = self._fresh.lease_of(number)
             if former is not None and former.keys.size:
                 return former
+            if 0 <= number <= self._passed_over:
+                return Lease.without_segments(number)
             # One without segments was handed out by a process that died: it is drawn again.
             if former is None and number != self._next_lease:
                 raise InvalidSegment(f"batch {number} was asked for, and {self._next_lease} is next")
@@ -320,7 +329,10 @@ class ReplayBuffer:
                     f" {plan.batch_segments}"
                 )
             self._retire_late(plan, number)
-            fresh = self._fresh.take(number, plan.fresh_segments)
+            count = plan.fresh_segments
+            if number < plan.hurried_below:
+                count = min(count, self._fresh.unseen)
+            fresh = self._fresh.take(number, count)
             if fresh is None:
                 return None
             if plan.fresh_segments == 0 and not self._priorities.ready:
@@ -385,15 +397,17 @@ class ReplayBuffer:
         with self._lock:
             if not self._store.present(lease.keys[chosen]).all():
                 self._replace_overwritten(lease, part, parts, attempt + 1)
+            fresh = lease.keys[part : lease.fresh_segments : parts]
             return BatchHead(
                 number=lease.number,
-                fresh_segments=len(range(part, lease.fresh_segments, parts)),
+                fresh_segments=fresh.size,
                 keys=lease.keys[chosen].copy(),
                 versions=lease.versions[chosen].copy(),
                 priorities=lease.priorities[chosen].copy(),
                 probabilities=lease.probabilities[chosen].copy(),
                 counts=self._counts(),
                 mass=lease.mass,
+                environments=self._store.headers["environment"][self._store.rows(fresh)],
             )
 
     def copy_bytes(self, head: BatchHead, offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]) -> bool:
@@ -419,7 +433,7 @@ class ReplayBuffer:
     def commit(
         self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64], version: int
     ) -> CommitOutcome:
-        """Ends a lease and stores priorities by key. Idempotent.
+        """Ends a lease and stores priorities by key. Without keys, passes over the batches up to it. Idempotent.
 
         Args:
             session: The learner's, as in its plan.
@@ -434,22 +448,22 @@ class ReplayBuffer:
             InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, the version
                 goes back or far ahead, or a segment was neither leased in it nor trained before.
         """
-        if number < 0:
-            raise InvalidSegment(f"batches are numbered from 0, got the commit of batch {number}")
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
                 f"priorities must be finite, not negative and as many as keys; got {priorities.size} for {keys.size}"
                 " keys"
             )
+        if number < 0:
+            raise InvalidSegment(f"batches are numbered from 0, got the commit of batch {number}")
         with self._lock:
             record = self._store.session
             if int(record["session"][0]) != session:
                 raise SchemaMismatch(f"batch {number} belongs to another learner session; its lease was given back")
             if number < int(record["next_batch"][0]):
                 return CommitOutcome(0, 0, repeated=True)
-            if self._gate.plan is None:
+            if self._gate.plan is None or self._index is None:
                 raise NotReady("the sampling plan did not come again since this service started; open the stream first")
-            if number != int(record["next_batch"][0]) or self._fresh.lease_of(number) is None:
+            if keys.size and (number != int(record["next_batch"][0]) or self._fresh.lease_of(number) is None):
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
                 )
@@ -462,6 +476,9 @@ class ReplayBuffer:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
             record["version"] = version
             self._priorities.advance(int(self._store.session["next_key"][0]))
+            if not keys.size:
+                self._pass_over(number)
+                return CommitOutcome(0, 0)
             rows, positions = found
             self._priorities.mark_seen(rows, priorities[positions])
             self._priorities.note_largest(priorities)
@@ -469,6 +486,12 @@ class ReplayBuffer:
             record["next_batch"] = number + 1
             self.ignored_priorities += keys.size - rows.size
             return CommitOutcome(rows.size, keys.size - rows.size)
+
+    def _pass_over(self, number: int) -> None:
+        self.refunded_leases += self._fresh.close_until(number)
+        self._passed_over, self._next_lease = number, max(self._next_lease, number + 1)
+        self._store.session["next_lease"] = self._next_lease
+        self._store.session["next_batch"] = number + 1
 
     @property
     def _priorities(self) -> PriorityIndex:
@@ -562,6 +585,11 @@ class ReplayBuffer:
             if plan.fresh_segments == 0 and self._index is not None and self._index.ready:
                 return ""
             return "fresh segments" if self._gate.actors else "actors"
+
+    def freeze(self, headers: NDArray[Any]) -> NDArray[np.uint8]:
+        """What changes of the store, at one moment; as `RingStore.freeze`, under the lock. For snapshots."""
+        with self._lock:
+            return self._store.freeze(headers)
 
     def flush(self) -> None:
         """Has the store written to disk, for a clean stop."""

@@ -36,6 +36,12 @@ class Lease:
     probabilities: NDArray[np.float64]
     mass: Mass = field(default_factory=Mass)
 
+    @classmethod
+    def without_segments(cls, number: int) -> "Lease":
+        """A batch that nothing is in."""
+        keys, numbers, fractions = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0)
+        return cls(number, 0, keys, numbers, fractions, fractions)
+
 
 class FreshSegments:
     """The unseen and the leased segments of one store."""
@@ -120,6 +126,14 @@ class FreshSegments:
         left = rows[headers["state"][rows] == State.LEASED]
         headers["state"][left] = State.UNSEEN
         self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
+
+    def close_until(self, number: int) -> int:
+        """Ends the leases up to this one, whose segments are unseen again; how many segments there were."""
+        unseen = self.unseen
+        # The latest first: each puts its segments before those that are unseen already.
+        for open_number in sorted((each for each in self._leases if each <= number), reverse=True):
+            self.close(open_number)
+        return self.unseen - unseen
 
     def refund(self) -> int:
         """Ends all leases, whose segments are unseen again; how many there were."""

@@ -6,11 +6,13 @@ answered. The training thread uses the source. An error that no retry can cure i
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -34,7 +36,9 @@ _MAX_UNCOMMITTED = 8
 """Commits that are not answered yet; the learner is never far ahead of them, since the gate waits for them too."""
 
 _STOP_CHECK_S = 0.1
-_FAREWELL_S = 2.0
+FAREWELL_S = 2.0
+"""How long whoever closes a source waits for the answers to its commits."""
+
 MAX_BATCH_BYTES = 2**31
 
 
@@ -49,6 +53,8 @@ class ReplayBatchSource:
         *,
         prefetch_batches: int,
         stopping: Callable[[], bool] = lambda: False,
+        replay_segments: Callable[[int], int | None] = lambda number: None,
+        changed: threading.Condition | None = None,
     ) -> None:
         """Args:
         thread: Where the stream lives.
@@ -56,11 +62,14 @@ class ReplayBatchSource:
         schema: Of the run's segments.
         prefetch_batches: Batches asked for ahead of the one that `next` hands out.
         stopping: When true, nobody waits for room for a commit.
+        replay_segments: How many to draw for replay in a batch; None: as many as the plan says. Called on the loop.
+        changed: Notified of every change; several sources may share one.
         """
+        self._replay_segments = replay_segments
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._peer = f"the replay service at {address}"
         self._channel = thread.run(self._connect(address))
-        self._lock = threading.Condition()
+        self._lock = changed or threading.Condition()
         self._ready: deque[Batch] = deque()
         self._pool = PayloadPool()
         self.reads = ""
@@ -71,6 +80,8 @@ class ReplayBatchSource:
         self._failure: PenstockError | None = None
         self._waiting = "the replay service"
         self._next_number = 0
+        self._skipped = False
+        self._heard_at = -math.inf
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -95,6 +106,28 @@ class ReplayBatchSource:
         with self._lock:
             return "" if self._ready else self._waiting
 
+    @property
+    def ready(self) -> Batch | None:
+        """What `next` would hand out at once. Raises what ended the stream for good."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            return self._ready[0] if self._ready else None
+
+    @property
+    def heard_at(self) -> float:
+        """When the service last said something on its open stream, by `time.monotonic`; minus infinity without one."""
+        with self._lock:
+            return self._heard_at
+
+    def skip(self) -> None:
+        """Goes on without the batch that `next` would hand out; its `commit` without keys must follow."""
+        with self._lock:
+            self._next_number += 1
+            self._skipped = True
+            while self._ready and self._ready[0].number < self._next_number:
+                self._ready.popleft()
+
     def next(self, timeout_s: float) -> Batch | None:
         """Waits for the next batch. Raises what ended the stream for good."""
         with self._lock:
@@ -114,31 +147,42 @@ class ReplayBatchSource:
         Waits while too many commits are not answered. Raises what ended the stream for good, or `Unavailable` if there
         is no room and the process is to stop.
         """
+        return self.commit_keys(batch.number, batch.keys, priorities, version)
+
+    def commit_keys(
+        self, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64], version: int
+    ) -> Future[CommitOutcome]:
+        """As `commit`, for who has kept no more of the batch. Without keys, passes over all batches up to it."""
         assert self._plan is not None
         request = replay_pb2.CommitBatchRequest(
             session=self._plan.session,
-            batch=batch.number,
-            keys=batch.keys.astype("<u8", copy=False).tobytes(),
+            batch=number,
+            keys=keys.astype("<u8", copy=False).tobytes(),
             priorities=priorities.astype("<f8", copy=False).tobytes(),
             version=version,
         )
         commit = _Commit(request, Future())
         with self._lock:
-            while len(self._uncommitted) >= _MAX_UNCOMMITTED and self._failure is None:
+            while keys.size and len(self._uncommitted) >= _MAX_UNCOMMITTED and self._failure is None:
                 if self._stopping():
                     raise Unavailable(f"{self._peer} does not answer to {len(self._uncommitted)} commits")
                 self._lock.wait(_STOP_CHECK_S)
             if self._failure is not None:
                 raise self._failure
+            self._skipped = self._skipped and keys.size > 0
+            if not keys.size and self._unsent and not self._unsent[-1].request.keys:
+                # A service that is away is told once what it has missed, so that no queue grows meanwhile.
+                commit = _Commit(request, self._unsent.pop().outcome)
+                self._uncommitted.pop()
             self._uncommitted.append(commit)
             self._unsent.append(commit)
         self._thread.call(self._wanted.set)
         return commit.outcome
 
-    def close(self) -> None:
+    def close(self, farewell_s: float = FAREWELL_S) -> None:
         """Waits a moment for what is committed to be answered, then ends the stream; leases stay with the session."""
         with self._lock:
-            self._lock.wait_for(lambda: not self._uncommitted or self._failure, _FAREWELL_S)
+            self._lock.wait_for(lambda: not self._uncommitted or self._failure, farewell_s)
         if self._task is not None:
             self._thread.call(self._task.cancel)
         self._thread.run(self._channel.close())
@@ -159,19 +203,26 @@ class ReplayBatchSource:
 
     def _wait_for_service(self) -> None:
         with self._lock:
-            self._waiting = "the replay service"
+            self._waiting, self._heard_at = "the replay service", -math.inf
+            self._lock.notify_all()
 
     async def _stream(self, backoff: Backoff) -> None:
         with self._lock:
             plan, self._adjusted = self._plan, False
             # Commits are idempotent: those that may not have arrived are sent again, before anything is asked for.
             self._unsent = deque(self._uncommitted)
+            # A store that was lost meanwhile begins where this stream does, and takes the commits before as repeated.
+            first = self._first_unasked
         assert plan is not None
+        plan = replace(plan, next_batch=first)
         stream = _Stream(open_stream(self._channel, methods.SAMPLE_BATCHES), self._schema, self._pool)
 
         def take(response: wire.SampleResponse) -> None:
             backoff.reset()
+            if stream.opened:
+                self._heard_at = time.monotonic()
             if response.message.HasField("opened"):
+                self._heard_at = time.monotonic()
                 stream.open_store(wire.decode_mapped_store(response.message.opened))
                 self.reads = "mapped store" if stream.reader else "gRPC"
                 metrics.LEARNER_MAPPED.set(stream.reader is not None)
@@ -186,25 +237,40 @@ class ReplayBatchSource:
 
         await stream.live(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)), take, self._ask, self._deliver)
 
+    @property
+    def _first_unasked(self) -> int:
+        """The batch that a new stream asks for first."""
+        return self._ready[-1].number + 1 if self._ready else self._next_number
+
     async def _ask(self, stream: "_Stream") -> None:
         with self._lock:
-            asked = self._ready[-1].number + 1 if self._ready else self._next_number
+            asked = self._first_unasked
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             with self._lock:
                 plan, adjusted, self._adjusted = self._plan, self._adjusted, False
             if adjusted and plan is not None:
-                await stream.adjust(plan)
+                await stream.adjust(replace(plan, next_batch=asked))
             while stream.opened and (commit := self._next_unsent()) is not None:
                 await stream.commit(commit)
-            while stream.opened and asked <= self._next_number + self._prefetch:
-                await stream.ask(asked)
-                asked += 1
+            while stream.opened and (number := self._next_to_ask(asked)) is not None:
+                await stream.ask(number, self._replay_segments(number))
+                asked = number + 1
 
     def _next_unsent(self) -> replay_pb2.CommitBatchRequest | None:
         with self._lock:
-            return self._unsent.popleft().request if self._unsent else None
+            if not self._unsent or (not self._unsent[0].request.keys and self._unsent[0] is not self._uncommitted[0]):
+                # One without keys goes out when all before it are answered: until then the next may take its place.
+                return None
+            return self._unsent.popleft().request
+
+    def _next_to_ask(self, asked: int) -> int | None:
+        with self._lock:
+            # The service expects a batch that was skipped until it is told to pass over it.
+            number = max(asked, self._next_number)
+            wanted = number <= self._next_number + self._prefetch
+            return number if wanted and not self._skipped and not self._unsent else None
 
     def _take_outcome(self, message: replay_pb2.SampleBatchesResponse) -> None:
         """Answers come in the order of the commits."""
@@ -217,11 +283,14 @@ class ReplayBatchSource:
                     f" {commit.request.batch} was due"
                 )
             self._lock.notify_all()
+        if self._unsent:
+            self._wanted.set()
         commit.outcome.set_result(CommitOutcome(answer.updated, answer.overwritten, answer.repeated_commit))
 
     def _deliver(self, batch: Batch) -> None:
         with self._lock:
-            self._ready.append(batch)
+            if batch.number >= self._next_number:
+                self._ready.append(batch)
             self._waiting = "fresh segments"
             self._lock.notify_all()
 
@@ -262,8 +331,10 @@ class _Stream:
         async with self._writing:
             await self._call.write(replay_pb2.SampleBatchesRequest(commit=request))
 
-    async def ask(self, number: int) -> None:
-        request = replay_pb2.BatchRequest(batch=number, part=0, parts=1, head_only=self.reader is not None)
+    async def ask(self, number: int, replay_segments: int | None = None) -> None:
+        request = replay_pb2.BatchRequest(
+            batch=number, part=0, parts=1, head_only=self.reader is not None, replay_segments=replay_segments
+        )
         async with self._writing:
             await self._call.write(replay_pb2.SampleBatchesRequest(batch=request))
 
@@ -304,4 +375,6 @@ class _Stream:
             metrics.LEARNER_REDRAWS.inc()
             await self.ask(head.number)
             head = await self._redrawn.get()
+            if head.keys.size != columns.segments:
+                columns = block.allocate(self._schema, head.keys.size, self._pool)
         return head.with_columns(columns)

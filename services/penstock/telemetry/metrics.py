@@ -43,7 +43,7 @@ REPLAY_LATE = Gauge(
     "penstock_replay_late_segments", "Segments that arrived too old to be fresh, since the store was made."
 )
 REPLAY_IGNORED_PRIORITIES = Gauge("penstock_replay_ignored_priorities", "Priorities whose segments were overwritten.")
-REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments given back by a new learner session.")
+REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments that were given back untrained.")
 REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Bytes of the store, allocated at start.")
 REPLAY_STORED_BYTES = Gauge("penstock_replay_stored_bytes", "Bytes of the segments in the store.")
 REPLAY_MASS = Gauge("penstock_replay_mass", "The sum of all masses, at the tree's reference version.")
@@ -73,6 +73,18 @@ LEARNER_STEP_SECONDS = Histogram(
 LEARNER_WAIT_SECONDS = Counter("penstock_learner_wait_seconds", "Seconds without a batch, by reason.", ("reason",))
 LEARNER_MAPPED = Gauge(
     "penstock_learner_reads_mapped_store", "1 where batches are read from the store's file, 0 where they come by gRPC."
+)
+LEARNER_SHARD_MASS = Gauge(
+    "penstock_learner_shard_mass_share", "Share of the mass by which the last batch was drawn, by shard.", ("shard",)
+)
+LEARNER_SHARD_FRESH = Gauge(
+    "penstock_learner_shard_fresh_segments", "Fresh segments of a batch that a shard is to bring.", ("shard",)
+)
+LEARNER_SHARD_TIMEOUTS = Counter(
+    "penstock_learner_shard_timeouts", "Batches that no longer waited for a shard they had waited for.", ("shard",)
+)
+LEARNER_SHARD_ABSENCES = Counter(
+    "penstock_learner_shard_absences", "Batches that have no part of a shard, since it did not answer.", ("shard",)
 )
 LEARNER_REDRAWS = Counter(
     "penstock_learner_redrawn_batches", "Batches in which a segment was overwritten while it was read from the store."

@@ -72,7 +72,7 @@ class SampleBatchesRequest(_message.Message):
     def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
-    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed")
+    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class SamplingPlan(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
     MIN_REPLAY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    HURRIED_BELOW_FIELD_NUMBER: _ClassVar[int]
     session: int
     next_batch: int
     batch_segments: int
@@ -97,7 +98,8 @@ class SamplingPlan(_message.Message):
     max_staleness: int
     min_replay_segments: int
     seed: int
-    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    hurried_below: int
+    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
     __slots__ = ("batch", "part", "parts", "head_only", "replay_segments")
@@ -114,7 +116,7 @@ class BatchRequest(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "opened", "committed", "block")
+    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "opened", "committed", "block")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +128,7 @@ class SampleBatchesResponse(_message.Message):
     PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     MASS_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -140,10 +143,11 @@ class SampleBatchesResponse(_message.Message):
     probabilities: bytes
     counts: StoreCounts
     mass: Mass
+    environments: bytes
     opened: SamplingOpened
     committed: CommitBatchResponse
     block: _block_pb2.Block
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class Mass(_message.Message):
     __slots__ = ("total", "reference")

@@ -36,7 +36,7 @@ _MAX_HEAD_BYTES = 2**18
 """Of what an actor sends beside payloads. Parsed, a message of tiny fields takes fifty times its bytes, and the
 service's time; a schema of a thousand columns fits."""
 
-Number = TypeVar("Number", np.uint64, np.int64, np.float64)
+Number = TypeVar("Number", np.uint32, np.uint64, np.int64, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +224,7 @@ def encode_batch_head(draw: BatchHead, part: int, parts: int) -> replay_pb2.Samp
         probabilities=draw.probabilities.astype("<f8", copy=False).tobytes(),
         counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
+        environments=draw.environments.astype("<u4", copy=False).tobytes(),
     )
 
 
@@ -238,10 +239,15 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
         probabilities=column_of(message.probabilities, np.float64),
         counts=decode_counts(message.counts),
         mass=Mass(message.mass.total, message.mass.reference),
+        environments=column_of(message.environments, np.uint32),
     )
     sizes = {head.keys.size, head.versions.size, head.priorities.size, head.probabilities.size}
     if len(sizes) != 1:
         raise InvalidSegment(f"batch {head.number} has columns of different lengths: {sorted(sizes)}")
+    if head.environments.size not in (0, head.fresh_segments):
+        raise InvalidSegment(
+            f"batch {head.number} has {head.environments.size} environments for {head.fresh_segments} fresh segments"
+        )
     return head
 
 
@@ -264,7 +270,8 @@ class BatchAssembler:
         """Takes the next response; returns the batch when it is whole. Raises `InvalidSegment` if it does not fit."""
         if response.block is None:
             raise InvalidSegment(f"the answer to batch {response.message.batch} has no block")
-        if response.message.keys:
+        # A batch may be without segments; every head has counts.
+        if response.message.HasField("counts"):
             self._head = decode_batch_head(response.message)
         columns = self._blocks.add(schema, response.block)
         if columns is None:

@@ -24,7 +24,7 @@ def open_roster(path: Path, *, now: float = 0.0, max_actors: int = 8, seed: int 
     return Roster(
         path,
         seed=seed,
-        replay_address="127.0.0.1:7431",
+        replay_addresses=("127.0.0.1:7431",),
         max_actors=max_actors,
         rejoin_timeout_s=REJOIN_TIMEOUT_S,
         now=now,

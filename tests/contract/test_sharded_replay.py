@@ -1,0 +1,181 @@
+"""Several replay services on loopback behave as one buffer, also while one of them is slow, empty or gone."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from helpers.segments import SCHEMA
+from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.rpc.segment_sink import ReplaySegmentSink
+from penstock.rpc.sharded_source import ShardedBatchSource
+from penstock.types import Batch, SamplingPlan
+
+TIMEOUT_S = 0.3
+PLAN = {"batch_segments": 16, "fresh_segments": 8, "off_policy_degree": 2, "min_replay_segments": 16}
+
+
+class Training:
+    """A learner over several shards, with actors in every slot that is asked for."""
+
+    def __init__(
+        self, loopback: Loopback, servers: list[LiveReplay], plan: SamplingPlan, *, opened: bool = True
+    ) -> None:
+        self._loopback, self.plan, self.recorder = loopback, plan, Recorder()
+        addresses = [server.address for server in servers]
+        self.source = ShardedBatchSource(
+            loopback.thread, addresses, SCHEMA, prefetch_batches=1, timeout_s=TIMEOUT_S, largest_window=lambda: 2
+        )
+        loopback._client(self.source)
+        self.version, self.fresh, self.replayed = plan.next_batch, Counter[Name](), Counter[Name]()
+        self._actors: dict[int, tuple[Actor, ReplaySegmentSink]] = {}
+        if opened:
+            self.source.open(plan)
+
+    def join(self, slot: int, server: LiveReplay, *, incarnation: int = 1) -> None:
+        sink = self._loopback.sink(slot, server, incarnation=incarnation)
+        actor = Actor(sink, self.recorder, lambda: self.version, slot=slot, incarnation=incarnation)
+        self._actors[slot] = actor, sink
+
+    def leave(self, slot: int) -> None:
+        """Its actor is gone for good, whatever it met."""
+        actor, sink = self._actors.pop(slot)
+        sink.close()
+        with contextlib.suppress(PenstockError):
+            actor.end()
+
+    def train(self, batches: int) -> Iterator[Batch]:
+        for _ in range(batches):
+            batch = until(lambda: self.source.next(0.5), f"batch {self.version} ({self.source.waiting_for})")
+            assert batch.number == self.version
+            names = self.recorder.names(batch)
+            self.fresh.update(names[: batch.fresh_segments])
+            self.replayed.update(names[batch.fresh_segments :])
+            self.version += 1
+            self.source.commit(batch, np.linspace(0.1, 1.0, batch.keys.size), self.version)
+            yield batch
+
+    def end(self) -> None:
+        for actor, _ in self._actors.values():
+            actor.end()
+        assert max(self.fresh.values()) == 1, "a segment was fresh twice"
+
+
+def by_slot(names: Counter[Name]) -> Counter[int]:
+    counts = Counter[int]()
+    for (slot, _, _), count in names.items():
+        counts[slot] += count
+    return counts
+
+
+def test_batches_of_two_shards_are_those_of_one_buffer(loopback: Loopback) -> None:
+    servers = [loopback.replay(), loopback.replay()]
+    training = Training(loopback, servers, plan_with(**PLAN))
+    for slot in range(4):
+        training.join(slot, servers[slot % 2])
+    for batch in training.train(60):
+        # Another segment, or one less, where a shard's part has changed and another's not yet.
+        assert abs(batch.fresh_segments - 8) <= 1
+        assert abs(batch.keys.size - 16) <= 1 or batch.number < 6
+        assert batch.counts.capacity == sum(server.store.capacity for server in servers)
+    training.end()
+    fresh, replayed = by_slot(training.fresh), by_slot(training.replayed)
+    assert set(fresh) == set(replayed) == {0, 1, 2, 3}
+    assert abs(sum(fresh.values()) - 480) <= 8
+    # Shards as fast as each other bring about as much, and have about half of the mass.
+    assert 0.3 < (fresh[0] + fresh[2]) / sum(fresh.values()) < 0.7
+    assert 0.3 < (replayed[0] + replayed[2]) / sum(replayed.values()) < 0.7
+
+
+def test_probabilities_are_of_the_global_mass(loopback: Loopback) -> None:
+    servers = [loopback.replay(), loopback.replay(rows=100)]
+    training = Training(loopback, servers, plan_with(**PLAN, half_life=1e9))
+    for slot in range(4):
+        training.join(slot, servers[slot % 2])
+    for _ in training.train(30):
+        pass
+    batch = next(training.train(1))
+    priorities, probabilities = batch.priorities[8:], batch.probabilities[8:]
+    masses = (priorities + training.plan.epsilon) ** training.plan.alpha
+    # One normaliser for the whole batch, but for what was committed between the two shards' draws.
+    normalisers = probabilities / masses
+    assert normalisers.size == 8
+    assert normalisers.max() / normalisers.min() < 1.2
+    training.end()
+
+
+def test_a_shard_without_actors_is_not_waited_for_twice(loopback: Loopback) -> None:
+    servers = [loopback.replay(), loopback.replay()]
+    training = Training(loopback, servers, plan_with(**PLAN))
+    for slot in (0, 2):
+        training.join(slot, servers[0])
+    for _ in training.train(5):
+        pass
+    started = time.monotonic()
+    for _ in training.train(40):
+        pass
+    assert time.monotonic() - started < 20 * TIMEOUT_S
+    # Somebody joins there after all, and gets a part again.
+    training.join(1, servers[1])
+    for _ in training.train(200):
+        if by_slot(training.fresh)[1] > 40:
+            break
+    assert by_slot(training.fresh)[1] > 40
+    training.end()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_training_goes_on_while_a_shard_is_away_and_takes_it_back(
+    loopback: Loopback, tmp_path_factory: pytest.TempPathFactory, lost: bool
+) -> None:
+    folders = [tmp_path_factory.mktemp("shard") for _ in range(2)]
+    servers = [loopback.replay(folder=folder) for folder in folders]
+    training = Training(loopback, servers, plan_with(**PLAN))
+    for slot in range(4):
+        training.join(slot, servers[slot % 2])
+    for _ in training.train(20):
+        pass
+    servers[1].kill()
+    for _ in training.train(30):
+        pass
+    assert training.version == 50
+    # With what it had, or as a new one in its place, whose actors begin anew.
+    folder = tmp_path_factory.mktemp("shard") if lost else folders[1]
+    servers[1] = loopback.replay(folder=folder, port=servers[1].port)
+    if lost:
+        for slot in (1, 3):
+            training.leave(slot)
+            training.join(slot, servers[1], incarnation=2)
+    before = by_slot(training.fresh)
+    deadline = time.monotonic() + PATIENCE_S
+    for _ in training.train(2000):
+        after = by_slot(training.fresh)
+        if min(after[slot] - before[slot] for slot in range(4)) > 20 or time.monotonic() > deadline:
+            break
+    assert min(after[slot] - before[slot] for slot in range(4)) > 20
+    training.end()
+
+
+def test_a_batch_too_small_for_its_shards_is_refused(loopback: Loopback) -> None:
+    servers = [loopback.replay() for _ in range(3)]
+    with pytest.raises(ConfigurationError, match="can't be spread over 3 replay services"):
+        Training(loopback, servers, plan_with(batch_segments=4, fresh_segments=2))
+
+
+def test_with_degree_0_every_batch_has_each_actors_window_of_the_weights_before(loopback: Loopback) -> None:
+    servers = [loopback.replay(), loopback.replay()]
+    training = Training(loopback, servers, plan_with(**{**PLAN, "off_policy_degree": 0}), opened=False)
+    for slot in range(4):
+        training.join(slot, servers[slot % 2])
+    for server in servers:
+        until(lambda server=server: loopback.replay_status(server).actors == 2, "both actors connect")
+    training.source.open(training.plan)
+    for batch in training.train(20):
+        assert batch.environments.tolist() == list(range(8))
+        assert (batch.versions[:8] == batch.number).all()
+    training.end()
+    assert by_slot(training.fresh) == dict.fromkeys(range(4), 40)

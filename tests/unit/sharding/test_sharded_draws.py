@@ -1,0 +1,230 @@
+"""Several stores draw as one: real buffers in this process, and what the learner makes of their parts."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.ring_store import RingStore, State
+from penstock.sharding.parts import join, place
+from penstock.sharding.shares import rounded, shares_of_mass
+from penstock.types import Batch, Mass, StoreCounts
+from penstock.wire.block import PayloadPool
+
+VERSION = 300
+"""Of the learner when everything is drawn."""
+
+# Shares and rounding
+
+masses = st.lists(st.tuples(st.floats(0.0, 1e300), st.integers(0, 400)), min_size=1, max_size=6)
+weights = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).filter(lambda values: sum(values) > 1e-3)
+
+
+def test_a_share_is_the_mass_with_its_age_factor_over_the_sum() -> None:
+    # 8 * 2^(0.5 * 0 / 2) = 8, 1 * 2^(0.5 * 16 / 2) = 16, and 2 * 2^(0.5 * 8 / 2) = 8.
+    shares = shares_of_mass([Mass(8.0, 0), Mass(1.0, 16), Mass(2.0, 8), Mass(0.0, 99)], alpha=0.5, half_life=2.0)
+    np.testing.assert_allclose(shares, [0.25, 0.5, 0.25, 0.0], rtol=1e-14)
+
+
+def test_masses_whose_references_are_further_apart_than_a_double_reaches_are_compared_all_the_same() -> None:
+    shares = shares_of_mass([Mass(1e300, 0), Mass(1e-300, 10_000)], alpha=1.0, half_life=1.0)
+    np.testing.assert_array_equal(shares, [0.0, 1.0])
+
+
+def test_where_there_is_no_mass_nothing_is_drawn() -> None:
+    shares = shares_of_mass([Mass(), Mass(0.0, 7)], alpha=0.6, half_life=2.0)
+    assert shares.tolist() == [0.0, 0.0]
+    assert rounded(shares, 16, 0.3).tolist() == [0, 0]
+
+
+@given(weights, st.integers(0, 500), st.floats(0.0, 1.0, exclude_max=True))
+def test_rounded_shares_add_up_and_are_never_off_by_one(values: list[float], count: int, uniform: float) -> None:
+    shares = np.array(values) / sum(values)
+    counts = rounded(shares, count, uniform)
+    assert counts.sum() == count
+    assert (np.abs(counts - shares * count) < 1.0 + 1e-6).all()
+    assert (counts[shares == 0.0] == 0).all()
+
+
+@given(weights, st.integers(1, 40))
+def test_rounded_shares_are_right_on_average(values: list[float], count: int) -> None:
+    shares = np.array(values) / sum(values)
+    grid = (np.arange(4000) + 0.5) / 4000
+    mean = np.mean([rounded(shares, count, uniform) for uniform in grid], axis=0)
+    # Each count jumps at one place in [0, 1), which the grid misses by less than its step.
+    np.testing.assert_allclose(mean, shares * count, atol=2.0 / 4000)
+
+
+# Real stores
+
+
+@dataclass
+class Shard:
+    """A store whose segments have priorities and ages of their own, and a reference that no other has."""
+
+    buffer: ReplayBuffer
+    session: int
+
+    def oracle(self) -> NDArray[np.float64]:
+        """<float64>[capacity] the mass of every row by ALGORITHM.md, section 3: with the age, without a reference."""
+        headers = self.buffer._store.headers
+        seen = (headers["key"] != 0) & (headers["state"] == State.SEEN)
+        age = VERSION - headers["version"]
+        mass = ((headers["priority"] + PLAN.epsilon) * 2.0 ** (-age / PLAN.half_life)) ** PLAN.alpha
+        return np.where(seen & (age <= PLAN.max_staleness), mass, 0.0)
+
+
+def make_shard(index: int, *, first_version: int, windows: int, priority: float) -> Shard:
+    """Masses are stored relative to `first_version`; the segments come shortly before VERSION."""
+    plan = replace(
+        PLAN, session=index + 1, next_batch=first_version, seed=index, min_replay_segments=0, batch_segments=18
+    )
+    buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
+    key = ActorKey(index, 1)
+    buffer.open_actor(key, SCHEMA, 2, 0.0)
+    buffer.adopt_plan(plan)
+    random = np.random.default_rng(index)
+    for number in range(first_version, first_version + windows):
+        buffer.issue_grants(0.0)
+        version = VERSION - (first_version + windows - number)
+        # Of versions that a learner far ahead has published: neither late nor from the future.
+        window = make_window(1 + 2 * (number - first_version), slot=index, version=version)
+        buffer.append(window, 0.0)
+        lease = buffer.lease(number, 0)
+        assert lease is not None
+        assert lease.fresh_segments == 2
+        priorities = priority * random.random(2)
+        buffer.commit(plan.session, number, lease.keys, priorities, max(buffer.version, version))
+    # From here on without fresh segments, which nobody sends.
+    following = first_version + windows
+    buffer.commit(plan.session, following, np.zeros(0, np.uint64), np.zeros(0), VERSION)
+    buffer.adjust_plan(replace(plan, hurried_below=10**9))
+    return Shard(buffer, plan.session)
+
+
+def make_shards() -> list[Shard]:
+    shards = [
+        make_shard(0, first_version=0, windows=9, priority=1.0),
+        make_shard(1, first_version=150, windows=6, priority=5.0),
+        make_shard(2, first_version=280, windows=3, priority=0.5),
+    ]
+    assert len({shard.buffer.mass.reference for shard in shards}) == 3
+    return shards
+
+
+def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
+    """One batch without fresh segments, as `ShardedBatchSource` makes it."""
+    shares = shares_of_mass([shard.buffer.mass for shard in shards], PLAN.alpha, PLAN.half_life)
+    counts = rounded(shares, count, uniform)
+    parts = []
+    for shard, wanted in zip(shards, counts.tolist(), strict=True):
+        number = shard.buffer._next_lease
+        lease = shard.buffer.lease(number, wanted)
+        assert lease is not None
+        parts.append(replace(shard.buffer.gather(lease, SCHEMA.empty(lease.keys.size)), number=step))
+        shard.buffer.commit(shard.session, number, np.zeros(0, np.uint64), np.zeros(0), VERSION)
+    return join(parts, place(parts), shares.tolist(), SCHEMA, PayloadPool())
+
+
+def names(batch: Batch, known: dict[bytes, tuple[int, int]]) -> list[tuple[int, int]]:
+    return [known[row.tobytes()] for row in batch.columns.arrays[0]]
+
+
+def known_content(shards: list[Shard]) -> dict[bytes, tuple[int, int]]:
+    """(shard, key) by the bytes of the first column."""
+    known = {}
+    for index, shard in enumerate(shards):
+        headers = shard.buffer._store.headers
+        for key in headers["key"][headers["key"] != 0].tolist():
+            known[make_columns([(index, 1, key)]).arrays[0][0].tobytes()] = (index, key)
+    return known
+
+
+def test_probabilities_are_those_of_one_store_with_everything_in_it() -> None:
+    shards = make_shards()
+    known, oracle = known_content(shards), [shard.oracle() for shard in shards]
+    total = sum(mass.sum() for mass in oracle)
+    for step in range(20):
+        batch = draw(shards, step, 16, uniform=step / 20)
+        assert batch.keys.size == 16
+        for (index, key), probability in zip(names(batch, known), batch.probabilities, strict=True):
+            np.testing.assert_allclose(probability, oracle[index][key % oracle[index].size] / total, rtol=1e-12)
+
+
+def test_segments_of_three_stores_are_drawn_in_proportion_to_their_global_mass() -> None:
+    shards = make_shards()
+    known, oracle = known_content(shards), [shard.oracle() for shard in shards]
+    total = sum(mass.sum() for mass in oracle)
+    expected = {(index, key): oracle[index][key % oracle[index].size] / total for index, key in known.values()}
+    assert len(expected) == 36
+    draws, uniform = 12_000, np.random.default_rng(11)
+    counted = dict.fromkeys(expected, 0)
+    # One segment a batch: draws of one batch depend on each other, and the test needs draws that do not.
+    for step in range(draws):
+        batch = draw(shards, step, 1, float(uniform.random()))
+        (name,) = names(batch, known)
+        counted[name] += 1
+    statistic = sum((counted[name] - draws * p) ** 2 / (draws * p) for name, p in expected.items())
+    freedom = len(expected) - 1
+    # About the 0.01% and the 99.99% quantile of chi-square (Wilson & Hilferty 1931).
+    low, high = (freedom * (1 - 2 / (9 * freedom) + z * (2 / (9 * freedom)) ** 0.5) ** 3 for z in (-3.72, 3.72))
+    assert low < statistic < high
+
+
+# Parts into one batch
+
+
+def make_part(slot: int, environments: list[int], replayed: int, *, number: int = 3) -> Batch:
+    fresh = len(environments)
+    names = [(slot, 1, sequence) for sequence in range(1, 1 + fresh + replayed)]
+    return Batch(
+        number=number,
+        fresh_segments=fresh,
+        keys=np.arange(1, 1 + fresh + replayed, dtype=np.uint64),
+        versions=np.full(fresh + replayed, slot, np.int64),
+        priorities=np.concatenate([np.zeros(fresh), np.full(replayed, slot + 0.5)]),
+        probabilities=np.concatenate([np.ones(fresh), np.full(replayed, 0.1)]),
+        counts=StoreCounts(capacity=10 * (slot + 1), inserted=slot, stored=fresh + replayed),
+        columns=make_columns(names) if names else SCHEMA.empty(0),
+        environments=np.array(environments, np.uint32),
+    )
+
+
+def test_fresh_segments_come_first_by_environment_and_replayed_ones_after_them_by_shard() -> None:
+    parts = [make_part(0, [0, 0, 5], 1), make_part(1, [2, 6], 2), make_part(2, [], 1)]
+    rows = place(parts)
+    assert [part.tolist() for part in rows] == [[0, 1, 3, 5], [2, 4, 6, 7], [8]]
+    batch = join(parts, rows, [0.5, 0.3, 0.2], SCHEMA, PayloadPool())
+    sequence = [(0, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 3), (1, 1, 2), (0, 1, 4), (1, 1, 3), (1, 1, 4), (2, 1, 1)]
+    assert_same_columns(batch.columns, make_columns(sequence))
+    assert (batch.number, batch.fresh_segments) == (3, 5)
+    assert batch.versions.tolist() == [name[0] for name in sequence]
+    assert batch.environments.tolist() == [0, 0, 2, 5, 6]
+    assert batch.priorities.tolist() == [0.0] * 5 + [0.5, 1.5, 1.5, 2.5]
+    np.testing.assert_allclose(batch.probabilities, [1.0] * 5 + [0.05, 0.03, 0.03, 0.02])
+    assert (batch.counts.capacity, batch.counts.inserted, batch.counts.stored) == (60, 3, 9)
+    for part, places in zip(parts, rows, strict=True):
+        np.testing.assert_array_equal(batch.keys[places], part.keys)
+
+
+def test_shards_that_do_not_say_their_environments_follow_one_another() -> None:
+    parts = [make_part(0, [7, 8], 0), replace(make_part(1, [0, 1], 1), environments=np.zeros(0, np.uint32))]
+    assert [part.tolist() for part in place(parts)] == [[0, 1], [2, 3, 4]]
+
+
+def test_the_environments_of_fresh_segments_come_with_their_batch() -> None:
+    buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
+    buffer.open_actor(ActorKey(3, 1), SCHEMA, 2, 0.0)
+    buffer.adopt_plan(replace(PLAN, fresh_segments=4))
+    for sequence in (1, 3):
+        buffer.issue_grants(0.0)
+        buffer.append(make_window(sequence, slot=3), 0.0)
+    lease = buffer.lease(0)
+    assert lease is not None
+    assert buffer.gather(lease, SCHEMA.empty(4)).environments.tolist() == [6, 6, 7, 7]
+    assert buffer.head(lease, 1, 2, 0).environments.tolist() == [6, 7]
