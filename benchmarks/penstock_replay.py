@@ -205,7 +205,7 @@ def cpu_s(pid: int) -> float:
 
 def measure(case: str, segment: str, seconds: float, *, batch: int, window: int) -> tuple[float, float]:
     """Segments, or priorities, per second; and CPU seconds per million."""
-    setting, mapped = SETTINGS[segment], case == "sample_mapped"
+    setting, mapped = SETTINGS[segment], case in ("sample_mapped", "insert")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) if mapped else None
         with service(setting.capacity_bytes, place) as (address, pid):
@@ -217,7 +217,7 @@ def measure(case: str, segment: str, seconds: float, *, batch: int, window: int)
             if case == "priorities":
                 count, spent = load.commit(seconds)
             else:
-                count = (load.insert if case == "insert" else load.sample)(seconds)
+                count = (load.insert if case.startswith("insert") else load.sample)(seconds)
                 spent = time.monotonic() - started
             used = cpu_s(pid) - before
             load.close()
@@ -227,13 +227,15 @@ def measure(case: str, segment: str, seconds: float, *, batch: int, window: int)
 def main() -> None:
     """Measures one case and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", choices=("sample", "sample_mapped", "insert", "priorities"), required=True)
+    parser.add_argument(
+        "--case", choices=("sample", "sample_mapped", "insert", "insert_grpc", "priorities"), required=True
+    )
     parser.add_argument("--segment", choices=tuple(SETTINGS), required=True)
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
     setting = SETTINGS[arguments.segment]
-    if arguments.case == "insert":
+    if arguments.case.startswith("insert"):
         tried = {f"{ACTORS} actors, windows of {window}": (setting.batches[0], window) for window in setting.windows}
     elif arguments.case == "priorities":
         tried = {f"commits of {PRIORITIES}": (PRIORITIES, setting.windows[0])}

@@ -184,6 +184,9 @@ class ReplayConfig(Section):
     """Where the mapped store lies, and outlives the process. Unset: anonymous memory."""
     capacity_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=2**16)
     """Bytes of the store, allocated at start."""
+    staging_bytes: ByteSize = ByteSize(2**30)
+    """At most so many bytes beside the store, through which actors on its own host hand over their windows (four each);
+    what finds no room comes by gRPC. 0: everything does."""
     max_actors: PositiveInt = 256
     """Append streams it serves at once; more are refused."""
     grant_timeout_s: Annotated[float, Field(ge=2.0)] = 10.0

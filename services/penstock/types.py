@@ -193,6 +193,14 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class StagingOffer:
+    """Where a client on the service's host may lay its windows: a file of equal slots, and the bytes of each."""
+
+    path: str
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingPlan:
     """How the learner wants its batches; the fields are those of the contract's SamplingPlan.
 

@@ -140,19 +140,20 @@ class LiveReplay(LiveServer):
         folder: Path | None = None,
         max_actors: int = 8,
         grant_timeout_s: float = 10.0,
+        staging_bytes: int = 2**26,
         port: int = 0,
     ) -> None:
         super().__init__()
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
-        self._servicer = self.thread.run(self._make(buffer, max_actors), PATIENCE_S)
+        self._servicer = self.thread.run(self._make(buffer, max_actors, staging_bytes), PATIENCE_S)
         self.server = self._servicer.server
         self._listen(port)
         self.thread.spawn(self._servicer.tick())
 
     @staticmethod
-    async def _make(buffer: ReplayBuffer, max_actors: int) -> ReplayServicer:
-        return ReplayServicer(buffer, max_actors=max_actors)
+    async def _make(buffer: ReplayBuffer, max_actors: int, staging_bytes: int) -> ReplayServicer:
+        return ReplayServicer(buffer, max_actors=max_actors, staging_bytes=staging_bytes)
 
 
 class LiveRun(LiveServer):

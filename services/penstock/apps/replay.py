@@ -31,7 +31,8 @@ def run(config: Config) -> None:
 
 
 async def _serve(config: Config, service: Service, buffer: ReplayBuffer) -> None:
-    servicer = ReplayServicer(buffer, max_actors=config.replay.max_actors)
+    settings = config.replay
+    servicer = ReplayServicer(buffer, max_actors=settings.max_actors, staging_bytes=int(settings.staging_bytes))
     await servicer.server.start(config.replay.listen)
     service.logger.info("serving", listen=config.replay.listen, capacity_bytes=int(config.replay.capacity_bytes))
     ticking = asyncio.create_task(servicer.tick())

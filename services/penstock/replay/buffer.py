@@ -8,6 +8,7 @@ it, and checks afterwards that no row was overwritten.
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -585,6 +586,11 @@ class ReplayBuffer:
             if plan.fresh_segments == 0 and self._index is not None and self._index.ready:
                 return ""
             return "fresh segments" if self._gate.actors else "actors"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the store lies; None in anonymous memory."""
+        return self._store.folder
 
     def freeze(self, headers: NDArray[Any]) -> NDArray[np.uint8]:
         """What changes of the store, at one moment; as `RingStore.freeze`, under the lock. For snapshots."""

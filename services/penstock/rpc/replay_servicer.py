@@ -17,11 +17,12 @@ from penstock.errors import InvalidSegment, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.buffer import MAX_LEASES, ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import Lease
+from penstock.replay.staging import StagingAreas
 from penstock.rpc import methods
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, opening_message, write_whole
 from penstock.telemetry import metrics
-from penstock.types import BatchHead, Grant, WindowHead
+from penstock.types import BatchHead, Grant, StagingOffer, WindowHead
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
@@ -38,8 +39,8 @@ T = TypeVar("T")
 class _Outbox:
     """What an actor's stream still has to be told; acknowledgements and grants are gathered up while it writes."""
 
-    def __init__(self, stored_sequence: int) -> None:
-        self._stored_sequence = stored_sequence
+    def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
+        self._stored_sequence, self._staging = stored_sequence, staging
         self._grants: list[Grant] = []
         self._recalled = False
         self.filled = asyncio.Event()
@@ -66,7 +67,8 @@ class _Outbox:
             raise Unavailable("the learner came with a new plan and all grants are void; open the stream again")
         self.filled.clear()
         grants, self._grants = self._grants, []
-        return wire.encode_append_response(self._stored_sequence, grants)
+        staging, self._staging = self._staging, None
+        return wire.encode_append_response(self._stored_sequence, grants, staging)
 
 
 class _Writer:
@@ -96,8 +98,14 @@ async def _off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T
 class ReplayServicer:
     """Serves one buffer. All methods on the server's event loop."""
 
-    def __init__(self, buffer: ReplayBuffer, *, max_actors: int) -> None:
+    def __init__(self, buffer: ReplayBuffer, *, max_actors: int, staging_bytes: int = 0) -> None:
+        """Args:
+        buffer: What is served.
+        max_actors: Append streams at once.
+        staging_bytes: Of all staging areas together; none, if the store lies in no folder.
+        """
         self._buffer = buffer
+        self._staging = StagingAreas(buffer.folder, staging_bytes)
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
         self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -138,10 +146,16 @@ class ReplayServicer:
         schema = decode_schema(opening.open.schema)
         key = ActorKey(opening.open.slot, opening.open.incarnation)
         watermark = self._buffer.open_actor(key, schema, opening.open.window_segments, time.monotonic())
+        _, window_bytes = block.layout(schema, opening.open.window_segments)
+        staging = self._staging.allocate(window_bytes)
         # A client that lost its stream comes back before this server has noticed; the old stream is then nobody's.
-        outbox = self._outboxes[key] = _Outbox(watermark)
+        outbox = self._outboxes[key] = _Outbox(watermark, staging.offer if staging else None)
         reader = wire.WindowReader(
-            schema=schema, slot=key.slot, incarnation=key.incarnation, window_segments=opening.open.window_segments
+            schema=schema,
+            slot=key.slot,
+            incarnation=key.incarnation,
+            window_segments=opening.open.window_segments,
+            staging=staging.slots if staging else None,
         )
         try:
             self._distribute()
@@ -150,6 +164,8 @@ class ReplayServicer:
                 await self._read_windows(requests, key, outbox, reader)
                 writing.cancel()
         finally:
+            if staging is not None:
+                staging.close()
             if self._outboxes.get(key) is outbox:
                 del self._outboxes[key]
                 self._buffer.close_actor(key)

@@ -7,21 +7,24 @@ use the sink from one other thread. An error that no retry can cure is raised at
 import asyncio
 import threading
 from collections import deque
+from dataclasses import replace
 
 import grpc
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.replay.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
-from penstock.types import Assignment, Grant, Schema, Window
+from penstock.types import Assignment, Grant, Schema, StagingOffer, Window
 from penstock.v1 import replay_pb2
+from penstock.wire import block
 from penstock.wire import replay as wire
 from penstock.wire.schema import encode_schema
 
-_MAX_UNACKNOWLEDGED = 4
+_MAX_UNACKNOWLEDGED = SLOTS
 """Windows an actor keeps until they are stored; the gate grants two ahead, so this is never what it waits for."""
 
 _HEARTBEAT_S = 1.0
@@ -29,10 +32,30 @@ _SEND_PATIENCE_S = 60.0
 
 
 class _Pending:
-    """A window that was sent and is not stored yet."""
+    """A copy of a window that was sent and is not stored yet: in the messages that carry it, or in a staging area."""
 
-    def __init__(self, last_sequence: int, messages: list[bytes]) -> None:
-        self.last_sequence, self.messages = last_sequence, messages
+    def __init__(self, window: Window, staging: StagingSlots | None, slot: int) -> None:
+        self.last_sequence = window.first_sequence + window.columns.segments - 1
+        self.slot, self._staging = slot, staging
+        if staging is None:
+            self._messages = list(wire.encode_window(window))
+        else:
+            block.pack(window.columns, 0, staging.slots[slot])
+            columns = block.columns_in(window.columns.schema, window.columns.segments, staging.slots[slot])
+            self._window = replace(window, columns=columns)
+
+    def is_in(self, staging: StagingSlots | None) -> bool:
+        """Whether it takes up a slot there."""
+        return self._staging is not None and self._staging is staging
+
+    def messages(self, staging: StagingSlots | None) -> list[bytes]:
+        """What to send on a stream with this staging area."""
+        if self._staging is None:
+            return self._messages
+        if self._staging is staging:
+            return [wire.encode_staged_window(self._window, self.slot)]
+        # It lies in the area of a stream that broke; the memory is ours still.
+        return list(wire.encode_window(self._window))
 
 
 class ReplaySegmentSink:
@@ -47,6 +70,7 @@ class ReplaySegmentSink:
         self._resent = 0
         self._taken = 0
         self._failure: PenstockError | None = None
+        self._staging: StagingSlots | None = None
         self._wake = asyncio.Event()
         self._unsent: deque[_Pending] = deque()
         self._task = thread.spawn(self._run())
@@ -66,8 +90,6 @@ class ReplaySegmentSink:
 
         Raises what ended the stream for good, or `Unavailable` if nothing was acknowledged for a minute.
         """
-        last = window.first_sequence + window.columns.segments - 1
-        pending = _Pending(last, list(wire.encode_window(window)))
         with self._lock:
             room = self._lock.wait_for(
                 lambda: len(self._pending) < _MAX_UNACKNOWLEDGED or self._failure, _SEND_PATIENCE_S
@@ -78,6 +100,11 @@ class ReplaySegmentSink:
                     f"the replay service at {self._assignment.replay_address} acknowledged none of"
                     f" {_MAX_UNACKNOWLEDGED} windows for {_SEND_PATIENCE_S:.0f} s"
                 )
+            staging = self._staging
+            slot = min(set(range(SLOTS)) - {each.slot for each in self._pending if each.is_in(staging)})
+        pending = _Pending(window, staging, slot)
+        with self._lock:
+            self._raise_failure()
             self._pending.append(pending)
             self._account()
             metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
@@ -152,7 +179,10 @@ class ReplaySegmentSink:
 
     def _resume(self, first: replay_pb2.AppendSegmentsResponse) -> None:
         """After a break: forgets what was stored, and sends the rest again under the first grants that come."""
+        staging = _map(wire.decode_staging(first))
+        metrics.ACTOR_STAGES.set(staging is not None)
         with self._lock:
+            self._staging = staging
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
                 self._pending.popleft()
             self._unsent = deque(self._pending)
@@ -177,9 +207,17 @@ class ReplaySegmentSink:
         while True:
             self._wake.clear()
             while self._unsent:
-                for message in self._unsent.popleft().messages:
+                for message in self._unsent.popleft().messages(self._staging):
                     await call.write(message)
             try:
                 await asyncio.wait_for(self._wake.wait(), _HEARTBEAT_S)
             except TimeoutError:
                 await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat()))
+
+
+def _map(offer: StagingOffer | None) -> StagingSlots | None:
+    """The area that the service offers, if this process sees it."""
+    try:
+        return StagingSlots(offer) if offer is not None else None
+    except ConfigurationError:
+        return None

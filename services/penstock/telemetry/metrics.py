@@ -109,6 +109,9 @@ EVALUATIONS = Counter("penstock_evaluations", "Evaluations done.")
 ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")
 ACTOR_SECONDS = Counter("penstock_actor_seconds", "Seconds of an actor, by what it did.", ("activity",))
 ACTOR_VERSION = Gauge("penstock_actor_policy_version", "The policy version that acts.")
+ACTOR_STAGES = Gauge(
+    "penstock_actor_stages_windows", "1 where windows are handed over in the service's memory, 0 where they go by gRPC."
+)
 ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
 RECONNECTIONS = Counter("penstock_reconnections", "Streams that were opened again, by peer.", ("peer",))
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Seconds spent evaluating.")

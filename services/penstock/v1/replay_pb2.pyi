@@ -34,24 +34,36 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Window(_message.Message):
-    __slots__ = ("first_sequence", "version", "environments", "block")
+    __slots__ = ("first_sequence", "version", "environments", "staged_in", "block")
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    STAGED_IN_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     first_sequence: int
     version: int
     environments: _containers.RepeatedScalarFieldContainer[int]
+    staged_in: int
     block: _block_pb2.Block
-    def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
-    __slots__ = ("stored_sequence", "grants")
+    __slots__ = ("stored_sequence", "grants", "staging")
     STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
+    STAGING_FIELD_NUMBER: _ClassVar[int]
     stored_sequence: int
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
-    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ...) -> None: ...
+    staging: StagingArea
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ...) -> None: ...
+
+class StagingArea(_message.Message):
+    __slots__ = ("path", "slot_bytes")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    slot_bytes: int
+    def __init__(self, path: _Optional[str] = ..., slot_bytes: _Optional[int] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("batch", "minimum_version")

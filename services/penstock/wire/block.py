@@ -53,8 +53,12 @@ def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
 
 def allocate(schema: Schema, segments: int, pool: "PayloadPool") -> Columns:
     """Columns for so many segments, not cleared, as views into one piece of the pool's memory."""
-    offsets, total = layout(schema, segments)
-    return _views(schema, segments, offsets, pool.take(total))
+    return columns_in(schema, segments, pool.take(layout(schema, segments)[1]))
+
+
+def columns_in(schema: Schema, segments: int, payload: NDArray[np.uint8]) -> Columns:
+    """The columns of so many segments as views into the payload that begins there."""
+    return _views(schema, segments, layout(schema, segments)[0], payload)
 
 
 def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
@@ -183,7 +187,7 @@ class BlockPart:
         first: Whether it is the first part.
         last: Whether it is the last.
         start: Where in the payload these bytes belong.
-        data: <uint8>[...] a view of the message they came in.
+        data: <uint8>[...] a view of the message, or of the slot, they came in.
     """
 
     schema: Schema
@@ -218,8 +222,13 @@ class BlockReader:
         self._head: block_pb2.Block | None = None
         self._filled = 0
 
-    def add(self, schema: Schema, message: bytes | memoryview) -> BlockPart:
+    def add(self, schema: Schema, message: bytes | memoryview, staged: NDArray[np.uint8] | None = None) -> BlockPart:
         """Takes the next serialised block. Part 0 begins anew, whatever came before it.
+
+        Args:
+            schema: Of the segments.
+            message: The block.
+            staged: <uint8>[...] where its payload begins, if that does not lie in the message.
 
         Raises:
             InvalidSegment: The block does not fit the schema, or the part is not the one that is due.
@@ -227,7 +236,11 @@ class BlockReader:
         """
         head_bytes, payload = split_final(message)
         head = block_pb2.Block.FromString(head_bytes)
-        data = np.frombuffer(payload if payload is not None else b"", np.uint8)
+        if staged is not None:
+            _expect(payload is None, "a staged block with a payload")
+            data = staged[: head.total_bytes]
+        else:
+            data = np.frombuffer(payload if payload is not None else b"", np.uint8)
         if head.part == 0:
             self._check(schema, head)
             self._head, self._filled = head, 0

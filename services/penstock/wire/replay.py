@@ -18,6 +18,7 @@ from penstock.types import (
     Mass,
     SamplingPlan,
     Schema,
+    StagingOffer,
     StoreCounts,
     Window,
     WindowHead,
@@ -83,6 +84,21 @@ def encode_window(window: Window) -> Iterator[bytes]:
         yield request
 
 
+def encode_staged_window(window: Window, slot: int) -> bytes:
+    """The serialised AppendSegmentsRequest of a window whose payload lies in a slot of the staging area."""
+    (head, *_) = block.heads(window.columns.schema, window.columns.segments)
+    whole, _ = head
+    whole.parts = 1
+    message = replay_pb2.Window(
+        first_sequence=window.first_sequence,
+        version=window.version,
+        environments=window.environments.tolist(),
+        staged_in=slot,
+        block=whole,
+    )
+    return replay_pb2.AppendSegmentsRequest(window=message).SerializeToString()
+
+
 @dataclass(frozen=True, slots=True)
 class WindowPart:
     """One part of a window on its way into the store.
@@ -104,7 +120,17 @@ class WindowPart:
 class WindowReader:
     """Checks an actor's window messages against what it announced. One a stream."""
 
-    def __init__(self, *, schema: Schema, slot: int, incarnation: int, window_segments: int) -> None:
+    def __init__(
+        self,
+        *,
+        schema: Schema,
+        slot: int,
+        incarnation: int,
+        window_segments: int,
+        staging: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """What `OpenAppend` said; and <uint8>[slots, bytes] the stream's staging area, if it has one."""
+        self._staging = staging
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
         self._segments = window_segments
         _, total = block.layout(schema, window_segments)
@@ -116,7 +142,8 @@ class WindowReader:
         head_bytes, content = split_final(message)
         _check_head(head_bytes)
         window = replay_pb2.Window.FromString(head_bytes)
-        part = self._blocks.add(self._schema, content if content is not None else b"")
+        staged = self._staged(window.staged_in) if window.HasField("staged_in") else None
+        part = self._blocks.add(self._schema, content if content is not None else b"", staged)
         if part.first:
             self._environments = np.array(window.environments, np.uint32)
         if self._environments.size != self._segments:
@@ -131,6 +158,12 @@ class WindowReader:
         head = WindowHead(self._slot, self._incarnation, window.first_sequence, window.version, self._environments)
         return WindowPart(head, part.first, part.last, tuple(part.fragments()), part.data.size)
 
+    def _staged(self, number: int) -> NDArray[np.uint8]:
+        if self._staging is None or number >= len(self._staging):
+            raise InvalidSegment(f"a window in slot {number} of a staging area that has no such slot")
+        slot: NDArray[np.uint8] = self._staging[number]
+        return slot
+
 
 def _check_head(head: bytes) -> None:
     if len(head) > _MAX_HEAD_BYTES:
@@ -139,12 +172,21 @@ def _check_head(head: bytes) -> None:
         )
 
 
-def encode_append_response(stored_sequence: int, grants: list[Grant]) -> replay_pb2.AppendSegmentsResponse:
-    """The message of an acknowledgement and new grants."""
+def encode_append_response(
+    stored_sequence: int, grants: list[Grant], staging: StagingOffer | None = None
+) -> replay_pb2.AppendSegmentsResponse:
+    """The message of an acknowledgement and new grants; the first also offers the staging area."""
+    area = None if staging is None else replay_pb2.StagingArea(path=staging.path, slot_bytes=staging.slot_bytes)
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
+        staging=area,
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
+
+
+def decode_staging(message: replay_pb2.AppendSegmentsResponse) -> StagingOffer | None:
+    """The staging area that a server offers, if it offers one."""
+    return StagingOffer(message.staging.path, message.staging.slot_bytes) if message.HasField("staging") else None
 
 
 def encode_mapped_store(store: MappedStore | None) -> replay_pb2.MappedStore | None:
