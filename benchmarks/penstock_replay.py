@@ -205,7 +205,7 @@ def cpu_s(pid: int) -> float:
 
 def measure(case: str, segment: str, seconds: float, *, batch: int, window: int) -> tuple[float, float]:
     """Segments, or priorities, per second; and CPU seconds per million."""
-    setting, mapped = SETTINGS[segment], case in ("sample_mapped", "insert")
+    setting, mapped = SETTINGS[segment], case in ("sample", "insert")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) if mapped else None
         with service(setting.capacity_bytes, place) as (address, pid):

@@ -1,0 +1,62 @@
+"""As many actors as a service takes are served alike, whoever came first and whoever falls silent."""
+
+import threading
+
+import numpy as np
+import pytest
+from grpc import StatusCode
+
+from helpers.segments import make_window
+from helpers.servers import PATIENCE_S, Loopback, open_request, plan_with, until
+from penstock.rpc import methods
+
+ACTORS = 256
+
+
+@pytest.mark.parametrize("silent", [0, 16])
+def test_256_actors_send_as_many_windows_each(loopback: Loopback, silent: int) -> None:
+    server = loopback.replay(rows=4000, max_actors=ACTORS)
+    plan = plan_with(batch_segments=128, fresh_segments=128, off_policy_degree=4)
+    source = loopback.source(server, plan)
+    sinks = [loopback.sink(slot, server) for slot in range(ACTORS)]
+    until(lambda: server.store.schema is not None and loopback.replay_status(server).actors == ACTORS, "all connect")
+    done, version = threading.Event(), 0
+    sent = [0] * ACTORS
+
+    def act() -> None:
+        while not done.wait(0.001):
+            for slot in range(ACTORS - silent):
+                if sinks[slot].next_grant(0.0) is not None:
+                    sinks[slot].send(make_window(1 + 2 * sent[slot], slot=slot, version=version))
+                    sent[slot] += 1
+
+    acting = threading.Thread(target=act, name="actors")
+    acting.start()
+    came = np.zeros(ACTORS, np.int64)
+    try:
+        for number in range(40):
+            batch = until(lambda: source.next(0.5), f"batch {number} ({source.waiting_for})")
+            version = number + 1
+            source.commit(batch, np.ones(128), version)
+            environments = batch.environments
+            came += np.bincount(environments // 2, minlength=ACTORS)
+    finally:
+        done.set()
+        loopback.join(acting)
+    going = came[: ACTORS - silent]
+    # 40 batches of 64 windows, so 10 from each, give or take who came first and who is on its way.
+    assert going.sum() == 40 * 128
+    assert going.max() - going.min() <= 2 * 3, (going.min(), going.max())
+
+
+def test_one_more_is_refused_and_takes_the_place_of_one_that_leaves(loopback: Loopback) -> None:
+    server = loopback.replay(max_actors=4)
+    sinks = [loopback.sink(slot, server) for slot in range(4)]
+    until(lambda: server.store.schema is not None and loopback.replay_status(server).actors == 4, "all connect")
+    late = loopback.plain(server, methods.APPEND_SEGMENTS)
+    late.send(open_request(4))
+    assert late.status()[0] == StatusCode.RESOURCE_EXHAUSTED
+    sinks[1].close()
+    until(lambda: loopback.replay_status(server).actors == 3, "one leaves")
+    assert loopback.sink(4, server).drain(PATIENCE_S)
+    until(lambda: loopback.replay_status(server).actors == 4, "another comes")
