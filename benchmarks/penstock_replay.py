@@ -57,6 +57,9 @@ class Setting:
     batches: tuple[int, ...]
 
 
+CASES = ("sample", "sample_grpc", "insert", "insert_grpc", "priorities")
+"""By the path that is chosen on one host, the memory that both see; or by gRPC alone."""
+
 SETTINGS = {
     "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024)),
     "pixel": Setting(PIXEL, 2**30, (4, 8), (32,)),
@@ -227,9 +230,7 @@ def measure(case: str, segment: str, seconds: float, *, batch: int, window: int)
 def main() -> None:
     """Measures one case and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--case", choices=("sample", "sample_mapped", "insert", "insert_grpc", "priorities"), required=True
-    )
+    parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--segment", choices=tuple(SETTINGS), required=True)
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
