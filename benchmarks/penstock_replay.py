@@ -61,7 +61,7 @@ CASES = ("sample", "sample_grpc", "insert", "insert_grpc", "priorities")
 """By the path that is chosen on one host, the memory that both see; or by gRPC alone."""
 
 SETTINGS = {
-    "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024)),
+    "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024, 2048)),
     "pixel": Setting(PIXEL, 2**30, (4, 8), (32,)),
 }
 PRIORITIES = 4096
