@@ -191,6 +191,22 @@ class ReplayConfig(Section):
     """Append streams it serves at once; more are refused."""
     grant_timeout_s: Annotated[float, Field(ge=2.0)] = 10.0
     """A grant of an actor that has been silent this long returns. Actors give a sign of life every second."""
+    snapshot_folder: str | None = None
+    """Where snapshots lie; one for each service. Unset: the folder `snapshots` in replay.folder."""
+    snapshot_interval_s: NonNegativeFloat = 0.0
+    """Seconds from one snapshot to the next; 0: only when `penstock replay snapshot` asks for one."""
+    snapshots_kept: PositiveInt = 3
+    """Complete snapshots that are kept; the oldest goes when a new one is complete. They share what has not changed."""
+    snapshot_bytes_per_s: ByteSize = Field(default=ByteSize(256 * 2**20), ge=2**16)
+    """How fast snapshots are written at most; what a disk can take without holding back the store's own pages."""
+    restore: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = None
+    """Name of the snapshot to begin from, in a folder without segments. A service that is started again with it goes on
+    with what it has."""
+
+    @property
+    def snapshots(self) -> str | None:
+        """The folder of the snapshots; None where there can be none, since nothing has a folder."""
+        return self.snapshot_folder or (f"{self.folder}/snapshots" if self.folder else None)
 
 
 class LearnerConfig(Section):

@@ -28,7 +28,7 @@ from penstock.types import Column, Columns, Extent, Fragment, MappedStore, Schem
 
 FORMAT = 2
 MAX_SLOTS = 4096
-SEGMENTS_FILE, _RECORDS_FILE, _DESCRIPTION_FILE = "segments.bin", "records.bin", "store.json"
+SEGMENTS_FILE, RECORDS_FILE, DESCRIPTION_FILE = "segments.bin", "records.bin", "store.json"
 _PAGE = 4096
 
 HEADER = np.dtype(
@@ -89,6 +89,17 @@ class Recovery:
     torn: int = 0
 
 
+def rows_within(capacity_bytes: int, schema: Schema) -> int:
+    """How many rows a store of this size has. Raises `ConfigurationError` if not even two segments fit."""
+    capacity = (capacity_bytes - (len(schema.columns) + 1) * _PAGE) // (HEADER.itemsize + schema.segment_bytes)
+    if capacity < 2:
+        raise ConfigurationError(
+            f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
+            f" {schema.segment_bytes} bytes; raise it"
+        )
+    return capacity
+
+
 class Regions:
     """How a schema divides a store's memory: headers, then a region a column, each from a page's begin on.
 
@@ -100,13 +111,7 @@ class Regions:
 
     def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
         """Lays the regions out. Raises `ConfigurationError` if not even two segments fit."""
-        capacity = (capacity_bytes - (len(schema.columns) + 1) * _PAGE) // (HEADER.itemsize + schema.segment_bytes)
-        if capacity < 2:
-            raise ConfigurationError(
-                f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
-                f" {schema.segment_bytes} bytes; raise it"
-            )
-        self.capacity, self._memory, self._end = capacity, memory, 0
+        self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
         self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
         self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
 
@@ -147,9 +152,9 @@ class RingStore:
         self._folder = folder
         self._capacity_bytes = capacity_bytes
         self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
-        self._records = _allocate(folder, _RECORDS_FILE, MAX_SLOTS * _WATERMARK.itemsize + _PAGE)
+        self._records = _allocate(folder, RECORDS_FILE, MAX_SLOTS * _WATERMARK.itemsize + _PAGE)
         self._watermarks = np.frombuffer(self._records, _WATERMARK, MAX_SLOTS)
-        self.session = np.frombuffer(self._records, _SESSION, 1, MAX_SLOTS * _WATERMARK.itemsize)
+        self.session = session_of(self.records)
         self.schema: Schema | None = None
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
@@ -160,7 +165,7 @@ class RingStore:
         self._layout: Regions | None = None
         self._regions: tuple[NDArray[np.uint8], ...] = ()
         self.recovery = Recovery()
-        if folder is not None and (folder / _DESCRIPTION_FILE).exists():
+        if folder is not None and (folder / DESCRIPTION_FILE).exists():
             self._lay_out(read_schema(folder))
             self.recovery = self._recover()
 
@@ -425,6 +430,11 @@ def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, i
         rest[:] = region[rows[row + whole], : rest.size]
 
 
+def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
+    """<_SESSION>[1] the session record in <uint8>[RECORDS_BYTES]; a view."""
+    return records[MAX_SLOTS * _WATERMARK.itemsize :].view(_SESSION)
+
+
 def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
     if folder is None:
         return mmap.mmap(-1, size)
@@ -454,13 +464,11 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
 
 def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None:
     """Writes what `read_schema` reads, at once and lastingly."""
-    path = folder / _DESCRIPTION_FILE
+    path = folder / DESCRIPTION_FILE
     description = {
         "format": FORMAT,
         "capacity_bytes": capacity_bytes,
-        "schema_hash": f"{schema.hash:016x}",
-        "unroll_length": schema.unroll_length,
-        "columns": [[c.name, c.dtype, list(c.shape), int(c.extent), c.lead] for c in schema.columns],
+        **describe_schema(schema),
     }
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         json.dump(description, file, indent=2)
@@ -472,7 +480,7 @@ def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None
 def read_identity(folder: Path) -> int:
     """The number that names the store in a folder; 0 if there is none that can be read."""
     try:
-        with (folder / _RECORDS_FILE).open("rb") as file:
+        with (folder / RECORDS_FILE).open("rb") as file:
             file.seek(MAX_SLOTS * _WATERMARK.itemsize)
             record = file.read(_SESSION.itemsize)
     except OSError:
@@ -482,7 +490,7 @@ def read_identity(folder: Path) -> int:
 
 def read_schema(folder: Path) -> Schema:
     """The schema of the store in a folder. Raises `ConfigurationError` if there is none of this format."""
-    path = folder / _DESCRIPTION_FILE
+    path = folder / DESCRIPTION_FILE
     try:
         description = json.loads(path.read_text())
         if description["format"] != FORMAT:
@@ -490,16 +498,34 @@ def read_schema(folder: Path) -> Schema:
                 f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
                 " replay.folder"
             )
-        columns = tuple(
-            Column(name, dtype, tuple(shape), Extent(extent), lead)
-            for name, dtype, shape, extent, lead in description["columns"]
-        )
-        schema = Schema(description["unroll_length"], columns)
-        if description["schema_hash"] != f"{schema.hash:016x}":
-            raise ConfigurationError(
-                f"{path} names schema {description['schema_hash']} and describes {schema.hash:016x}; choose another"
-                " replay.folder"
-            )
-        return schema
+        return schema_of(description, path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{path} does not describe a store ({error}); choose another replay.folder") from None
+
+
+def describe_schema(schema: Schema) -> dict[str, object]:
+    """A schema as it stands in JSON files; `schema_of` reads it back."""
+    return {
+        "schema_hash": f"{schema.hash:016x}",
+        "unroll_length": schema.unroll_length,
+        "columns": [[c.name, c.dtype, list(c.shape), int(c.extent), c.lead] for c in schema.columns],
+    }
+
+
+def schema_of(description: dict[str, Any], path: Path) -> Schema:
+    """The schema that the JSON of a file describes.
+
+    Raises:
+        ConfigurationError: It names another schema than it describes.
+        ValueError, KeyError, TypeError: It describes none.
+    """
+    columns = tuple(
+        Column(name, dtype, tuple(shape), Extent(extent), lead)
+        for name, dtype, shape, extent, lead in description["columns"]
+    )
+    schema = Schema(description["unroll_length"], columns)
+    if description["schema_hash"] != f"{schema.hash:016x}":
+        raise ConfigurationError(
+            f"{path} names schema {description['schema_hash']} and describes {schema.hash:016x}; choose another folder"
+        )
+    return schema

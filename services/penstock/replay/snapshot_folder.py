@@ -1,0 +1,232 @@
+"""A folder of snapshots of one store: how each lies in it, which of them count, and how old ones go.
+
+A snapshot is a folder under its name: chunk files (`chunk_files`), the headers of its segments, the watermarks and the
+session's record, and a manifest. It is made under another name and gets its own when it is whole, so that whatever has
+no manifest is no snapshot. Files never change: snapshots share them by hard links.
+
+Refuses: names that are no plain file names, manifests of another format. Called by `snapshots` and `restoring`.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigurationError, InvalidSegment, Overloaded
+from penstock.replay.ring_store import HEADER, RECORDS_BYTES, describe_schema, schema_of
+from penstock.types import Schema, Snapshot
+
+FORMAT = 1
+MANIFEST_FILE, HEADERS_FILE, RECORDS_FILE = "manifest.json", "headers.bin", "records.bin"
+
+_UNFINISHED = ".unfinished-"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A file with the segments of a range of keys: the range's first key, and the rows in the file."""
+
+    first_key: int
+    rows: int
+
+    @property
+    def file(self) -> str:
+        """Its name in the snapshot's folder."""
+        return f"{self.first_key:020}.chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a snapshot is made of.
+
+    Attributes:
+        snapshot: What it came to.
+        identity: Random; tells it from another of the same name.
+        schema: Of the segments.
+        chunk_keys: Keys in each chunk's range, which begins at a multiple of them.
+        chunks: In the order of their keys.
+        headers_crc, records_crc: CRC-32 of those files, whose contents no row's checksum covers.
+    """
+
+    snapshot: Snapshot
+    identity: str
+    schema: Schema
+    chunk_keys: int
+    chunks: tuple[Chunk, ...]
+    headers_crc: int
+    records_crc: int
+
+
+def check_name(name: str) -> str:
+    """The name, if a snapshot may be called so. Raises `InvalidSegment`."""
+    if not _NAME.fullmatch(name):
+        raise InvalidSegment(
+            f"a snapshot can't be called {name!r}: names have up to 100 letters, digits and . _ - and begin with a"
+            " letter or digit"
+        )
+    return name
+
+
+class SnapshotFolder:
+    """The snapshots in one folder. From any thread; what changes it only while `locked`."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is made before the first snapshot."""
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        """Where the snapshot of this name lies, or would. Raises `InvalidSegment` for what is no name."""
+        return self.root / check_name(name)
+
+    def unfinished(self, name: str) -> Path:
+        """Where it lies while it is made."""
+        return self.root / f"{_UNFINISHED}{check_name(name)}"
+
+    def complete(self) -> list[Manifest]:
+        """All that can be read, oldest first."""
+        found = []
+        for path in self.root.glob(f"*/{MANIFEST_FILE}"):
+            if _NAME.fullmatch(path.parent.name):
+                try:
+                    found.append(self.read(path.parent.name))
+                except ConfigurationError:
+                    # Of another version of Penstock, or damaged: not ours to use, nor to remove.
+                    continue
+        return sorted(found, key=lambda manifest: (manifest.snapshot.taken_unix_s, manifest.snapshot.name))
+
+    def read(self, name: str) -> Manifest:
+        """The manifest of a snapshot. Raises `ConfigurationError`, which names those there are, if there is none."""
+        path = self.path(name) / MANIFEST_FILE
+        try:
+            return _parse(json.loads(path.read_text()), name, path.parent)
+        except FileNotFoundError:
+            names = ", ".join(manifest.snapshot.name for manifest in self.complete()) or "none"
+            raise ConfigurationError(f"no snapshot {name!r} in {self.root}; there are: {names}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path} does not describe a snapshot ({error}); choose another") from None
+
+    def headers(self, manifest: Manifest) -> NDArray[Any]:
+        """<HEADER>[segments] of the segments in a snapshot, by ascending key. Raises `ConfigurationError`: damaged."""
+        return self._checked(manifest, HEADERS_FILE, manifest.headers_crc).view(HEADER)
+
+    def records(self, manifest: Manifest) -> NDArray[np.uint8]:
+        """<uint8>[RECORDS_BYTES] watermarks and the session's record. Raises `ConfigurationError`: damaged."""
+        return self._checked(manifest, RECORDS_FILE, manifest.records_crc)
+
+    def _checked(self, manifest: Manifest, file: str, crc: int) -> NDArray[np.uint8]:
+        path = self.path(manifest.snapshot.name) / file
+        sizes = {HEADERS_FILE: manifest.snapshot.segments * HEADER.itemsize, RECORDS_FILE: RECORDS_BYTES}
+        content = np.empty(sizes[file], np.uint8)
+        try:
+            with path.open("rb") as opened:
+                whole = opened.readinto(content.data) == content.size and not opened.read(1)
+        except OSError as error:
+            raise ConfigurationError(f"can't read {path}: {error.strerror}; choose another snapshot") from None
+        if not whole or zlib.crc32(content.data) != crc:
+            raise ConfigurationError(f"{path} is damaged; choose another snapshot")
+        return content
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder, and keeps other processes from changing it. Raises `Overloaded` if one does."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Overloaded(
+                    f"another process makes a snapshot in {self.root}; give each service a replay.snapshot_folder of"
+                    " its own"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Writes the manifest, and gives the snapshot its name. Raises `OSError`."""
+        unfinished = self.unfinished(manifest.snapshot.name)
+        write_lasting(unfinished / MANIFEST_FILE, (json.dumps(_describe(manifest), indent=2) + "\n").encode())
+        unfinished.rename(self.path(manifest.snapshot.name))
+        sync_folder(self.root)
+
+    def remove(self, name: str) -> None:
+        """Removes a snapshot; killed half-way, it is one that was not finished. Raises `OSError`."""
+        self.path(name).rename(self.unfinished(name))
+        shutil.rmtree(self.unfinished(name))
+
+    def sweep(self) -> None:
+        """Removes what earlier processes left unfinished. Raises `OSError`."""
+        for path in self.root.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(path)
+
+
+def write_lasting(path: Path, data: bytes) -> None:
+    """Writes a small file so that readers, and a crash, meet all of it or the one before. Raises `OSError`."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder last. Raises `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _describe(manifest: Manifest) -> dict[str, object]:
+    snapshot = {name: value for name, value in asdict(manifest.snapshot).items() if name not in ("name", "folder")}
+    return {
+        "format": FORMAT,
+        "identity": manifest.identity,
+        **snapshot,
+        **describe_schema(manifest.schema),
+        "headers_crc32": manifest.headers_crc,
+        "records_crc32": manifest.records_crc,
+        "chunk_keys": manifest.chunk_keys,
+        "chunks": [{"file": c.file, "first_key": c.first_key, "rows": c.rows} for c in manifest.chunks],
+    }
+
+
+def _parse(content: dict[str, Any], name: str, folder: Path) -> Manifest:
+    if content["format"] != FORMAT:
+        raise ValueError(f"it has format {content['format']}, and this version reads {FORMAT}")
+    # Name and folder are where it is found, so that snapshots may be moved and copied.
+    snapshot = Snapshot(
+        name=name,
+        folder=str(folder),
+        taken_unix_s=float(content["taken_unix_s"]),
+        segments=int(content["segments"]),
+        absent=int(content["absent"]),
+        damaged=int(content["damaged"]),
+        written_bytes=int(content["written_bytes"]),
+        shared_bytes=int(content["shared_bytes"]),
+        seconds=float(content["seconds"]),
+    )
+    return Manifest(
+        snapshot=snapshot,
+        identity=str(content["identity"]),
+        schema=schema_of(content, folder / MANIFEST_FILE),
+        chunk_keys=int(content["chunk_keys"]),
+        chunks=tuple(Chunk(int(chunk["first_key"]), int(chunk["rows"])) for chunk in content["chunks"]),
+        headers_crc=int(content["headers_crc32"]),
+        records_crc=int(content["records_crc32"]),
+    )
