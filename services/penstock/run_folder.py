@@ -8,6 +8,7 @@ checkpoints/           <env steps>.safetensors, the newest few, and best.safeten
 logs/                  one file a service
 versions.json, roster.json           numbers that were given out, so that none repeats
 replay/                the mapped store, while the run is going on
+snapshots/             of that store, if any were taken
 """
 
 import json
@@ -73,6 +74,11 @@ class RunFolder:
     def replay(self) -> Path:
         """The folder of the mapped store."""
         return self.root / "replay"
+
+    @property
+    def snapshots(self) -> Path:
+        """The folder of the store's snapshots, which outlive it."""
+        return self.root / "snapshots"
 
     @property
     def services(self) -> Path:

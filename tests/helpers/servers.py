@@ -28,6 +28,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.ring_store import RingStore
+from penstock.replay.snapshots import Snapshots
 from penstock.rpc import methods
 from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.channel import call_unary, connect
@@ -39,6 +40,8 @@ from penstock.rpc.run_servicer import RunServicer
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import Server
 from penstock.rpc.service import Method
+from penstock.rpc.snapshot_client import SnapshotClient
+from penstock.rpc.snapshot_servicer import SnapshotServicer
 from penstock.rpc.status_client import StatusClient
 from penstock.types import (
     Assignment,
@@ -142,18 +145,26 @@ class LiveReplay(LiveServer):
         grant_timeout_s: float = 10.0,
         staging_bytes: int = 2**26,
         port: int = 0,
+        snapshots: Path | None = None,
+        snapshot_bytes_per_s: int = 2**30,
     ) -> None:
         super().__init__()
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
-        self._servicer = self.thread.run(self._make(buffer, max_actors, staging_bytes), PATIENCE_S)
+        self.snapshots = Snapshots(self.store, buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
+        self._servicer = self.thread.run(self._make(buffer, self.snapshots, max_actors, staging_bytes), PATIENCE_S)
         self.server = self._servicer.server
         self._listen(port)
         self.thread.spawn(self._servicer.tick())
 
     @staticmethod
-    async def _make(buffer: ReplayBuffer, max_actors: int, staging_bytes: int) -> ReplayServicer:
-        return ReplayServicer(buffer, max_actors=max_actors, staging_bytes=staging_bytes)
+    async def _make(buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int) -> ReplayServicer:
+        return ReplayServicer(
+            buffer,
+            max_actors=max_actors,
+            staging_bytes=staging_bytes,
+            more_methods=SnapshotServicer(snapshots).behaviours,
+        )
 
 
 class LiveRun(LiveServer):
@@ -318,6 +329,10 @@ class Loopback:
         if plan is not None:
             source.open(plan)
         return source
+
+    def snapshots(self, server: LiveServer) -> SnapshotClient:
+        """Whoever asks a replay service for snapshots."""
+        return self._client(SnapshotClient(self.thread, server.address))
 
     def membership(
         self, server: LiveServer, *, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC, environments: int = 2

@@ -4,12 +4,17 @@ import asyncio
 from pathlib import Path
 
 from penstock.apps.service import Service
-from penstock.config import Config
+from penstock.config import Config, ReplayConfig
+from penstock.errors import ConfigurationError, NotReady, PenstockError
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.restoring import open_store
 from penstock.replay.ring_store import RingStore
+from penstock.replay.snapshots import Snapshots
 from penstock.rpc.replay_servicer import ReplayServicer
+from penstock.rpc.snapshot_servicer import SnapshotServicer
 from penstock.telemetry import metrics
+from penstock.types import Snapshot
 
 _STOP_CHECK_S = 0.1
 
@@ -17,26 +22,103 @@ _STOP_CHECK_S = 0.1
 def run(config: Config) -> None:
     """Serves until told to stop. Raises `ConfigurationError` for a store or an address that can't be had."""
     settings = config.replay
+    if settings.snapshot_interval_s and settings.snapshots is None:
+        raise ConfigurationError(
+            f"replay.snapshot_interval_s {settings.snapshot_interval_s:g} needs a folder for snapshots; set"
+            " replay.snapshot_folder, or replay.folder"
+        )
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
-        store = RingStore(Path(settings.folder) if settings.folder else None, int(settings.capacity_bytes))
-        metrics.REPLAY_CAPACITY_BYTES.set(int(settings.capacity_bytes))
-        if store.schema is not None:
-            found = store.recovery
-            service.logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
-            metrics.REPLAY_DAMAGED.set(found.damaged)
-            metrics.REPLAY_TORN.set(found.torn)
+        store = _open_store(settings, service)
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
-        asyncio.run(_serve(config, service, buffer))
+        snapshots = Snapshots(
+            store,
+            buffer,
+            Path(settings.snapshots) if settings.snapshots else None,
+            kept=settings.snapshots_kept,
+            bytes_per_s=int(settings.snapshot_bytes_per_s),
+            ended=lambda outcome: _note_snapshot(outcome, service),
+        )
+        asyncio.run(_serve(settings, service, buffer, snapshots))
+        snapshots.stop()
         buffer.flush()
 
 
-async def _serve(config: Config, service: Service, buffer: ReplayBuffer) -> None:
-    settings = config.replay
-    servicer = ReplayServicer(buffer, max_actors=settings.max_actors, staging_bytes=int(settings.staging_bytes))
-    await servicer.server.start(config.replay.listen)
-    service.logger.info("serving", listen=config.replay.listen, capacity_bytes=int(config.replay.capacity_bytes))
-    ticking = asyncio.create_task(servicer.tick())
-    while not service.stopping and not ticking.done():
+def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
+    metrics.REPLAY_CAPACITY_BYTES.set(int(settings.capacity_bytes))
+    store, restored = open_store(
+        Path(settings.folder) if settings.folder else None,
+        int(settings.capacity_bytes),
+        Path(settings.snapshots) if settings.snapshots else None,
+        settings.restore,
+    )
+    found = store.recovery
+    if restored is not None:
+        service.logger.info(
+            "restored",
+            snapshot=restored.name,
+            segments=restored.segments,
+            damaged=restored.damaged,
+            dropped=restored.dropped,
+        )
+        metrics.REPLAY_DAMAGED.set(restored.damaged)
+    elif store.schema is not None:
+        service.logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
+        metrics.REPLAY_DAMAGED.set(found.damaged)
+        metrics.REPLAY_TORN.set(found.torn)
+    return store
+
+
+async def _serve(settings: ReplayConfig, service: Service, buffer: ReplayBuffer, snapshots: Snapshots) -> None:
+    servicer = ReplayServicer(
+        buffer,
+        max_actors=settings.max_actors,
+        staging_bytes=int(settings.staging_bytes),
+        more_methods=SnapshotServicer(snapshots).behaviours,
+    )
+    await servicer.server.start(settings.listen)
+    service.logger.info("serving", listen=settings.listen, capacity_bytes=int(settings.capacity_bytes))
+    tasks = [asyncio.create_task(servicer.tick())]
+    if settings.snapshot_interval_s:
+        tasks.append(asyncio.create_task(_take_snapshots(settings.snapshot_interval_s, snapshots, service)))
+    while not service.stopping and not any(task.done() for task in tasks):
         await asyncio.sleep(_STOP_CHECK_S)
-    ticking.cancel()
+    for task in tasks:
+        task.cancel()
     await servicer.server.stop()
+
+
+async def _take_snapshots(interval_s: float, snapshots: Snapshots, service: Service) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            snapshots.begin()
+        except NotReady:
+            # Nothing is lost where nothing is stored yet.
+            continue
+        except PenstockError as error:
+            _note_snapshot(error, service)
+
+
+def _note_snapshot(outcome: Snapshot | PenstockError, service: Service) -> None:
+    """Logs and counts what a snapshot came to; a service whose disk is full goes on without."""
+    if isinstance(outcome, PenstockError):
+        service.logger.error("snapshot failed", reason=str(outcome))
+        metrics.REPLAY_SNAPSHOT_FAILURES.inc()
+        return
+    service.logger.info(
+        "snapshot",
+        snapshot=outcome.name,
+        segments=outcome.segments,
+        absent=outcome.absent,
+        damaged=outcome.damaged,
+        written_bytes=outcome.written_bytes,
+        shared_bytes=outcome.shared_bytes,
+        seconds=round(outcome.seconds, 3),
+    )
+    metrics.REPLAY_SNAPSHOTS.inc()
+    metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
+    metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
+    for name, count in (("kept", outcome.segments), ("absent", outcome.absent), ("damaged", outcome.damaged)):
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)

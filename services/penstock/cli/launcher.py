@@ -61,11 +61,12 @@ def train(
     thread = LoopThread()
     try:
         with _undone_if_refused(folder), Children(config.train.max_restarts) as children:
-            # Where it ran is no part of what reproduces it.
-            write_atomically(folder.config, _changed(config, {"run": {"dir": None}}).to_toml().encode())
+            # Where it ran, and from what, is no part of what reproduces it.
+            settled = _changed(config, {"run": {"dir": None}, "replay": {"restore": None}})
+            write_atomically(folder.config, settled.to_toml().encode())
             folder.summary.unlink(missing_ok=True)
             places = _choose_places(folder, config.train.replay_shards, config.train.actors)
-            _start(folder, places, children)
+            _start(config, folder, places, children)
             try:
                 _watch(config, places, children, thread, observer)
             finally:
@@ -183,13 +184,19 @@ def _choose_places(folder: RunFolder, shards: int, actors: int) -> _Places:
     return _Places(learner, evaluator, replays, pairs[shards:], options)
 
 
-def _start(folder: RunFolder, places: _Places, children: Children) -> None:
+def _start(config: Config, folder: RunFolder, places: _Places, children: Children) -> None:
     settings = ["--config", str(folder.config), *places.options]
     addresses, arguments = {}, {}
     for name, (address, metrics_port) in zip(places.replay_names, places.replays, strict=True):
         addresses[name] = address
-        store = folder.replay if len(places.replays) == 1 else folder.replay / name
+        store, snapshots = folder.replay, Path(config.replay.snapshot_folder or folder.snapshots)
+        if len(places.replays) > 1:
+            store, snapshots = store / name, snapshots / name
         own = [f"--replay.listen={address}", f"--replay.metrics-port={metrics_port}", f"--replay.folder={store}"]
+        # Not within the store's folder, which goes when the run is finished.
+        own.append(f"--replay.snapshot-folder={snapshots}")
+        if config.replay.restore is not None:
+            own.append(f"--replay.restore={config.replay.restore}")
         arguments[name] = ["replay", *settings, *own]
     addresses |= {"learner": places.learner, "evaluator": places.evaluator}
     arguments |= {name: [name, *settings] for name in ("learner", "evaluator")}

@@ -76,6 +76,14 @@ def _service(name: str) -> Callable[[list[str]], int]:
     return command
 
 
+def _replay(arguments: list[str]) -> int:
+    if arguments and arguments[0] in ("snapshot", "snapshots"):
+        from penstock.cli.snapshots import command
+
+        return command(arguments[0], arguments[1:])
+    return _service("replay")(arguments)
+
+
 def _evaluate(arguments: list[str]) -> int:
     from penstock.cli.evaluate import command
 
@@ -105,7 +113,10 @@ _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "evaluate": (_evaluate, "play episodes with a trained policy"),
     "plot": (_plot, "draw the learning curves of runs"),
     "status": (_status, "show how a run goes"),
-    "replay": (_service("replay"), "the replay service"),
+    "replay": (
+        _replay,
+        "the replay service; `replay snapshot [NAME]` takes a snapshot of it, `replay snapshots` lists",
+    ),
     "learner": (_service("learner"), "the learner service"),
     "actor": (_service("actor"), "an actor service"),
     "evaluator": (_service("evaluator"), "the evaluator service"),

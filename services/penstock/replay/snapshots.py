@@ -95,7 +95,7 @@ class Snapshots:
         """
         folder = self._writable
         name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
-        if folder.path(name).exists():
+        if os.path.lexists(folder.path(name)):
             raise ConfigurationError(f"there is a snapshot {name!r} in {folder.root}; choose another name")
         schema = self._store.schema
         if schema is None:

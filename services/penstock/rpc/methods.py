@@ -30,6 +30,10 @@ COMMIT_BATCH = Method(REPLAY, "CommitBatch", replay_pb2.CommitBatchRequest, repl
 GET_REPLAY_STATUS = Method(
     REPLAY, "GetReplayStatus", replay_pb2.GetReplayStatusRequest, replay_pb2.GetReplayStatusResponse
 )
+TAKE_SNAPSHOT = Method(
+    REPLAY, "TakeSnapshot", replay_pb2.TakeSnapshotRequest, replay_pb2.TakeSnapshotResponse, response_stream=True
+)
+LIST_SNAPSHOTS = Method(REPLAY, "ListSnapshots", replay_pb2.ListSnapshotsRequest, replay_pb2.ListSnapshotsResponse)
 JOIN = Method(RUN, "Join", run_pb2.JoinRequest, run_pb2.JoinResponse, True, True)
 GET_RUN_STATUS = Method(RUN, "GetRunStatus", run_pb2.GetRunStatusRequest, run_pb2.GetRunStatusResponse)
 RUN_EVALUATIONS = Method(

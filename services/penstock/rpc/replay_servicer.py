@@ -7,7 +7,7 @@ change of the buffer's state sets.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from penstock.replay.fresh_segments import Lease
 from penstock.replay.staging import StagingAreas
 from penstock.rpc import methods
 from penstock.rpc.server import Server
-from penstock.rpc.service import Context, opening_message, write_whole
+from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types import BatchHead, Grant, StagingOffer, WindowHead
 from penstock.v1 import replay_pb2
@@ -98,11 +98,19 @@ async def _off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T
 class ReplayServicer:
     """Serves one buffer. All methods on the server's event loop."""
 
-    def __init__(self, buffer: ReplayBuffer, *, max_actors: int, staging_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        *,
+        max_actors: int,
+        staging_bytes: int = 0,
+        more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
+    ) -> None:
         """Args:
         buffer: What is served.
         max_actors: Append streams at once.
         staging_bytes: Of all staging areas together; none, if the store lies in no folder.
+        more_methods: Others of the same server.
         """
         self._buffer = buffer
         self._staging = StagingAreas(buffer.folder, staging_bytes)
@@ -115,6 +123,7 @@ class ReplayServicer:
                 methods.SAMPLE_BATCHES: self._sample_batches,
                 methods.COMMIT_BATCH: self._commit_batch,
                 methods.GET_REPLAY_STATUS: self._get_status,
+                **(more_methods or {}),
             },
             # Beside the actors' streams: a learner's ranks, commits, health checks, people who look.
             max_streams=max_actors + 64,

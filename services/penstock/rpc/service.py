@@ -70,8 +70,8 @@ def serialise(message: Message | bytes) -> bytes:
 
 
 def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler:
-    """The gRPC handler of a servicer's coroutine: unary (request, context) -> response, or stream (requests,
-    context).
+    """The gRPC handler of a servicer's coroutine: unary (request, context) -> response, server stream
+    (request, context), or stream (requests, context).
     """
 
     async def observed(request: Any, context: Context) -> Any:
@@ -104,6 +104,8 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
 
     if method.request_stream:
         return grpc.stream_stream_rpc_method_handler(observed, response_serializer=serialise)
+    if method.response_stream:
+        return grpc.unary_stream_rpc_method_handler(observed, response_serializer=serialise)
     return grpc.unary_unary_rpc_method_handler(observed, response_serializer=serialise)
 
 

@@ -62,6 +62,16 @@ REPLAY_VERSION = Gauge("penstock_replay_policy_version", "The policy version tha
 REPLAY_WAIT_SECONDS = Counter(
     "penstock_replay_wait_seconds", "Seconds that streams waited, by who waited and for what.", ("who", "reason")
 )
+REPLAY_SNAPSHOTS = Counter("penstock_replay_snapshots", "Snapshots that were completed.")
+REPLAY_SNAPSHOT_FAILURES = Counter("penstock_replay_snapshot_failures", "Snapshots that were not.")
+REPLAY_SNAPSHOT_TIME = Gauge("penstock_replay_snapshot_time_seconds", "When the last one was complete, Unix time.")
+REPLAY_SNAPSHOT_SECONDS = Gauge("penstock_replay_snapshot_seconds", "How long the last one took.")
+REPLAY_SNAPSHOT_SEGMENTS = Gauge(
+    "penstock_replay_snapshot_segments", "Segments that the last one kept, or why not.", ("outcome",)
+)
+REPLAY_SNAPSHOT_BYTES = Gauge(
+    "penstock_replay_snapshot_bytes", "Bytes of the last one: written for it, or shared with the one before.", ("kind",)
+)
 
 # The learner.
 LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Batches trained, which is the policy version.")

@@ -242,3 +242,61 @@ class StoreCounts(_message.Message):
     inserted: int
     late: int
     def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ...) -> None: ...
+
+class TakeSnapshotRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TakeSnapshotResponse(_message.Message):
+    __slots__ = ("progress", "snapshot")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    progress: SnapshotProgress
+    snapshot: Snapshot
+    def __init__(self, progress: _Optional[_Union[SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class SnapshotProgress(_message.Message):
+    __slots__ = ("segments", "total_segments", "bytes", "total_bytes")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    total_segments: int
+    bytes: int
+    total_bytes: int
+    def __init__(self, segments: _Optional[int] = ..., total_segments: _Optional[int] = ..., bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSnapshotsResponse(_message.Message):
+    __slots__ = ("snapshots",)
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("name", "folder", "taken_unix_s", "segments", "absent", "damaged", "written_bytes", "shared_bytes", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    folder: str
+    taken_unix_s: float
+    segments: int
+    absent: int
+    damaged: int
+    written_bytes: int
+    shared_bytes: int
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., folder: _Optional[str] = ..., taken_unix_s: _Optional[float] = ..., segments: _Optional[int] = ..., absent: _Optional[int] = ..., damaged: _Optional[int] = ..., written_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
