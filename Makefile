@@ -7,14 +7,14 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree torture hostile soak priority-updates
+.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree torture hostile soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make install | check | format | proto | lock | clean"
 	@echo "make bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
-	@echo "make hostile | soak | priority-updates     the replay service's other promises (docs/BENCHMARKS.md)"
+	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
 
 install: .venv/.installed
 
@@ -70,6 +70,9 @@ soak: install
 
 priority-updates: install
 	@$(BIN)/python benchmarks/priority_updates.py $(ARGS)
+
+snapshot-latency: install
+	@$(BIN)/python benchmarks/snapshot_latency.py $(ARGS)
 
 clean:
 	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """A `penstock replay` of a benchmark: the real command as a process, what it logs, and how much memory it has.
 
-Used by `hostile.py` and `soak.py`. Nothing outlives the `with`.
+Used by `hostile.py`, `soak.py` and `snapshot_latency.py`. Nothing outlives the `with`.
 """
 
 import os

@@ -6,8 +6,11 @@ whose bytes were not those that had been stored, while it was copied. Written on
 Called by `snapshots`, which writes them in a thread of its own, and by `restoring`.
 """
 
+import errno
+import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.ring_store import RingStore
+from penstock.replay.ring_store import RingStore, checksums_of, runs
 from penstock.types import Schema
 
 PIECE_BYTES = 2**20
@@ -37,47 +40,91 @@ class Copied:
     sound: NDArray[np.bool_]
 
 
-def write_chunk(path: Path, store: RingStore, headers: NDArray[Any], spend: Callable[[int], None]) -> Copied:
-    """Copies rows into a new file, lastingly. Without the buffer's lock: rows may be overwritten meanwhile.
+class ChunkWriter:
+    """Writes the files of one snapshot, one after another, through one buffer.
 
-    Args:
-        path: Of the file.
-        store: Where the rows lie.
-        headers: <HEADER>[rows] of the segments as they were, by ascending key.
-        spend: Called with the size of each piece before it is copied; waits until its turn has come.
+    Rows are copied into the buffer, checked there, and go to the disk past the kernel's cache: what nobody will read
+    soon must not drive the store's own pages out of memory, and fresh pages are what a busy machine waits for.
 
-    Returns:
-        What became of the rows.
-
-    Raises:
-        OSError: The file can't be written.
+    Attributes:
+        written_bytes: In all files so far.
     """
-    keys = np.ascontiguousarray(headers["key"])
-    rows, checksums = store.rows(keys), headers["checksum"]
-    present, sound = np.zeros(keys.size, np.bool_), np.zeros(keys.size, np.bool_)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        width = sum(region.shape[1] for region in store.columns)
-        for start, stop in _pieces(rows, max(1, PIECE_BYTES // width)):
-            # Waited for now: once they were looked at, rows are to be copied before they are overwritten.
-            spend((stop - start) * width)
-            # Looked at first, so that the bytes are in the processor's cache when the kernel copies them.
-            sound[start:stop] = store.checksums(rows[start:stop]) == checksums[start:stop]
-            offset = keys.size * KEY_BYTES
-            for region in store.columns:
-                content = region[rows[start] : rows[stop - 1] + 1].reshape(-1)
-                _write(descriptor, content, offset + start * region.shape[1])
-                offset += keys.size * region.shape[1]
+
+    def __init__(self, store: RingStore, most_rows: int, spend: Callable[[int], None]) -> None:
+        """Args:
+        store: Whose rows are copied, without the buffer's lock: they may be overwritten meanwhile.
+        most_rows: Of a chunk.
+        spend: Called before bytes are copied, with half their number, and again before they are written; waits until
+            their turn has come.
+        """
+        self._store, self._spend, self.written_bytes = store, spend, 0
+        self._width = sum(region.shape[1] for region in store.columns)
+        # Anonymous memory begins at a page, as writing past the cache asks for.
+        self._buffer = np.frombuffer(mmap.mmap(-1, _padded(most_rows * (KEY_BYTES + self._width))), np.uint8)
+
+    def write_chunk(self, path: Path, headers: NDArray[Any]) -> Copied:
+        """Copies rows into a new file, lastingly.
+
+        Args:
+            path: Of the file.
+            headers: <HEADER>[rows] of the segments as they were, by ascending key.
+
+        Returns:
+            What became of the rows.
+
+        Raises:
+            OSError: The file can't be written.
+        """
+        copied = self._copy(headers)
+        keys = self._buffer[: headers.size * KEY_BYTES].view(np.uint64)
+        keys[:] = headers["key"]
+        keys[~(copied.present & copied.sound)] = 0
+        with _opened(path) as descriptor:
+            size = headers.size * (KEY_BYTES + self._width)
+            self._write(descriptor, 0, size)
+            os.ftruncate(descriptor, size)
+            os.fdatasync(descriptor)
+        return copied
+
+    def write_file(self, path: Path, content: NDArray[np.uint8]) -> None:
+        """Writes a new file with these bytes, lastingly. Raises `OSError`."""
+        with _opened(path) as descriptor:
+            for start in range(0, content.size, self._buffer.size):
+                part = content[start : start + self._buffer.size]
+                self._spend(part.size // 2)
+                self._buffer[: part.size] = part
+                self._write(descriptor, start, part.size)
+            os.ftruncate(descriptor, content.size)
+            os.fdatasync(descriptor)
+
+    def _copy(self, headers: NDArray[Any]) -> Copied:
+        keys = np.ascontiguousarray(headers["key"])
+        rows = self._store.rows(keys)
+        present, sound = np.zeros(keys.size, np.bool_), np.zeros(keys.size, np.bool_)
+        for start, stop in _pieces(rows, max(1, PIECE_BYTES // self._width)):
+            self._spend((stop - start) * self._width // 2)
+            contents, offset = [], keys.size * KEY_BYTES
+            for region in self._store.columns:
+                width = region.shape[1]
+                content = self._buffer[offset + start * width : offset + stop * width].reshape(-1, width)
+                content[...] = region[rows[start] : rows[stop - 1] + 1]
+                contents.append(content)
+                offset += keys.size * width
             # A key that stands there still stood there all the time: it is zeroed before its row is touched.
-            present[start:stop] = store.present(keys[start:stop])
-        keys[~(present & sound)] = 0
-        _write(descriptor, keys.view(np.uint8), 0)
-        os.fdatasync(descriptor)
-        # What nobody will read soon must not drive the store's own pages out of memory.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-    return Copied(present, sound | ~present)
+            present[start:stop] = self._store.present(keys[start:stop])
+            # Of the copy: what is found sound is what will be written.
+            sound[start:stop] = checksums_of(headers[start:stop], contents) == headers["checksum"][start:stop]
+        return Copied(present, sound | ~present)
+
+    def _write(self, descriptor: int, offset: int, size: int) -> None:
+        """Writes the buffer's first bytes, and what there is behind them to the end of a page."""
+        for start in range(0, size, PIECE_BYTES):
+            piece = self._buffer[start : min(start + PIECE_BYTES, _padded(size))]
+            self._spend(min(piece.size, size - start) // 2)
+            if os.pwrite(descriptor, piece.data, offset + start) != piece.size:
+                # A disk that is full takes a part; the next attempt says so.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.written_bytes += size
 
 
 def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint8], ...]]:
@@ -100,29 +147,28 @@ def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64
     return content[: rows * KEY_BYTES].view(np.uint64), tuple(columns)
 
 
-def write_file(path: Path, content: NDArray[np.uint8], spend: Callable[[int], None]) -> None:
-    """Writes a file as slowly as a chunk, lastingly. Raises `OSError`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The descriptor of a new file, which is written past the kernel's cache where the file system can."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        for start in range(0, content.size, PIECE_BYTES):
-            piece = content[start : start + PIECE_BYTES]
-            spend(piece.size)
-            _write(descriptor, piece, start)
-        os.fdatasync(descriptor)
+        descriptor = os.open(path, flags | os.O_DIRECT, 0o644)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        descriptor = os.open(path, flags, 0o644)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     """Where rows that lie side by side begin and end, at most so many."""
-    ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), rows.size]
-    for begin, end in zip([0, *ends], ends, strict=False):
+    for begin, end in runs(rows):
         for start in range(begin, end, most):
             yield start, min(start + most, end)
 
 
-def _write(descriptor: int, content: NDArray[np.uint8], offset: int) -> None:
-    done = 0
-    while done < content.size:
-        # Straight from the mapped rows: the system call copies them, without the interpreter's lock.
-        done += os.pwrite(descriptor, content[done : done + PIECE_BYTES].data, offset + done)
+def _padded(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

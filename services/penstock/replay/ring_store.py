@@ -15,6 +15,7 @@ import mmap
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -330,13 +331,11 @@ class RingStore:
         header["version"], header["batch"] = head.version, -1
         header["slot"], header["incarnation"] = head.slot, head.incarnation
         header["environment"], header["state"] = head.environments[first:], State.UNSEEN
-        header["checksum"] = _identity_checksums(header)
-        for start, stop in self._runs(rows):
-            run, checksums = slice(int(rows[start]), int(rows[stop - 1]) + 1), header["checksum"][start:stop].copy()
-            for column, region in zip(self.schema.columns, self._regions, strict=True):
-                check_values(column, region[run])
-                mix_rows(region[run], checksums)
-            header["checksum"][start:stop] = checksums
+        for start, stop in runs(rows):
+            contents = [region[rows[start] : rows[stop - 1] + 1] for region in self._regions]
+            for column, content in zip(self.schema.columns, contents, strict=True):
+                check_values(column, content)
+            header["checksum"][start:stop] = checksums_of(header[start:stop], contents)
         return header
 
     def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
@@ -350,12 +349,6 @@ class RingStore:
     def release(self, keys: NDArray[np.uint64]) -> None:
         """Gives up reserved rows; they stay empty until the ring comes by again."""
         self.headers["state"][self.rows(keys)] = 0
-
-    @staticmethod
-    def _runs(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Where consecutive keys lie in consecutive rows: from where to where; two pieces where the ring ends."""
-        wrap = int(np.argmin(rows)) if rows[0] > rows[-1] else 0
-        return [(0, wrap), (wrap, rows.size)] if wrap else [(0, rows.size)]
 
     def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
         """Copies these rows' columns, in this order, into columns of as many segments."""
@@ -381,12 +374,11 @@ class RingStore:
 
     def checksums(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         """<uint64>[B] of what never changes in these ascending rows: identity, version and payload."""
-        checksums = _identity_checksums(self.headers[rows])
-        ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), rows.size]
-        for start, stop in zip([0, *ends], ends, strict=False):
-            if start < stop:
-                for region in self._regions:
-                    mix_rows(region[rows[start] : rows[stop - 1] + 1], checksums[start:stop])
+        checksums = np.empty(rows.size, np.uint64)
+        for start, stop in runs(rows):
+            side_by_side = slice(rows[start], rows[stop - 1] + 1)
+            contents = [region[side_by_side] for region in self._regions]
+            checksums[start:stop] = checksums_of(self.headers[side_by_side], contents)
         return checksums
 
     def freeze(self, headers: NDArray[Any]) -> NDArray[np.uint8]:
@@ -404,14 +396,28 @@ class RingStore:
             self._records.flush()
 
 
-def _identity_checksums(header: NDArray[Any]) -> NDArray[np.uint64]:
-    """<uint64>[B] over key, sequence, slot, incarnation, environment and version: where a row's checksum begins."""
-    identity = np.empty((header.size, 6), np.uint64)
+def runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where among these rows those begin and end that lie side by side in the store."""
+    ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), rows.size]
+    for start, stop in zip([0, *ends], ends, strict=False):
+        if start < stop:
+            yield start, stop
+
+
+def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
+    """<uint64>[B] over what never changes of segments: identity and version, then payload.
+
+    Args:
+        headers: <HEADER>[B].
+        contents: <uint8>[B, bytes of a segment] C-ordered, one a column.
+    """
+    identity = np.empty((headers.size, 6), np.uint64)
     for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
-        identity[:, position] = header[field]
-    identity[:, 5] = header["version"].view(np.uint64)
-    checksums = np.zeros(header.size, np.uint64)
-    mix_rows(identity.view(np.uint8), checksums)
+        identity[:, position] = headers[field]
+    identity[:, 5] = headers["version"].view(np.uint64)
+    checksums = np.zeros(headers.size, np.uint64)
+    for content in (identity.view(np.uint8), *contents):
+        mix_rows(content, checksums)
     return checksums
 
 

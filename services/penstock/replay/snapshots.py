@@ -25,15 +25,13 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, NotReady, Overloaded, PenstockError, Unavailable
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.chunk_files import KEY_BYTES, write_chunk, write_file
+from penstock.replay.chunk_files import KEY_BYTES, ChunkWriter
 from penstock.replay.ring_store import HEADER, RingStore
 from penstock.replay.snapshot_folder import HEADERS_FILE, RECORDS_FILE, Chunk, Manifest, SnapshotFolder, sync_folder
 from penstock.types import Schema, Snapshot, SnapshotProgress
 
 CHUNK_BYTES = 16 * 2**20
 """Large enough for few files, small enough that one overwritten segment has little written again."""
-
-_LOWEST_PRIORITY = 19
 
 
 class RunningSnapshot:
@@ -186,20 +184,21 @@ class _Work:
         self._store, self._folder, self._schema, self._running = store, folder, schema, running
         self._stopping, self._bytes_per_s = stopping, bytes_per_s
         self._free_at = 0.0
-        self._written = self._shared = 0
+        self._shared_bytes = 0
 
     def write(self, buffer: ReplayBuffer, chunk_keys: int, now: Callable[[], float]) -> Snapshot:
         """All of it, but for the removal of old ones. Raises `OSError`, and `Unavailable` when it is to stop."""
         began, name = time.monotonic(), self._running.name
         headers, records = self._freeze(buffer)
-        # From here on no lock is held that anybody waits for.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        # From here on no lock is held, but for the interpreter's: a thread of a lower priority than others would be
+        # taken off its processor with that one in hand.
         place = self._folder.unfinished(name)
         place.mkdir()
-        chunks, present, sound = self._write_chunks(place, headers, chunk_keys)
+        writer = ChunkWriter(self._store, chunk_keys, self._spend)
+        chunks, present, sound = self._write_chunks(writer, place, headers, chunk_keys)
         headers = headers[present & sound]
-        write_file(place / HEADERS_FILE, headers.view(np.uint8), self._spend)
-        write_file(place / RECORDS_FILE, records, self._spend)
+        writer.write_file(place / HEADERS_FILE, headers.view(np.uint8))
+        writer.write_file(place / RECORDS_FILE, records)
         sync_folder(place)
         snapshot = Snapshot(
             name=name,
@@ -208,8 +207,8 @@ class _Work:
             segments=headers.size,
             absent=int(np.count_nonzero(~present)),
             damaged=int(np.count_nonzero(~sound)),
-            written_bytes=self._written,
-            shared_bytes=self._shared,
+            written_bytes=writer.written_bytes,
+            shared_bytes=self._shared_bytes,
             seconds=time.monotonic() - began,
         )
         crcs = zlib.crc32(headers.view(np.uint8).data), zlib.crc32(records.data)
@@ -231,7 +230,7 @@ class _Work:
         return headers, records
 
     def _write_chunks(
-        self, place: Path, headers: NDArray[Any], chunk_keys: int
+        self, writer: ChunkWriter, place: Path, headers: NDArray[Any], chunk_keys: int
     ) -> tuple[list[Chunk], NDArray[np.bool_], NDArray[np.bool_]]:
         """The chunks; <bool>[segments] which were still there, and <bool>[segments] which of these were sound."""
         present, sound = np.ones(headers.size, np.bool_), np.ones(headers.size, np.bool_)
@@ -246,9 +245,9 @@ class _Work:
                 shared = former.share(chunk, headers[start:stop], place) if former is not None else None
                 if shared is not None:
                     chunks.append(shared)
-                    self._shared += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
+                    self._shared_bytes += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
                     continue
-                copied = write_chunk(place / chunk.file, self._store, headers[start:stop], self._spend)
+                copied = writer.write_chunk(place / chunk.file, headers[start:stop])
                 present[start:stop], sound[start:stop] = copied.present, copied.sound
                 if (copied.present & copied.sound).any():
                     chunks.append(chunk)
@@ -275,7 +274,6 @@ class _Work:
             raise Unavailable(f"the replay service stopped before snapshot {self._running.name!r} was complete")
         # What was late is not made up for: the disk may have had a reason.
         self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_s
-        self._written += size
 
 
 class _Former:
