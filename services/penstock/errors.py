@@ -33,5 +33,9 @@ class Unavailable(PenstockError):
     """The peer can't be reached, or did not answer within its deadline."""
 
 
+class PlaceLost(PenstockError):
+    """An actor's place in the run is no longer good: it must join again, as somebody new."""
+
+
 class RunFinished(PenstockError):
     """The learner has ended the run: there is nothing left to do."""

@@ -17,9 +17,9 @@ ACTORS = 256
 def test_256_actors_send_as_many_windows_each(loopback: Loopback, silent: int) -> None:
     server = loopback.replay(rows=4000, max_actors=ACTORS)
     plan = plan_with(batch_segments=128, fresh_segments=128, off_policy_degree=4)
-    source = loopback.source(server, plan)
     sinks = [loopback.sink(slot, server) for slot in range(ACTORS)]
     until(lambda: server.store.schema is not None and loopback.replay_status(server).actors == ACTORS, "all connect")
+    source = loopback.source(server, plan)
     done, version = threading.Event(), 0
     sent = [0] * ACTORS
 

@@ -560,7 +560,7 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
     ([plan_request(replace(PLAN_BESIDE, session=0))], Code.INVALID_ARGUMENT, "session must not be 0"),
     ([plan_request(replace(PLAN_BESIDE, half_life=0.0))], Code.INVALID_ARGUMENT, "positive"),
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
-    ([plan_request(plan_with(fresh_segments=1))], Code.FAILED_PRECONDITION, "windows of 2 segments"),
+    ([plan_request(plan_with(fresh_segments=1, next_batch=2))], Code.FAILED_PRECONDITION, "windows of 2 segments"),
     ([plan_request(PLAN_BESIDE), replay_pb2.SampleBatchesRequest()], Code.INVALID_ARGUMENT, "carries plans"),
     ([plan_request(PLAN_BESIDE), batch_request(0, 2, 2)], Code.INVALID_ARGUMENT, "part 0 to parts - 1"),
     ([plan_request(PLAN_BESIDE), batch_request(7)], Code.INVALID_ARGUMENT, "is next"),

@@ -335,6 +335,20 @@ def test_an_actor_in_the_middle_of_its_weights_is_told_of_the_end_too(loopback: 
     assert stream.status()[0] == Code.OK
 
 
+def test_an_actor_that_joins_again_is_somebody_new(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    member = loopback.membership(server)
+    first = assigned(member)
+    member.join_again()
+    second = assigned(member)
+    assert second.token != first.token
+    assert (second.slot, second.incarnation) != (first.slot, first.incarnation)
+    until(lambda: server.roster.connected == 1, "the place to be given up")
+    server.servicer.publish(Weights(3, b"weights", hashlib.sha256(b"weights").digest()))
+    weights = member.at_least(3, PATIENCE_S)
+    assert weights is not None and weights.version == 3
+
+
 def test_an_actor_that_closes_its_membership_frees_its_place(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)

@@ -1,5 +1,6 @@
 """Snapshots of a service that goes on serving an actor and a learner."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from helpers.segments import SCHEMA, capacity_bytes
 from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, until
-from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, Unavailable
+from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, Unavailable
 from penstock.replay.restoring import open_store
 from penstock.rpc import methods
 from penstock.types import SnapshotProgress
@@ -73,6 +74,36 @@ def test_a_snapshot_goes_on_without_the_client_that_asked_for_it(loopback: Loopb
     assert client.complete() == []
     (taken,) = until(client.complete, "the snapshot to be complete")
     assert (taken.name, taken.segments) == ("left", 40)
+
+
+def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_again(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    server = loopback.replay(rows=ROWS, folder=tmp_path / "first", snapshots=tmp_path / "snapshots")
+    recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
+    trainer = Trainer(loopback.source(server, plan), recorder, plan)
+    actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
+    for _ in trainer.train(10):
+        pass
+    loopback.snapshots(server).take("before")
+    for _ in trainer.train(10):
+        pass
+    server.kill()
+    # What was trained since then may be there untrained.
+    trainer.fresh.clear()
+    restored, _ = open_store(tmp_path / "second", capacity_bytes(ROWS), tmp_path / "snapshots", "before")
+    assert restored.watermark(0, 1) >= 40
+    again = loopback.replay(rows=ROWS, folder=tmp_path / "second", port=server.port)
+    until(lambda: actor.error, "the actor to notice")
+    assert isinstance(actor.error, PlaceLost)
+    assert re.search(r"holds this actor's segments up to \d+, and it had stored \d+", str(actor.error))
+    successor = Actor(
+        loopback.sink(0, again, incarnation=2), recorder, lambda: trainer.published, slot=0, incarnation=2
+    )
+    for _ in trainer.train(10):
+        pass
+    successor.end()
+    assert trainer.version == 30
 
 
 def test_errors_reach_whoever_asks(loopback: Loopback, tmp_path: Path) -> None:

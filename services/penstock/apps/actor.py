@@ -12,7 +12,7 @@ from penstock.acting.spaces import segment_schema
 from penstock.algo.spaces import check_spaces
 from penstock.apps.service import Service
 from penstock.config import Config
-from penstock.errors import RunFinished
+from penstock.errors import PlaceLost, RunFinished
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.membership import Membership
 from penstock.rpc.segment_sink import ReplaySegmentSink
@@ -57,7 +57,11 @@ def run(config: Config) -> None:
                 while not service.stopping:
                     assignment = membership.assignment(_WAIT_S)
                     if assignment is not None:
-                        _collect_as(assignment, config, service, thread, membership, environments)
+                        try:
+                            _collect_as(assignment, config, service, thread, membership, environments)
+                        except PlaceLost as lost:
+                            service.logger.warning("joining again", reason=str(lost))
+                            membership.join_again()
         finally:
             membership.close()
             environments.close()

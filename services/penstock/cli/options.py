@@ -46,14 +46,16 @@ class Options:
         config: All settings.
         preset: The preset that is underneath, if one is.
         resume: The run's folder to go on with, if one was named.
+        operand: The one word that is no option; empty: none.
     """
 
     config: Config
     preset: str | None
     resume: Path | None
+    operand: str = ""
 
 
-def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool) -> Options:
+def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool, operand: str = "") -> Options:
     """Reads a command line.
 
     Args:
@@ -61,6 +63,7 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
         description: For --help.
         arguments: After the command's name.
         trains: Whether this is `penstock train`, which picks presets and resumes runs.
+        operand: What the one word is called that may be given without being an option; empty: none may.
 
     Raises:
         ConfigurationError: Something is unknown or wrong, in one line.
@@ -68,6 +71,8 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
     parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file with settings")
     parser.add_argument("--preset", help=f"settings to start from: {', '.join(preset_names())}")
+    if operand:
+        parser.add_argument("operand", metavar=operand, nargs="?", default="")
     if trains:
         parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this folder")
     source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
@@ -91,7 +96,7 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
     file = load_toml(named.config) if named.config else {}
     preset = named.preset or (_fitting_preset(merge(file, *layers)) if trains else None)
     below = preset_values(preset) if preset else {}
-    return Options(build(merge(below, file, *layers)), preset, None)
+    return Options(build(merge(below, file, *layers)), preset, None, getattr(named, "operand", ""))
 
 
 def _from_environment() -> dict[str, object]:

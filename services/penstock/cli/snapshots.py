@@ -3,10 +3,12 @@
 import json
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -26,22 +28,21 @@ TAKE, LIST = "snapshot", "snapshots"
 
 def command(name: str, arguments: Sequence[str]) -> int:
     """Runs `penstock replay snapshot [NAME]` or `penstock replay snapshots`; its exit code."""
-    given = list(arguments)
-    chosen = given.pop(0) if name == TAKE and given and not given[0].startswith("-") else ""
-    wanted = "[NAME] " if name == TAKE else ""
     told = "Take a snapshot" if name == TAKE else "List the snapshots"
-    config = parse(
-        f"penstock replay {name} {wanted}".strip(),
+    options = parse(
+        f"penstock replay {name}",
         f"{told} of the replay service at replay.listen, or of the run in run.dir.",
-        given,
+        arguments,
         trains=False,
-    ).config
-    addresses = _addresses(config)
+        operand="NAME" if name == TAKE else "",
+    )
+    run = Path(options.config.run.dir) if options.config.run.dir else None
+    addresses = _addresses(options.config, run)
     thread = LoopThread()
     try:
         clients = {service: SnapshotClient(thread, address) for service, address in addresses.items()}
         try:
-            return _take(clients, chosen) if name == TAKE else _list(clients)
+            return _take(clients, options.operand, run) if name == TAKE else _list(clients)
         finally:
             for client in clients.values():
                 client.close()
@@ -49,11 +50,11 @@ def command(name: str, arguments: Sequence[str]) -> int:
         thread.close()
 
 
-def _addresses(config: Config) -> dict[str, str]:
+def _addresses(config: Config, run: Path | None) -> dict[str, str]:
     """host:port of each replay service, by name."""
-    if config.run.dir is None:
+    if run is None:
         return {"replay": config.replay.listen}
-    folder = RunFolder(Path(config.run.dir))
+    folder = RunFolder(run)
     if not folder.services.exists():
         raise ConfigurationError(
             f"{folder.root} is no run that is going on, so that no replay service can be found there"
@@ -62,11 +63,11 @@ def _addresses(config: Config) -> dict[str, str]:
     return {name: str(address) for name, address in services.items() if name.startswith("replay")}
 
 
-def _take(clients: dict[str, SnapshotClient], name: str) -> int:
-    console = Console()
-    if len(clients) > 1:
-        # One name for all of them, by which they are restored together.
-        name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+def _take(clients: dict[str, SnapshotClient], name: str, run: Path | None) -> int:
+    console = _console()
+    # One name for all of them, by which they are restored together.
+    name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    taken = []
     for service, client in clients.items():
         with Progress(
             TextColumn("snapshot of {task.description}"),
@@ -78,9 +79,26 @@ def _take(clients: dict[str, SnapshotClient], name: str) -> int:
             transient=True,
             disable=not console.is_terminal,
         ) as display:
-            snapshot = client.take(name, _Shown(display, service))
-        for line in _describe(snapshot):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            taken.append(client.take(name, _Shown(display, service)))
+    snapshot = _Sum(taken)
+    parts = [
+        f"{snapshot.segments:,} segments",
+        *([f"{snapshot.absent:,} overwritten before they were copied"] if snapshot.absent else []),
+        *([f"{snapshot.damaged:,} left out as damaged"] if snapshot.damaged else []),
+        f"{decimal(snapshot.written_bytes)} written, {decimal(snapshot.shared_bytes)} shared",
+        f"{snapshot.seconds:.1f} s",
+        *([f"of {len(taken)} services"] if len(taken) > 1 else []),
+    ]
+    root = Path(taken[0].folder).parents[len(taken) > 1]
+    console.print(f"snapshot {name}: {', '.join(parts)}, in {root}", markup=False, highlight=False, soft_wrap=True)
+    again = f"train --resume {shlex.quote(str(run))}" if run else "replay --replay.folder NEW"
+    elsewhere = "" if run else f" --replay.snapshot-folder {shlex.quote(str(root))}"
+    console.print(
+        f"restore it with: penstock {again} --replay.restore {name}{elsewhere}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0
 
 
@@ -95,42 +113,44 @@ class _Shown:
         self._display.update(self._task, completed=progress.bytes, total=progress.total_bytes or None)
 
 
-def _describe(snapshot: Snapshot) -> list[str]:
-    """What is in it, and how it is restored."""
-    left_out = [
-        f"{count:,} {what}"
-        for count, what in (
-            (snapshot.absent, "overwritten before they were copied"),
-            (snapshot.damaged, "left out as damaged"),
-        )
-        if count
-    ]
-    size = f"{decimal(snapshot.written_bytes)} written, {decimal(snapshot.shared_bytes)} shared"
-    parts = [f"{snapshot.segments:,} segments", *left_out, size, f"{snapshot.seconds:.1f} s", snapshot.folder]
-    root = shlex.quote(str(Path(snapshot.folder).parent))
-    return [
-        f"snapshot {snapshot.name}: {', '.join(parts)}",
-        f"restore it with: penstock replay --replay.restore {snapshot.name} --replay.snapshot-folder {root}"
-        " --replay.folder NEW",
-    ]
+class _Sum:
+    """Snapshots of one name of several services, added up."""
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        self.services = len(snapshots)
+        self.taken_unix_s = max(each.taken_unix_s for each in snapshots)
+        self.segments = sum(each.segments for each in snapshots)
+        self.absent = sum(each.absent for each in snapshots)
+        self.damaged = sum(each.damaged for each in snapshots)
+        self.written_bytes = sum(each.written_bytes for each in snapshots)
+        self.shared_bytes = sum(each.shared_bytes for each in snapshots)
+        self.seconds = sum(each.seconds for each in snapshots)
 
 
 def _list(clients: dict[str, SnapshotClient]) -> int:
-    table = Table("snapshot", "taken")
-    if len(clients) > 1:
-        table.add_column("service")
-    for name in ("segments", "absent", "damaged", "written", "shared", "seconds"):
-        table.add_column(name, justify="right")
-    for service, client in clients.items():
+    by_name = defaultdict[str, list[Snapshot]](list)
+    for client in clients.values():
         for each in client.complete():
-            taken = datetime.fromtimestamp(each.taken_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            counts = [f"{count:,}" for count in (each.segments, each.absent, each.damaged)]
-            sizes = [decimal(each.written_bytes), decimal(each.shared_bytes), f"{each.seconds:.1f}"]
-            table.add_row(each.name, taken, *([service] if len(clients) > 1 else []), *counts, *sizes)
-    console = Console()
-    if not table.row_count:
-        console.print("there are no snapshots")
-        return 0
-    # A pipe has no width of its own, and names must stay whole.
-    console.print(table, width=None if console.is_terminal else _PIPE_WIDTH)
+            by_name[each.name].append(each)
+    sums = {name: _Sum(snapshots) for name, snapshots in by_name.items()}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("snapshot", overflow="fold")
+    table.add_column("taken (UTC)", no_wrap=True)
+    for header in ("segments", "left out", "written", "shared", *(["services"] if len(clients) > 1 else [])):
+        table.add_column(header, justify="right", no_wrap=True)
+    for name, total in sorted(sums.items(), key=lambda item: item[1].taken_unix_s):
+        taken = datetime.fromtimestamp(total.taken_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        counts = [f"{total.segments:,}", f"{total.absent + total.damaged:,}"]
+        sizes = [decimal(total.written_bytes), decimal(total.shared_bytes)]
+        # One that not all of them have can't be restored.
+        services = [f"{total.services} of {len(clients)}"] if len(clients) > 1 else []
+        table.add_row(name, taken, *counts, *sizes, *services)
+    console = _console()
+    console.print(table if table.row_count else "there are no snapshots")
     return 0
+
+
+def _console() -> Console:
+    console = Console()
+    # A pipe has no width of its own, and names must stay whole.
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)

@@ -239,10 +239,18 @@ class ReplayBuffer:
         Raises:
             ConfigurationError: The plan would deadlock: the store is too small for it, or an actor's window does not
                 fit.
+            SchemaMismatch: Another session begins at a version that the store is beyond already.
         """
         with self._lock:
             self._check_capacity(plan)
             record = self._store.session
+            if int(record["session"][0]) != plan.session and plan.next_batch < self.version:
+                # A learner that goes on with a run begins above all versions that it may have published.
+                raise SchemaMismatch(
+                    f"this store's segments were trained up to version {self.version}, and the learner begins at"
+                    f" {plan.next_batch}: they are another run's; resume that run, or give this one another"
+                    " replay.folder"
+                )
             if plan != self._gate.plan:
                 self._gate.adopt(plan)
             else:

@@ -62,6 +62,12 @@ class Membership:
             self._raise_failure()
             return self._weights if self._weights is not None and self._weights.version >= version else None
 
+    def join_again(self) -> None:
+        """Gives up the place, and asks for another as somebody new. Does not wait."""
+        with self._lock:
+            self._assignment = None
+        self._thread.call(self._restart)
+
     def report(self, report: ActorReport) -> None:
         """Tells the learner what happened. Does not wait."""
         self._thread.call(self._enqueue, report)
@@ -72,6 +78,11 @@ class Membership:
             self._failure = self._failure or Unavailable("the membership was closed")
             self._lock.notify_all()
         self._thread.call(self._task.cancel)
+
+    def _restart(self) -> None:
+        self._task.cancel()
+        self._hello.token = b""
+        self._task = asyncio.create_task(self._run())
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

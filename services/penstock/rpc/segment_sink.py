@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import grpc
 
-from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.errors import ConfigurationError, PenstockError, PlaceLost, Unavailable
 from penstock.replay.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
@@ -69,6 +69,7 @@ class ReplaySegmentSink:
         self._pending: deque[_Pending] = deque()
         self._resent = 0
         self._taken = 0
+        self._sent = self._stored = 0
         self._failure: PenstockError | None = None
         self._staging: StagingSlots | None = None
         self._wake = asyncio.Event()
@@ -106,6 +107,7 @@ class ReplaySegmentSink:
         with self._lock:
             self._raise_failure()
             self._pending.append(pending)
+            self._sent = pending.last_sequence
             self._account()
             metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
         self._thread.call(self._submit, pending)
@@ -178,7 +180,16 @@ class ReplaySegmentSink:
             call.cancel()
 
     def _resume(self, first: replay_pb2.AppendSegmentsResponse) -> None:
-        """After a break: forgets what was stored, and sends the rest again under the first grants that come."""
+        """After a break: forgets what was stored, and sends the rest again under the first grants that come.
+
+        Raises:
+            PlaceLost: The store is not the one before, but an older one or another run's.
+        """
+        if not self._stored <= first.stored_sequence <= self._sent:
+            raise PlaceLost(
+                f"the replay service at {self._assignment.replay_address} holds this actor's segments up to"
+                f" {first.stored_sequence}, and it had stored {self._stored} of the {self._sent} that were sent"
+            )
         staging = _map(wire.decode_staging(first))
         metrics.ACTOR_STAGES.set(staging is not None)
         with self._lock:
@@ -193,6 +204,7 @@ class ReplaySegmentSink:
 
     def _take(self, response: replay_pb2.AppendSegmentsResponse) -> None:
         with self._lock:
+            self._stored = max(self._stored, response.stored_sequence)
             while self._pending and self._pending[0].last_sequence <= response.stored_sequence:
                 self._pending.popleft()
             for message in response.grants:

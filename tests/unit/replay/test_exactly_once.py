@@ -366,14 +366,22 @@ def test_a_kill_before_the_end_of_a_window_costs_or_repeats_nothing(
     assert stored(store) == sequences(1, 8)
 
 
+def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
+    buffer, _ = open_buffer()
+    connect(buffer)
+    send(buffer, make_window(1, segments=4))
+    buffer.commit(WIDE.session, 0, take(buffer, 0).keys, np.ones(4), version=1)
+    with pytest.raises(SchemaMismatch, match="trained up to version 1, and the learner begins at 0"):
+        buffer.adopt_plan(replace(WIDE, session=9, next_batch=0))
+    assert (buffer.session, buffer.version) == (WIDE.session, 1)
+    # One that goes on with the run begins above all that it has published.
+    buffer.adopt_plan(replace(WIDE, session=9, next_batch=1))
+    assert buffer.session == 9
+
+
 def test_a_learner_that_came_as_the_service_was_killed_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    buffer, _ = open_buffer(tmp_path)
-    connect(buffer)
-    send(buffer, make_window(1, segments=4))
-    take(buffer, 0)
-
     class Dying(np.ndarray):
         """A session record after whose every write the process may be killed."""
 
@@ -387,14 +395,17 @@ def test_a_learner_that_came_as_the_service_was_killed_comes_again(
 
     successor = replace(WIDE, session=9, next_batch=2)
     for writes in range(1, 5):
-        buffer, store = open_buffer(tmp_path)
+        folder = tmp_path / str(writes)
+        buffer, store = open_buffer(folder)
+        connect(buffer)
+        send(buffer, make_window(1, segments=4))
+        take(buffer, 0)
         store.session, Dying.writes = store.session.view(Dying), writes
         with pytest.raises(Killed):
             buffer.adopt_plan(successor)
-        again, _ = open_buffer(tmp_path, successor)
+        again, _ = open_buffer(folder, successor)
         assert (again.session, again.version) == (9, 2)
         assert take(again, 2).keys.tolist() == [1, 2, 3, 4]
-        again.adopt_plan(WIDE)
 
 
 def test_a_store_whose_making_was_cut_never_gives_key_zero(tmp_path: Path) -> None:
