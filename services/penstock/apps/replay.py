@@ -10,6 +10,7 @@ from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.restoring import open_store
 from penstock.replay.ring_store import RingStore
+from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots import Snapshots
 from penstock.rpc.replay_servicer import ReplayServicer
 from penstock.rpc.snapshot_servicer import SnapshotServicer
@@ -17,6 +18,7 @@ from penstock.telemetry import metrics
 from penstock.types import Snapshot
 
 _STOP_CHECK_S = 0.1
+_SCRUB_PAUSE_S = 0.5
 
 
 def run(config: Config) -> None:
@@ -38,7 +40,7 @@ def run(config: Config) -> None:
             bytes_per_s=int(settings.snapshot_bytes_per_s),
             ended=lambda outcome: _note_snapshot(outcome, service),
         )
-        asyncio.run(_serve(settings, service, buffer, snapshots))
+        asyncio.run(_serve(settings, service, buffer, snapshots, Scrub(store, buffer)))
         snapshots.stop()
         buffer.flush()
 
@@ -68,7 +70,9 @@ def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
     return store
 
 
-async def _serve(settings: ReplayConfig, service: Service, buffer: ReplayBuffer, snapshots: Snapshots) -> None:
+async def _serve(
+    settings: ReplayConfig, service: Service, buffer: ReplayBuffer, snapshots: Snapshots, scrub: Scrub
+) -> None:
     servicer = ReplayServicer(
         buffer,
         max_actors=settings.max_actors,
@@ -77,14 +81,28 @@ async def _serve(settings: ReplayConfig, service: Service, buffer: ReplayBuffer,
     )
     await servicer.server.start(settings.listen)
     service.logger.info("serving", listen=settings.listen, capacity_bytes=int(settings.capacity_bytes))
-    tasks = [asyncio.create_task(servicer.tick())]
+    tasks = [asyncio.create_task(servicer.tick()), asyncio.create_task(_scrub(scrub, service))]
     if settings.snapshot_interval_s:
         tasks.append(asyncio.create_task(_take_snapshots(settings.snapshot_interval_s, snapshots, service)))
     while not service.stopping and not any(task.done() for task in tasks):
         await asyncio.sleep(_STOP_CHECK_S)
+    ended = [task for task in tasks if task.done()]
     for task in tasks:
         task.cancel()
     await servicer.server.stop()
+    for task in ended:
+        # Raises why: none of them ends by itself.
+        task.result()
+
+
+async def _scrub(scrub: Scrub, service: Service) -> None:
+    while True:
+        await asyncio.sleep(_SCRUB_PAUSE_S)
+        # In a thread: what has left the memory since comes from the disk.
+        damaged = await asyncio.to_thread(scrub.step)
+        if damaged:
+            service.logger.error("dropped damaged segments", segments=damaged)
+            metrics.REPLAY_DAMAGED.inc(damaged)
 
 
 async def _take_snapshots(interval_s: float, snapshots: Snapshots, service: Service) -> None:

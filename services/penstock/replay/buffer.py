@@ -569,6 +569,24 @@ class ReplayBuffer:
             headers = self._store.headers[rows]
             return headers["priority"].copy(), self.version - headers["version"]
 
+    def replayable(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """<uint64>[...] keys of those of these rows' segments that may be replayed."""
+        with self._lock:
+            if self._index is None:
+                return np.zeros(0, np.uint64)
+            keys: NDArray[np.uint64] = self._store.headers["key"][self._index.seen_among(rows)]
+            return keys
+
+    def drop(self, keys: NDArray[np.uint64]) -> int:
+        """Removes segments that may be replayed; how many of these <uint64>[...] were still there."""
+        with self._lock:
+            assert self._index is not None
+            rows = self._index.seen_among(self._store.rows(keys[self._store.present(keys)]))
+            self._index.forget(rows)
+            self._store.remove(rows)
+            self._stored -= rows.size
+            return int(rows.size)
+
     @property
     def mass(self) -> Mass:
         """The sum of all masses."""

@@ -350,6 +350,11 @@ class RingStore:
         """Gives up reserved rows; they stay empty until the ring comes by again."""
         self.headers["state"][self.rows(keys)] = 0
 
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        """Removes the segments in these rows."""
+        self.headers["key"][rows] = 0
+        self.headers["state"][rows] = 0
+
     def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
         """Copies these rows' columns, in this order, into columns of as many segments."""
         assert self._layout is not None

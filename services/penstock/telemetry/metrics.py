@@ -57,7 +57,9 @@ REPLAY_DRAWN_AGE = Gauge(
     "penstock_replay_drawn_age_versions", "Age of the last batch's segments, in versions, by quantile.", ("quantile",)
 )
 REPLAY_TORN = Gauge("penstock_replay_torn_segments", "Rows that were being written when the last process died.")
-REPLAY_DAMAGED = Gauge("penstock_replay_damaged_segments", "Rows dropped at the last recovery.")
+REPLAY_DAMAGED = Gauge(
+    "penstock_replay_damaged_segments", "Rows dropped since the last start, for what was stored is not there."
+)
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "The policy version that was committed last.")
 REPLAY_WAIT_SECONDS = Counter(
     "penstock_replay_wait_seconds", "Seconds that streams waited, by who waited and for what.", ("who", "reason")
