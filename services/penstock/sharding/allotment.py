@@ -157,13 +157,14 @@ def apportion(total: int, weights: NDArray[np.float64], smallest: int, largest: 
     while free.any():
         rest = total - parts[~free].sum()
         parts[free] = rest * weights[free] / weights[free].sum()
-        low, high = free & (parts < smallest), free & (parts > largest)
-        # One kind at a time: what is fixed at one bound moves the others away from, or towards, the other one.
-        bound = low if low.any() else high
-        if not bound.any():
+        bounded = np.clip(parts, smallest, largest)
+        if (bounded == parts).all():
             break
-        parts[bound] = smallest if low.any() else largest[bound]
-        free &= ~bound
+        # The kind that misses by more stays at its bound, whatever becomes of the others (as CSS divides a line).
+        excess = (bounded - parts)[free].sum()
+        fixed = free & ((parts <= smallest) if excess > 0.0 else (parts >= largest) if excess < 0.0 else free)
+        parts[fixed] = bounded[fixed]
+        free &= ~fixed
     whole = np.floor(parts + 1e-9).astype(np.int64)
     missing = min(total, round(parts.sum())) - int(whole.sum())
     for index in np.argsort(whole - parts, kind="stable")[: max(0, missing)].tolist():

@@ -1,0 +1,127 @@
+"""Parts of the gate follow the shards' speeds, add up to it, and leave the slow ones behind."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.segments import PLAN
+from penstock.sharding.allotment import Allotment, Arrival, apportion
+
+WHOLE = replace(PLAN, fresh_segments=24, batch_segments=32, off_policy_degree=2)
+
+
+def train(allotment: Allotment, batches: int, speeds: list[float], *, window: int = 2, interval_s: float = 0.1) -> None:
+    """Batches for which each shard needs its part divided by its speed; 0: it brings nothing."""
+    inserted = [0] * len(speeds)
+    for _ in range(batches):
+        parts = allotment.fresh_segments
+        waits = [part / speed if speed else 0.0 for part, speed in zip(parts, speeds, strict=True)]
+        longest = max(waits)
+        for shard, speed in enumerate(speeds):
+            inserted[shard] += parts[shard] if speed else 0
+        arrivals = [
+            Arrival(interval_s * wait / longest, count, 10**6) for wait, count in zip(waits, inserted, strict=True)
+        ]
+        allotment.observe(arrivals, interval_s)
+        allotment.review(window)
+        assert sum(allotment.fresh_segments) == WHOLE.fresh_segments
+
+
+@given(
+    st.integers(0, 500),
+    st.lists(st.tuples(st.floats(1e-3, 1e3), st.integers(1, 200)), min_size=1, max_size=6),
+    st.integers(1, 20),
+)
+def test_parts_keep_to_their_bounds_and_add_up(total: int, shards: list[tuple[float, int]], smallest: int) -> None:
+    weights, largest = np.array([weight for weight, _ in shards]), np.array([most for _, most in shards])
+    parts = apportion(total, weights, smallest, largest)
+    ceilings = np.maximum(largest, smallest)
+    assert (parts >= smallest).all() and (parts <= ceilings).all()
+    if smallest * len(shards) <= total <= ceilings.sum():
+        assert parts.sum() == total
+
+
+def test_parts_are_as_the_weights_where_nothing_is_in_the_way() -> None:
+    most = np.full(3, 100)
+    assert apportion(60, np.array([1.0, 2.0, 3.0]), 1, most).tolist() == [10, 20, 30]
+    assert apportion(10, np.ones(3), 1, most).tolist() in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
+    assert apportion(60, np.array([1.0, 2.0, 3.0]), 16, most).tolist()[0] == 16
+    assert apportion(60, np.array([1.0, 2.0, 3.0]), 1, np.array([100, 100, 20])).sum() == 60
+
+
+def test_the_first_parts_are_equal() -> None:
+    assert Allotment(WHOLE, 3, 2).fresh_segments == [8, 8, 8]
+    assert sorted(Allotment(WHOLE, 5, 2).fresh_segments) == [4, 5, 5, 5, 5]
+
+
+def test_parts_follow_the_speeds() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    train(allotment, 400, [1.0, 3.0])
+    assert allotment.fresh_segments == pytest.approx([6, 18], abs=1)
+    train(allotment, 400, [1.0, 1.0])
+    assert allotment.fresh_segments == pytest.approx([12, 12], abs=1)
+
+
+def test_every_part_has_room_for_the_largest_window() -> None:
+    allotment = Allotment(WHOLE, 2, 8)
+    train(allotment, 400, [1.0, 1000.0], window=8)
+    # With degree 2, two batches' parts are collected for at once.
+    assert min(allotment.fresh_segments) == 4
+
+
+def test_a_part_is_no_larger_than_its_store_has_room_for() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    for batch in range(40):
+        allotment.observe([Arrival(0.0, 12 * batch, 5), Arrival(0.0, 12 * batch, 10**6)], 0.1)
+        allotment.review(2)
+    assert allotment.fresh_segments == [5, 19]
+
+
+def test_with_degree_0_the_first_parts_stay() -> None:
+    allotment = Allotment(replace(WHOLE, off_policy_degree=0), 2, 2)
+    train(allotment, 100, [1.0, 5.0])
+    assert allotment.fresh_segments == [12, 12]
+
+
+def test_a_shard_that_fell_behind_leaves_the_batch_to_the_others_until_it_keeps_up_again() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    allotment.fell_behind(1)
+    assert allotment.review(2)
+    assert allotment.is_slow(1) and allotment.fresh_segments == [24, 1]
+    inserted = 0
+    for batch in range(1, 5):
+        assert allotment.is_slow(1)
+        inserted += 1
+        allotment.observe([Arrival(0.0, 24 * batch, 100), Arrival(0.0, inserted, 100)], 0.1)
+    # What it had said before it was first seen does not count: four full parts after that.
+    allotment.observe([Arrival(0.0, 120, 100), Arrival(0.0, inserted + 1, 100)], 0.1)
+    assert not allotment.is_slow(1)
+    assert allotment.review(2)
+    assert sum(allotment.fresh_segments) == 24 and allotment.fresh_segments[1] > 1
+
+
+def test_a_shard_that_brings_nothing_stays_slow() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    allotment.fell_behind(1)
+    for batch in range(50):
+        allotment.observe([Arrival(0.0, 24 * batch, 100), Arrival(0.0, 0, 100)], 0.1)
+    assert allotment.is_slow(1)
+
+
+def test_a_store_that_was_lost_counts_from_nought_and_harms_nothing() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    for inserted in (1_000, 1_012, 12, 24):
+        allotment.observe([Arrival(0.0, inserted, 100), Arrival(0.0, inserted, 100)], 0.1)
+    assert allotment.review(2) is False
+    assert allotment.fresh_segments == [12, 12]
+
+
+def test_another_plan_is_apportioned_at_the_next_review() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    allotment.adopt(replace(WHOLE, fresh_segments=48))
+    assert allotment.fresh_segments == [12, 12]
+    assert allotment.review(2)
+    assert allotment.fresh_segments == [24, 24]
