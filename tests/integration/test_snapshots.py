@@ -59,14 +59,19 @@ def test_a_runs_snapshots_are_taken_listed_and_restored(tmp_path: Path) -> None:
     assert "holds segments of another store than the one restored from snapshot 'early'" in refused.stderr
 
     shutil.rmtree(RunFolder(folder).replay)
-    with Command("train", f"--resume={folder}", "--replay.restore=early", environment=VARIABLES) as command:
+    options = (f"--resume={folder}", "--replay.restore=early", "--replay.snapshot-interval-s=0.5")
+    with Command("train", *options, environment=VARIABLES) as command:
         with watching(command, folder) as watch:
             wait_for(
                 lambda: all(events(folder, f"replay-{shard}", "restored") for shard in (0, 1)), "both are restored"
             )
             first = watch.until(lambda now: now.version > 0, "training")
             watch.until(lambda now: now.version > first.version + 20, "training to go on")
+            # By themselves, every half second; as many are kept as are wanted.
+            wait_for(lambda: len(events(folder, "replay-0", "snapshot")) >= 2 + 4, "snapshots on an interval")
         command.interrupt()
         ended = end_of(command, 15.0)
     assert ended.code == 130, ended.stdout + ended.stderr
     assert events(folder, "replay-0", "restored")[0]["snapshot"] == "early"
+    kept = [each for each in (RunFolder(folder).snapshots / "replay-0").iterdir() if each.name[0] != "."]
+    assert len(kept) == 3

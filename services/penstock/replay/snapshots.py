@@ -9,6 +9,7 @@ and `apps.replay`, from any thread.
 """
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -79,6 +80,7 @@ class Snapshots:
         self._ended, self._chunk_bytes, self._now = ended, chunk_bytes, now
         self._lock = threading.Lock()
         self._running: threading.Thread | None = None
+        self._busy = False
         self._stopping = threading.Event()
 
     def begin(self, name: str = "") -> RunningSnapshot:
@@ -92,7 +94,7 @@ class Snapshots:
             Unavailable: The service is stopping.
         """
         folder = self._writable
-        name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
+        name = name or self._unused_name(folder)
         if os.path.lexists(folder.path(name)):
             raise ConfigurationError(f"there is a snapshot {name!r} in {folder.root}; choose another name")
         schema = self._store.schema
@@ -101,8 +103,9 @@ class Snapshots:
         with self._lock:
             if self._stopping.is_set():
                 raise Unavailable("the replay service is stopping")
-            if self._running is not None and self._running.is_alive():
+            if self._busy:
                 raise Overloaded("a snapshot is on its way; take another when it is complete")
+            self._busy = True
             running = RunningSnapshot(name)
             # Not waited for when the process is to end: what it leaves is no snapshot.
             self._running = threading.Thread(
@@ -110,6 +113,11 @@ class Snapshots:
             )
             self._running.start()
         return running
+
+    def _unused_name(self, folder: SnapshotFolder) -> str:
+        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._now()))
+        names = itertools.chain([moment], (f"{moment}-{number}" for number in itertools.count(2)))
+        return next(name for name in names if not os.path.lexists(folder.path(name)))
 
     def complete(self) -> list[Snapshot]:
         """All there are, oldest first. Reads files. Raises `ConfigurationError` without a folder."""
@@ -157,6 +165,8 @@ class Snapshots:
         try:
             self._ended(outcome)
         finally:
+            # First: whoever has waited for this one may take another at once.
+            self._busy = False
             if isinstance(outcome, Snapshot):
                 running.outcome.set_result(outcome)
             else:

@@ -399,8 +399,9 @@ def test_a_snapshot_is_listed_as_it_was_told(tmp_path: Path) -> None:
 def test_without_a_name_a_snapshot_is_called_after_the_time(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
-    clock = Snapshots(service.store, service.buffer, tmp_path, kept=1, bytes_per_s=FAST, now=lambda: 1_795_244_940.0)
-    assert clock.begin().outcome.result(PATIENCE_S).name == "20261121-070900"
+    clock = Snapshots(service.store, service.buffer, tmp_path, kept=2, bytes_per_s=FAST, now=lambda: 1_795_244_940.0)
+    names = [clock.begin().outcome.result(PATIENCE_S).name for _ in range(3)]
+    assert names == ["20261121-070900", "20261121-070900-2", "20261121-070900-3"]
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", ".hidden", "", "a b", "x" * 101])
