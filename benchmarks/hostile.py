@@ -1,4 +1,4 @@
-"""`make bench-hostile`: whether malformed requests break the replay service, or hold back those that are not.
+"""`make hostile`: whether malformed requests break the replay service, or hold back those that are not.
 
 A healthy actor and learner work at a steady pace, first alone, then beside hostile clients that make so many forged
 calls (`forged_requests.py`). The pace is a part of what the pair gets when it asks as fast as it can, since on a few
