@@ -36,7 +36,7 @@ class RunningMoments(nn.Module):
         delta = mean - self.mean
         weighted = self.variance * self.count + variance * count + delta.square() * (self.count * count / total)
         self.variance.copy_(weighted / total)
-        self.mean.add_(delta * (count / total))
+        self.mean.add_(delta * count / total)
         self.count.copy_(total)
 
     def standardise(self, values: Tensor) -> Tensor:

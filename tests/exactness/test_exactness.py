@@ -1,0 +1,133 @@
+"""Degree 0 without replay, through all services and their gRPC, is textbook PPO: the same parameters, bit for bit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from exactness.textbook_ppo import Settings, TextbookPPO
+from helpers.processes import run
+from penstock.acting import randomness
+from penstock.config import Config, build, load_toml
+from penstock.learning import checkpoints
+from penstock.run_folder import RunFolder
+
+pytestmark = pytest.mark.exactness
+
+ENVIRONMENTS = 16
+ITERATIONS = 50
+PARAMETERS = ("actor.", "critic.", "log_std")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run of Penstock's came to."""
+
+    config: Config
+    iterations: int
+    tensors: dict[str, np.ndarray]
+
+
+def train(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
+    ended = run(
+        "train",
+        f"--run-dir={folder}",
+        f"--env-id={env_id}",
+        "--seed=11",
+        f"--actors={actors}",
+        f"--envs-per-actor={ENVIRONMENTS // actors}",
+        "--actor.unroll-length=32",
+        f"--total-steps={ENVIRONMENTS * 32 * ITERATIONS}",
+        "--sampling.off-policy-degree=0",
+        "--sampling.fresh-fraction=1",
+        f"--sampling.batch-segments={ENVIRONMENTS}",
+        "--sampling.alpha=0",
+        "--ppo.epochs=4",
+        "--ppo.learning-rate-schedule=constant",
+        "--evaluation.episodes=1",
+        "--evaluation.interval-steps=1000000",
+        *options,
+        timeout_s=100.0,
+    )
+    assert ended.code == 0, ended.stdout + ended.stderr
+    newest = checkpoints.newest(RunFolder(folder))
+    assert newest is not None
+    config = build(load_toml(RunFolder(folder).config))
+    return Trained(config, checkpoints.read_progress(newest).version, load_file(newest))
+
+
+def textbook(config: Config, iterations: int) -> TextbookPPO:
+    settings = Settings(
+        env_id=config.environment.id,
+        environments=ENVIRONMENTS,
+        steps=config.actor.unroll_length,
+        seed=config.run.seed,
+        hidden_sizes=config.policy.hidden_sizes,
+        activation=config.policy.activation,
+        normalise_observations=config.policy.normalise_observations,
+        normalise_returns=config.policy.normalise_returns,
+        learning_rate=config.ppo.learning_rate,
+        epochs=config.ppo.epochs,
+        minibatches=config.ppo.minibatches,
+        gamma=config.ppo.discount,
+        gae_lambda=config.ppo.trace_decay,
+        clip_range=config.ppo.clip_range,
+        value_coefficient=config.ppo.value_coefficient,
+        entropy_coefficient=config.ppo.entropy_coefficient,
+        max_gradient_norm=config.ppo.max_gradient_norm,
+    )
+    numbers = np.arange(ENVIRONMENTS, dtype=np.uint32)
+    streams = {"seed": config.run.seed, "incarnation": 1, "environments": numbers}
+    draw = randomness.uniforms if config.environment.id.startswith("CartPole") else randomness.normals
+
+    def noise(first_step: int) -> np.ndarray:
+        return draw(**streams, first_step=first_step, steps=settings.steps, size=1)
+
+    learner = TextbookPPO(settings, randomness.reset_seeds(**streams), noise)
+    learner.train(iterations)
+    return learner
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many as a run's learner has by default: sums of many numbers depend on how they are divided."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(Config().learner.threads)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("CartPole-v1", ()),
+        ("CartPole-v1", ("--policy.normalise-observations=true", "--policy.normalise-returns=true")),
+        ("Pendulum-v1", ()),
+        ("Pendulum-v1", ("--policy.normalise-observations=true", "--policy.activation=tanh")),
+    ],
+)
+def test_a_synchronous_run_is_textbook_ppo(
+    tmp_path: Path, one_thread: None, env_id: str, options: tuple[str, ...]
+) -> None:
+    runs = {actors: train(tmp_path / str(actors), env_id, actors, *options) for actors in (1, 2, 4)}
+    alone = runs[1]
+    assert alone.iterations >= ITERATIONS
+    learner = textbook(alone.config, alone.iterations)
+    parameters = {name: tensor.detach().numpy() for name, tensor in learner.model.named_parameters()}
+    for actors, trained in runs.items():
+        assert trained.iterations == alone.iterations
+        names = {name for name in trained.tensors if name.startswith(PARAMETERS)}
+        assert names == set(parameters)
+        for name, expected in parameters.items():
+            np.testing.assert_array_equal(trained.tensors[name], expected, err_msg=f"{actors} actors: {name}")
+    if alone.config.policy.normalise_observations:
+        np.testing.assert_array_equal(alone.tensors["observation_moments.mean"], learner.observations.mean.numpy())
+        np.testing.assert_array_equal(
+            alone.tensors["observation_moments.variance"], learner.observations.variance.numpy()
+        )
+    if alone.config.policy.normalise_returns:
+        np.testing.assert_array_equal(alone.tensors["return_moments.variance"], learner.returns.variance.numpy())
