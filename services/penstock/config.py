@@ -23,6 +23,7 @@ from penstock.errors import ConfigurationError
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+Schedule = Literal["constant", "linear"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 
@@ -99,10 +100,13 @@ class PPOConfig(Section):
 
     learning_rate: PositiveFloat = 3e-4
     """Of Adam, at the start."""
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    learning_rate_schedule: Schedule = "constant"
     """linear: to zero at total_steps."""
     epochs: PositiveInt = 10
     """Passes over each batch."""
+    target_kl: PositiveFloat | None = None
+    """Stop after the pass in which the policy has moved further than this from the proximal one, by mean KL divergence
+    in nats; 0.01 to 0.03 is usual. Unset: all passes."""
     minibatches: PositiveInt = 4
     """Gradient steps in a pass."""
     discount: UnitInterval = 0.99
@@ -110,13 +114,17 @@ class PPOConfig(Section):
     trace_decay: UnitInterval = 0.95
     """Lambda of GAE and of V-trace."""
     clip_range: PositiveFloat = 0.2
-    """Epsilon of the clip around the proximal policy."""
+    """Epsilon of the clip around the proximal policy, at the start."""
+    clip_range_schedule: Schedule = "constant"
+    """linear: to zero at total_steps."""
     value_clip_range: PositiveFloat | None = None
     """Clip of the value around the proximal value. Unset: no clip."""
     value_coefficient: NonNegativeFloat = 0.5
     """Weight of the value loss."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus, at the start."""
+    entropy_schedule: Schedule = "constant"
+    """linear: to zero at total_steps; explores first and settles later."""
     max_gradient_norm: PositiveFloat = 0.5
     """Gradients are scaled down to this global norm."""
     normalise_advantages: bool = True

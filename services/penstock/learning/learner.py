@@ -19,6 +19,9 @@ from penstock.learning import schedules
 from penstock.learning.batches import TrainingBatch
 from penstock.types import EnvironmentSpec
 
+_KL = 3
+"""Where the KL divergence stands in what `_descend` returns."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingStatistics:
@@ -47,11 +50,13 @@ class TrainingOutcome:
     Attributes:
         priorities: <float64>[B] raw.
         fresh_steps: Valid steps in the fresh segments.
+        updates: Gradient steps.
         statistics: For people to look at.
     """
 
     priorities: NDArray[np.float64]
     fresh_steps: int
+    updates: int
     statistics: TrainingStatistics
 
 
@@ -104,14 +109,6 @@ class Learner:
             self.policy = Policy(spec, network).to(device)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=ppo.learning_rate, eps=1e-5, fused=True)
         self.generator = torch.Generator().manual_seed(seed)
-        self._loss_settings = LossSettings(
-            clip_range=ppo.clip_range,
-            value_clip_range=ppo.value_clip_range,
-            value_coefficient=ppo.value_coefficient,
-            entropy_coefficient=ppo.entropy_coefficient,
-            normalise_advantages=ppo.normalise_advantages,
-            behaviour_weight_clip=ppo.behaviour_weight_clip,
-        )
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains on a batch for some epochs.
@@ -120,17 +117,36 @@ class Learner:
             batch: On this learner's device.
             progress: Share of the run that is done, 0 to 1; schedules follow it.
         """
-        rate = schedules.learning_rate(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
+        ppo = self._ppo
+        rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        settings = self._loss_settings(progress)
         steps, correction = self._estimate(batch, progress)
-        trail = [self._descend(minibatch) for minibatch in self._minibatches(steps)]
+        trail: list[Tensor] = []
+        for _ in range(ppo.epochs):
+            epoch = [self._descend(minibatch, settings) for minibatch in self._minibatches(steps)]
+            trail += epoch
+            if ppo.target_kl is not None and float(torch.stack(epoch)[:, _KL].mean()) > ppo.target_kl:
+                break
         fresh_steps = self._learn_moments(batch)
         priority = priorities.segment_priorities(correction, batch.valid, self._sampling.eta)
         return TrainingOutcome(
             priorities=priority.double().cpu().numpy(),
             fresh_steps=fresh_steps,
+            updates=len(trail),
             statistics=self._statistics(batch, steps, trail, rate),
+        )
+
+    def _loss_settings(self, progress: float) -> LossSettings:
+        ppo = self._ppo
+        return LossSettings(
+            clip_range=schedules.scheduled(ppo.clip_range, ppo.clip_range_schedule, progress),
+            value_clip_range=ppo.value_clip_range,
+            value_coefficient=ppo.value_coefficient,
+            entropy_coefficient=schedules.scheduled(ppo.entropy_coefficient, ppo.entropy_schedule, progress),
+            normalise_advantages=ppo.normalise_advantages,
+            behaviour_weight_clip=ppo.behaviour_weight_clip,
         )
 
     @torch.no_grad()
@@ -173,21 +189,18 @@ class Learner:
         return steps, estimates.correction
 
     def _minibatches(self, steps: _Steps) -> list[_Steps]:
-        """Every valid step once an epoch, shuffled, in as equal minibatches as can be."""
+        """Every valid step once, shuffled, in as equal minibatches as can be."""
         count = steps.advantage.shape[0]
         # A minibatch of nothing has no mean: its losses would be NaN.
         parts = max(1, min(self._ppo.minibatches, count))
-        minibatches: list[_Steps] = []
-        for _ in range(self._ppo.epochs):
-            order = torch.randperm(count, generator=self.generator).to(self._device)
-            minibatches += steps.take(order).split(parts)
-        return minibatches
+        order = torch.randperm(count, generator=self.generator).to(self._device)
+        return steps.take(order).split(parts)
 
-    def _descend(self, steps: _Steps) -> Tensor:
+    def _descend(self, steps: _Steps, settings: LossSettings) -> Tensor:
         """One gradient step; <float32>[6] losses and the gradient's norm, left on the device."""
         distribution = self.policy.distribution(steps.observation)
         losses: Losses = ppo_loss(
-            self._loss_settings,
+            settings,
             log_prob=distribution.log_prob(steps.action),
             value=self.policy.value(steps.observation),
             entropy=distribution.entropy(),

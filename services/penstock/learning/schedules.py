@@ -1,8 +1,8 @@
 """Values that change over a run, as functions of the share of it that is done."""
 
 
-def learning_rate(initial: float, schedule: str, progress: float) -> float:
-    """The learning rate at `progress` in [0, 1]: constant, or linear to zero."""
+def scheduled(initial: float, schedule: str, progress: float) -> float:
+    """A setting at `progress` in [0, 1]: constant, or linear to zero."""
     return initial * max(0.0, 1.0 - progress) if schedule == "linear" else initial
 
 

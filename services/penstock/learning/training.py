@@ -173,13 +173,12 @@ class TrainingRun:
         share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
         with metrics.LEARNER_STEP_SECONDS.time():
             outcome = self._learner.train(to_tensors(batch, self._device), share_done)
-        updates = self._config.ppo.epochs * self._config.ppo.minibatches
         progress = self._progress
         self._progress = dataclasses.replace(
             progress,
             version=progress.version + 1,
             env_steps=progress.env_steps + outcome.fresh_steps,
-            updates=progress.updates + updates,
+            updates=progress.updates + outcome.updates,
             segments_trained=progress.segments_trained + batch.keys.size,
             segments_fresh=progress.segments_fresh + batch.fresh_segments,
         )
@@ -192,7 +191,7 @@ class TrainingRun:
             # Who stops the replay service together with us must not cost the checkpoint; the lease returns.
             if not self._stopping():
                 raise
-        self._observe(batch, outcome, updates)
+        self._observe(batch, outcome)
 
     def _publish(self) -> None:
         self._versions.reserve(self._progress.version)
@@ -233,7 +232,7 @@ class TrainingRun:
     def _samples_per_insert(self) -> float:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)
 
-    def _observe(self, batch: Batch, outcome: TrainingOutcome, updates: int) -> None:
+    def _observe(self, batch: Batch, outcome: TrainingOutcome) -> None:
         progress, statistics = self._progress, outcome.statistics
         self._staleness_sum += statistics.staleness_mean * batch.keys.size
         self._segments_here += batch.keys.size
@@ -247,7 +246,7 @@ class TrainingRun:
         )
         metrics.LEARNER_VERSION.set(progress.version)
         metrics.LEARNER_ENV_STEPS.set(progress.env_steps)
-        metrics.LEARNER_UPDATES.inc(updates)
+        metrics.LEARNER_UPDATES.inc(outcome.updates)
         metrics.LEARNER_FRESH_LAG.set(statistics.fresh_lag_mean)
         for age in (batch.number - batch.versions).tolist():
             metrics.LEARNER_STALENESS.observe(age)

@@ -180,6 +180,36 @@ def test_every_minibatch_of_every_epoch_is_a_gradient_step() -> None:
     assert steps == {15.0}
 
 
+@pytest.mark.parametrize("setting", ["clip_range", "entropy_coefficient"])
+def test_a_setting_that_is_scheduled_falls_to_zero_over_the_run(setting: str) -> None:
+    schedule = {"clip_range": "clip_range_schedule", "entropy_coefficient": "entropy_schedule"}[setting]
+    batch = make_batch()
+
+    def trained(progress: float, **ppo: object) -> Learner:
+        learner = make_learner(learning_rate=1e-2, epochs=4, **ppo)
+        learner.train(batch, progress)
+        return learner
+
+    # At three quarters of the run it is what a quarter of it would be.
+    assert same_parameters(trained(0.75, **{setting: 0.4, schedule: "linear"}), trained(0.75, **{setting: 0.1}))
+    assert same_parameters(trained(0.75, **{setting: 0.4}), trained(0.0, **{setting: 0.4}))
+    assert not same_parameters(trained(0.75, **{setting: 0.4}), trained(0.75, **{setting: 0.1}))
+
+
+def test_passes_end_once_the_policy_has_moved_too_far() -> None:
+    batch = make_batch()
+    free = make_learner(epochs=8, minibatches=2, learning_rate=3e-2).train(batch, 0.0)
+    assert free.updates == 16
+    learner = make_learner(epochs=8, minibatches=2, learning_rate=3e-2, target_kl=1e-3)
+    stopped = learner.train(batch, 0.0)
+    assert stopped.updates in range(2, 16, 2)
+    steps = {state["step"].item() for state in learner.optimizer.state.values()}
+    assert steps == {float(stopped.updates)}
+    assert stopped.statistics.approximate_kl < free.statistics.approximate_kl
+    # One that never moves so far makes all passes.
+    assert make_learner(epochs=8, minibatches=2, target_kl=1e3).train(batch, 0.0).updates == 16
+
+
 def test_replayed_segments_are_weighted_by_their_priorities() -> None:
     batch = make_batch(fresh=2)
     skewed = dataclasses.replace(batch, priorities=batch.priorities * torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 1.0]))
