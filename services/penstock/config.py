@@ -85,10 +85,17 @@ class PolicyConfig(Section):
 
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers; two of 64 are the field's standard for flat observations."""
+    trunk: Literal["separate", "shared"] = "separate"
+    """Whether policy and value have hidden layers of their own, or the same ones; shared saves time where layers are
+    wide, and needs value_coefficient chosen with care."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Tanh keeps small on-policy networks stable."""
     initial_log_std: float = 0.0
     """Log standard deviation of continuous actions at the start, in units of half the action range."""
+    state_dependent_std: bool = False
+    """Let the network say the deviation at each observation, not one parameter for all of them."""
+    squash_actions: bool = False
+    """Keep continuous actions within their bounds by a tanh, not by clipping."""
     normalise_observations: bool = True
     """Scale observations by their running mean and deviation."""
     normalise_returns: bool = True

@@ -70,7 +70,7 @@ class Collector:
             observation[:, step] = environments.observation
             action[:, step], log_prob[:, step] = runner.act(environments.acting_observation, noise[:, step])
             acted = time.perf_counter()
-            outcome = environments.step(self._action_map(action[:, step]))
+            outcome = environments.step(self._action_map(action[:, step], squashed=runner.squashes))
             stepped = time.perf_counter()
             reward[:, step], valid[:, step] = outcome.reward, outcome.valid
             terminated[:, step], truncated[:, step] = outcome.terminated, outcome.truncated

@@ -56,7 +56,7 @@ def evaluate(task: EvaluationTask, environments: Environments, stopping: Callabl
                     size=runner.policy.noise_size,
                 )
             action, _ = runner.act(environments.acting_observation, noise[:, step % _NOISE_STEPS])
-        outcome = environments.step(action_map(action))
+        outcome = environments.step(action_map(action, squashed=runner.squashes))
         returns += outcome.reward * playing
         steps += playing
         playing &= ~(outcome.terminated | outcome.truncated)

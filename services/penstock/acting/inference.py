@@ -25,6 +25,11 @@ class PolicyRunner:
         """The policy inside."""
         return self._policy
 
+    @property
+    def squashes(self) -> bool:
+        """Whether its continuous actions are to go through a tanh."""
+        return self._policy.network.squash_actions
+
     def update(self, weights: Weights) -> None:
         """Takes newer weights of the same architecture."""
         policy_weights.load_into(self._policy, weights)

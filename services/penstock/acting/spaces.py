@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.algo.spaces import bounded
 from penstock.errors import ConfigurationError
 from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, EnvironmentSpec, Extent, Schema, Space
 
@@ -59,24 +60,26 @@ class ActionMap:
     """From a policy's actions to the environment's.
 
     Discrete actions are shifted to the space's start. Elements of boxes with finite bounds are scaled from [-1, 1] to
-    the bounds; all are clipped to them.
+    the bounds; all are clipped to them. Those with finite bounds go through a tanh first, if the policy squashes.
     """
 
     def __init__(self, space: Space) -> None:
         self._space = space
         if isinstance(space, BoxSpace):
             low, high = np.array(space.low), np.array(space.high)
-            bounded = np.isfinite(low) & np.isfinite(high)
+            self._bounded = bounded(space)
             self._low, self._high = low.astype(np.float32), high.astype(np.float32)
-            unit_low, unit_high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+            unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
             self._scale = ((unit_high - unit_low) / 2.0).astype(np.float32)
             self._centre = ((unit_high + unit_low) / 2.0).astype(np.float32)
 
-    def __call__(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
+    def __call__(self, action: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
         """Maps <int64>[N] or <float32>[N, A] to what a vector environment's `step` takes."""
         if isinstance(self._space, DiscreteSpace):
             shifted: NDArray[np.generic] = action.astype(np.int64) + self._space.start
             return shifted
+        if squashed:
+            action = np.where(self._bounded, np.tanh(action), action)
         scaled = np.clip(action.astype(np.float32) * self._scale + self._centre, self._low, self._high)
         shaped: NDArray[np.generic] = scaled.reshape(len(action), *self._space.shape).astype(self._space.dtype)
         return shaped

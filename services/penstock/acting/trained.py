@@ -11,7 +11,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
-from penstock.types import Weights
+from penstock.types import DiscreteSpace, Weights
 
 
 class TrainedPolicy:
@@ -45,10 +45,10 @@ class TrainedPolicy:
             action = self._runner.act_greedily(rows)
         else:
             size = (1, self.policy.noise_size)
-            discrete = self.policy.noise_size == 1 and not hasattr(self.policy, "log_std")
+            discrete = isinstance(self.policy.spec.action, DiscreteSpace)
             noise = self._generator.random(size) if discrete else self._generator.standard_normal(size)
             action, _ = self._runner.act(rows, noise.astype(np.float32))
-        result: NDArray[np.generic] | np.int64 = self._action_map(action)[0]
+        result: NDArray[np.generic] | np.int64 = self._action_map(action, squashed=self._runner.squashes)[0]
         return result
 
 

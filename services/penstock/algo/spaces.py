@@ -2,6 +2,9 @@
 anything.
 """
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.errors import ConfigurationError
 from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space
 
@@ -17,6 +20,12 @@ def check_spaces(spec: EnvironmentSpec) -> None:
         )
     if isinstance(action, BoxSpace) and not action.dtype.startswith("float"):
         raise ConfigurationError(f"{spec.id} has the action space {_describe(action)}; boxes must be of floats")
+
+
+def bounded(space: BoxSpace) -> NDArray[np.bool_]:
+    """<bool>[A] which elements have finite bounds on both sides."""
+    both: NDArray[np.bool_] = np.isfinite(np.array(space.low)) & np.isfinite(np.array(space.high))
+    return both
 
 
 def _describe(space: Space) -> str:

@@ -96,8 +96,11 @@ def _network(config: Config) -> Network:
     policy = config.policy
     return Network(
         hidden_sizes=policy.hidden_sizes,
+        trunk=policy.trunk,
         activation=policy.activation,
         initial_log_std=policy.initial_log_std,
+        state_dependent_std=policy.state_dependent_std,
+        squash_actions=policy.squash_actions,
         normalise_observations=policy.normalise_observations,
         normalise_returns=policy.normalise_returns,
     )

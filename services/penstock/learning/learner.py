@@ -198,11 +198,11 @@ class Learner:
 
     def _descend(self, steps: _Steps, settings: LossSettings) -> Tensor:
         """One gradient step; <float32>[6] losses and the gradient's norm, left on the device."""
-        distribution = self.policy.distribution(steps.observation)
+        distribution, value = self.policy.evaluate(steps.observation)
         losses: Losses = ppo_loss(
             settings,
             log_prob=distribution.log_prob(steps.action),
-            value=self.policy.value(steps.observation),
+            value=value,
             entropy=distribution.entropy(),
             proximal_log_prob=steps.proximal_log_prob,
             proximal_value=steps.proximal_value,

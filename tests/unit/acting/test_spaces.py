@@ -90,6 +90,13 @@ def test_unbounded_actions_pass_as_they_are_and_quietly() -> None:
         assert to_environment(np.array([[-300.0, 0.25]], np.float32)).tolist() == [[-300.0, 0.25]]
 
 
+def test_squashed_actions_come_near_their_bounds_and_unbounded_ones_stay() -> None:
+    space = described(Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)))
+    actions = np.array([[0.0, 3.0], [1.0, -3.0], [50.0, 50.0]], np.float32)
+    expected = [[0.0, 3.0], [2.0 * np.tanh(1.0), -3.0], [2.0, 50.0]]
+    np.testing.assert_allclose(ActionMap(space)(actions, squashed=True), expected, rtol=1e-6)
+
+
 def test_half_bounded_actions_are_clipped_only() -> None:
     to_environment = ActionMap(described(Box(0.0, np.inf, (2,))))
     assert to_environment(np.array([[-3.0, 5.0]], np.float32)).tolist() == [[0.0, 5.0]]

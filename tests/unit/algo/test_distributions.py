@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import numpy as np
@@ -6,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algo.distributions import Categorical, DiagonalGaussian
+from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
 
 SEEDS = st.integers(0, 10_000)
 
@@ -84,3 +85,33 @@ def test_gaussian_samples_have_its_mean_and_deviation() -> None:
 def test_without_noise_a_gaussian_sample_is_the_mode() -> None:
     distribution = DiagonalGaussian(normal(0, 3, 2), normal(1, 2))
     assert torch.equal(distribution.sample(torch.zeros(3, 2)), distribution.mode())
+
+
+@pytest.mark.parametrize("mean", [-3.0, -0.4, 0.0, 1.5])
+@pytest.mark.parametrize("log_std", [-3.0, -1.0, 0.0, 0.7])
+def test_a_squashed_gaussian_has_the_entropy_of_what_comes_out(mean: float, log_std: float) -> None:
+    gaussian = DiagonalGaussian(torch.tensor([mean, mean], dtype=torch.float64), torch.tensor([log_std, log_std]))
+    distribution = SquashedGaussian(gaussian, torch.tensor([True, False]))
+    # -E[log p] by sums over a fine grid of u, where p is the density of tanh(u) by the change of variables.
+    deviation = math.exp(log_std)
+    u = torch.linspace(mean - 9 * deviation, mean + 9 * deviation, 40_001, dtype=torch.float64)
+    log_p = torch.distributions.Normal(mean, deviation).log_prob(u)
+    squashed = -(log_p.exp() * (log_p - torch.log1p(-(torch.tanh(u) ** 2)).clamp(min=-700.0))).sum() * (u[1] - u[0])
+    assert distribution.entropy().item() == pytest.approx(squashed.item() + gaussian.entropy().item() / 2, abs=1e-3)
+
+
+def test_squashing_leaves_log_probabilities_to_what_is_before_it() -> None:
+    gaussian = DiagonalGaussian(torch.tensor([0.3, -2.0]), torch.tensor([0.1, 0.4]))
+    distribution = SquashedGaussian(gaussian, torch.tensor([True, True]))
+    action = distribution.sample(torch.tensor([0.5, -0.5]))
+    assert torch.equal(action, gaussian.sample(torch.tensor([0.5, -0.5])))
+    assert distribution.log_prob(action) == gaussian.log_prob(action)
+    assert torch.equal(distribution.mode(), gaussian.mode())
+
+
+def test_the_entropy_of_what_comes_out_has_a_finite_gradient_far_outside() -> None:
+    mean = torch.tensor([40.0, -40.0], requires_grad=True)
+    SquashedGaussian(DiagonalGaussian(mean, torch.zeros(2)), torch.tensor([True, True])).entropy().backward()
+    assert mean.grad is not None
+    # Towards the middle, at the slope of log(1 - tanh^2) where that is a straight line.
+    torch.testing.assert_close(mean.grad, torch.tensor([-2.0, 2.0]))

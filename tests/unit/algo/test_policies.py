@@ -7,7 +7,7 @@ import torch
 
 from helpers.environments import fresh_policy, spec_of
 from penstock.algo import weights as policy_weights
-from penstock.algo.distributions import Categorical, DiagonalGaussian
+from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
 from penstock.algo.policies import Network, Policy
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
@@ -116,6 +116,60 @@ def test_deviations_stay_within_their_range() -> None:
     distribution = policy.distribution(observations())
     assert isinstance(distribution, DiagonalGaussian)
     assert distribution.log_std.max().item() == 2.0
+
+
+VARIANTS = [
+    Network(trunk="shared"),
+    Network(hidden_sizes=(), trunk="shared"),
+    Network(state_dependent_std=True, initial_log_std=-0.7),
+    Network(squash_actions=True),
+    Network(trunk="shared", state_dependent_std=True, squash_actions=True, activation="relu", hidden_sizes=(16,)),
+]
+
+
+@SPECS
+@pytest.mark.parametrize("network", VARIANTS)
+def test_every_architecture_comes_back_from_its_weights_and_says_the_same_at_once(
+    spec: EnvironmentSpec, network: Network
+) -> None:
+    policy = Policy(spec, network)
+    again = policy_weights.load(policy_weights.dump(policy, 3))
+    assert again.network == network
+    noise = torch.full((5, policy.noise_size), 0.3)
+    distribution, value = policy.evaluate(observations())
+    action = distribution.sample(noise)
+    for other in (policy, again):
+        torch.testing.assert_close(other.value(observations()), value, rtol=0.0, atol=0.0)
+        alone = other.distribution(observations())
+        torch.testing.assert_close(alone.log_prob(action), distribution.log_prob(action), rtol=0.0, atol=0.0)
+        torch.testing.assert_close(alone.entropy(), distribution.entropy(), rtol=0.0, atol=0.0)
+
+
+def test_a_shared_trunk_learns_from_both_heads() -> None:
+    policy = Policy(CONTINUOUS, Network(trunk="shared"))
+    distribution, value = policy.evaluate(observations())
+    trunk = list(policy.trunk.parameters())
+    for loss in (value.sum(), distribution.log_prob(torch.ones(5, 6)).sum()):
+        gradients = torch.autograd.grad(loss, trunk, retain_graph=True)
+        assert all(gradient.abs().sum() > 0.0 for gradient in gradients)
+
+
+def test_a_deviation_that_depends_on_the_state_begins_where_it_is_told_and_moves_with_it() -> None:
+    policy = Policy(CONTINUOUS, Network(state_dependent_std=True, initial_log_std=-0.7))
+    distribution = policy.distribution(observations())
+    assert isinstance(distribution, DiagonalGaussian)
+    assert distribution.log_std.shape == (5, 6)
+    torch.testing.assert_close(distribution.log_std, torch.full((5, 6), -0.7), rtol=0.0, atol=0.1)
+    assert distribution.log_std.std(0).min() > 0.0
+
+
+def test_only_elements_with_bounds_on_both_sides_are_squashed() -> None:
+    # The first three of these reach from -1 to 1.
+    space = BoxSpace("float32", (2, 3), (-1.0,) * 6, (1.0,) * 3 + (math.inf,) * 3)
+    policy = Policy(EnvironmentSpec("Half-v0", OBSERVATION, space), Network(squash_actions=True))
+    distribution = policy.distribution(observations())
+    assert isinstance(distribution, SquashedGaussian)
+    assert distribution.squashed.tolist() == [True] * 3 + [False] * 3
 
 
 def test_a_policy_sees_standardised_observations() -> None:
