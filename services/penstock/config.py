@@ -151,8 +151,9 @@ class SamplingConfig(Section):
     """Segments in a training batch once replay has begun."""
     fresh_fraction: Fraction = 0.5
     """Share of a batch that was never trained on before; the rest is replayed by priority. 1: no replay."""
-    off_policy_degree: NonNegativeInt = 1
-    """Batches that collection may run ahead of training. 0: synchronous."""
+    off_policy_degree: Annotated[int, Field(ge=-1)] = 1
+    """Batches that collection may run ahead of training. 0: synchronous. -1: chosen while it runs, as far as the
+    learner would wait otherwise and the data still counts."""
     publish_interval: PositiveInt = 1
     """Weights are published every so many batches."""
     alpha: NonNegativeFloat = 0.6
@@ -176,6 +177,11 @@ class SamplingConfig(Section):
     def fresh_segments(self) -> int:
         """Fresh segments in every batch (F)."""
         return round(self.batch_segments * self.fresh_fraction)
+
+    @property
+    def first_degree(self) -> int:
+        """The off-policy degree that a run begins with."""
+        return 1 if self.off_policy_degree < 0 else self.off_policy_degree
 
     @pydantic.model_validator(mode="after")
     def _check_fresh(self) -> "SamplingConfig":
@@ -364,7 +370,7 @@ class Config(BaseSettings):
 
     @pydantic.model_validator(mode="after")
     def _check_gate(self) -> "Config":
-        fresh, degree, window = self.sampling.fresh_segments, self.sampling.off_policy_degree, self.actor.environments
+        fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         if degree == 0 and fresh % window:
             raise ValueError(
                 f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
@@ -382,7 +388,7 @@ class Config(BaseSettings):
 
     @pydantic.model_validator(mode="after")
     def _check_shards(self) -> "Config":
-        fresh, degree, window = self.sampling.fresh_segments, self.sampling.off_policy_degree, self.actor.environments
+        fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
         if shards > 1 and degree == 0 and fresh % (shards * window):
             raise ValueError(

@@ -100,7 +100,7 @@ def test_an_unknown_key_is_named(values: dict[str, object], name: str) -> None:
         ("replay", {"listen": "no-port"}),
         ("replay", {"capacity_bytes": 10}),
         ("sampling", {"fresh_fraction": 0.0}),
-        ("sampling", {"off_policy_degree": -1}),
+        ("sampling", {"off_policy_degree": -2}),
     ],
 )
 def test_a_value_out_of_range_is_named_with_what_came(section: str, values: dict[str, object]) -> None:

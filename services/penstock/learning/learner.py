@@ -36,6 +36,8 @@ class TrainingStatistics:
     learning_rate: float
     effective_sample_share: float
     """Of the behaviour weights: (sum w)^2 / (n sum w^2), 1 where the data is on policy."""
+    fresh_effective_share: float
+    """The same of the fresh segments alone, which are as old as the off-policy degree lets them be."""
     explained_variance: float
     """Share of the targets' variance that the values explain, before training."""
     staleness_mean: float
@@ -135,7 +137,7 @@ class Learner:
             priorities=priority.double().cpu().numpy(),
             fresh_steps=fresh_steps,
             updates=len(trail),
-            statistics=self._statistics(batch, steps, trail, rate),
+            statistics=self._statistics(batch, steps, fresh_steps, trail, rate),
         )
 
     def _loss_settings(self, progress: float) -> LossSettings:
@@ -225,14 +227,20 @@ class Learner:
         return int(valid.sum())
 
     @torch.no_grad()
-    def _statistics(self, batch: TrainingBatch, steps: _Steps, trail: list[Tensor], rate: float) -> TrainingStatistics:
+    def _statistics(
+        self, batch: TrainingBatch, steps: _Steps, fresh_steps: int, trail: list[Tensor], rate: float
+    ) -> TrainingStatistics:
         weight = (steps.proximal_log_prob - steps.behaviour_log_prob).clamp(-20.0, 20.0).exp()
         weight = weight.clamp(max=self._ppo.behaviour_weight_clip)
-        effective = weight.sum().square() / (weight.square().sum() * weight.shape[0])
         unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
         explained = 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
         # The one place where the device is waited for.
-        numbers = torch.cat([torch.stack(trail).mean(0), torch.stack([effective, explained])]).tolist()
+        numbers = torch.cat(
+            [
+                torch.stack(trail).mean(0),
+                torch.stack([_effective_share(weight), _effective_share(weight[:fresh_steps]), explained]),
+            ]
+        ).tolist()
         return TrainingStatistics(
             policy_loss=numbers[0],
             value_loss=numbers[1],
@@ -242,8 +250,13 @@ class Learner:
             gradient_norm=numbers[5],
             learning_rate=rate,
             effective_sample_share=numbers[6],
-            explained_variance=numbers[7],
+            fresh_effective_share=numbers[7],
+            explained_variance=numbers[8],
             staleness_mean=float(batch.staleness.mean()),
             staleness_max=int(batch.staleness.max()),
             fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()),
         )
+
+
+def _effective_share(weight: Tensor) -> Tensor:
+    return weight.sum().square() / (weight.square().sum() * weight.shape[0]).clamp(min=1e-8)

@@ -17,6 +17,7 @@ from penstock.errors import Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.batches import to_tensors
 from penstock.learning.checkpoints import RunProgress
+from penstock.learning.degree import LARGEST, ChosenDegree
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner, TrainingOutcome
@@ -36,6 +37,7 @@ _SHOWN_STATISTICS = (
     "gradient_norm",
     "learning_rate",
     "effective_sample_share",
+    "fresh_effective_share",
     "explained_variance",
 )
 
@@ -95,13 +97,17 @@ class TrainingRun:
         self._noted_version = self._progress.version
         self._staleness_sum = 0.0
         self._segments_here = 0
+        self._chosen = ChosenDegree() if config.sampling.off_policy_degree < 0 else None
+        self._waited_s, self._batch_at = 0.0, time.monotonic()
 
     def run(self) -> Conclusion:
         """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint."""
         progress = self._progress
         self._statistics.begin(self._learner.policy.spec.id, progress.version, progress.env_steps)
         self._publish()
-        self._source.open(self._plan())
+        self._plan = self._first_plan()
+        metrics.LEARNER_OFF_POLICY_DEGREE.set(self._plan.off_policy_degree)
+        self._source.open(self._plan)
         try:
             while not (stopped := self._reason_to_stop()):
                 batch = self._next_batch()
@@ -143,14 +149,14 @@ class TrainingRun:
             return "stop_at_return"
         return ""
 
-    def _plan(self) -> SamplingPlan:
+    def _first_plan(self) -> SamplingPlan:
         sampling = self._config.sampling
         return SamplingPlan(
             session=secrets.randbits(63) | 1,
             next_batch=self._progress.version,
             batch_segments=sampling.batch_segments,
             fresh_segments=sampling.fresh_segments,
-            off_policy_degree=sampling.off_policy_degree,
+            off_policy_degree=sampling.first_degree,
             publish_interval=sampling.publish_interval,
             alpha=sampling.alpha,
             epsilon=sampling.epsilon,
@@ -166,7 +172,9 @@ class TrainingRun:
         if batch is None:
             self._statistics.waits(self._source.waiting_for)
         reason = self._source.waiting_for if batch is None else "fresh segments"
-        metrics.LEARNER_WAIT_SECONDS.labels(reason).inc(time.monotonic() - started)
+        waited_s = time.monotonic() - started
+        self._waited_s += waited_s
+        metrics.LEARNER_WAIT_SECONDS.labels(reason).inc(waited_s)
         return batch
 
     def _train_on(self, batch: Batch) -> None:
@@ -192,6 +200,24 @@ class TrainingRun:
             if not self._stopping():
                 raise
         self._observe(batch, outcome)
+        self._choose_degree(batch, outcome)
+
+    def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
+        now, waited_s = time.monotonic(), self._waited_s
+        elapsed_s, self._batch_at, self._waited_s = now - self._batch_at, now, 0.0
+        if self._chosen is None:
+            return
+        # What is outstanding, and the batch that is drawn, must find room at the same time.
+        room = (batch.counts.capacity - self._plan.batch_segments) // max(1, self._plan.fresh_segments) - 1
+        if self._chosen.observe(
+            waited_s=waited_s,
+            elapsed_s=elapsed_s,
+            effective_share=outcome.statistics.fresh_effective_share,
+            largest=min(LARGEST, room),
+        ):
+            self._plan = dataclasses.replace(self._plan, off_policy_degree=self._chosen.degree)
+            self._source.adjust(self._plan)
+            metrics.LEARNER_OFF_POLICY_DEGREE.set(self._chosen.degree)
 
     def _publish(self) -> None:
         self._versions.reserve(self._progress.version)

@@ -109,6 +109,9 @@ LEARNER_STALENESS = Histogram(
 LEARNER_FRESH_LAG = Gauge(
     "penstock_learner_fresh_lag_versions", "Mean age of the last batch's fresh segments, in versions."
 )
+LEARNER_OFF_POLICY_DEGREE = Gauge(
+    "penstock_learner_off_policy_degree", "Batches that collection may run ahead of training."
+)
 LEARNER_LOSS = Gauge("penstock_learner_loss", "Losses of the last batch.", ("kind",))
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistics of the last batch.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors that take part.")

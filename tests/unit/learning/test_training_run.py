@@ -49,9 +49,14 @@ class InProcess:
         self.evaluations_asked = 0
         self.lost = False
         self.waiting_for = "fresh segments"
+        self.plans: list[SamplingPlan] = []
 
     def open(self, plan: SamplingPlan) -> None:
         self._next = plan.next_batch
+        self.plans.append(plan)
+
+    def adjust(self, plan: SamplingPlan) -> None:
+        self.plans.append(plan)
 
     def next(self, timeout_s: float) -> Batch | None:
         assert self._weights is not None
@@ -64,7 +69,7 @@ class InProcess:
             versions=np.full(4, self._weights.version, np.int64),
             priorities=np.zeros(4),
             probabilities=np.ones(4),
-            counts=StoreCounts(),
+            counts=StoreCounts(capacity=1000),
             columns=self._collector.collect(PolicyRunner(self._weights)).columns,
         )
 
@@ -94,20 +99,24 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def config_of(total_steps: int) -> Config:
+def config_of(total_steps: int, **sampling: object) -> Config:
     return build(
         {
             "run": {"total_steps": total_steps},
             "actor": {"environments": 4},
-            "sampling": {"batch_segments": 4, "fresh_fraction": 1.0},
+            "sampling": {"batch_segments": 4, "fresh_fraction": 1.0, **sampling},
         }
     )
 
 
 def conclude(
-    folder: RunFolder, outside: InProcess, stopping: Callable[[], bool], *, batches: int = 3
+    folder: RunFolder, outside: InProcess, stopping: Callable[[], bool], *, batches: int = 3, **sampling: object
 ) -> tuple[Conclusion, Learner]:
-    config, learner, resumed = config_of(batches * WINDOW_STEPS - 60), make_learner("CartPole-v1"), RunProgress()
+    config, learner, resumed = (
+        config_of(batches * WINDOW_STEPS - 60, **sampling),
+        make_learner("CartPole-v1"),
+        RunProgress(),
+    )
     assert learner.policy.spec == spec_of("CartPole-v1")
     statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
     journal = Journal(folder.metrics, resumed_at=0)
@@ -184,3 +193,18 @@ def test_a_commit_that_fails_while_nobody_stops_ends_the_run_after_a_checkpoint(
     with pytest.raises(Unavailable, match="is gone"):
         conclude(folder, outside, lambda: False)
     assert saved_version(folder) == 1
+
+
+def test_a_learner_that_waits_lets_collection_run_further_ahead_if_it_may(folder: RunFolder) -> None:
+    outside = InProcess()
+    # Everything is collected while the learner waits.
+    conclude(folder, outside, lambda: False, batches=70, off_policy_degree=-1)
+    degrees = [plan.off_policy_degree for plan in outside.plans]
+    assert degrees[:2] == [1, 2]
+    assert len({plan.session for plan in outside.plans}) == 1
+
+
+def test_a_degree_that_was_chosen_by_hand_stays(folder: RunFolder) -> None:
+    fixed = InProcess()
+    conclude(folder, fixed, lambda: False, batches=40)
+    assert [plan.off_policy_degree for plan in fixed.plans] == [1]

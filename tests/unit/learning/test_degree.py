@@ -1,0 +1,63 @@
+"""The chosen degree settles where one more batch ahead stops helping, or makes the data too old."""
+
+from collections.abc import Callable
+
+from penstock.learning.degree import FIRST, LARGEST, ChosenDegree
+
+BATCHES = 32
+"""Between reviews."""
+
+
+def play(
+    chosen: ChosenDegree, reviews: int, waiting: Callable[[int], float], effective: Callable[[int], float]
+) -> list[int]:
+    """The degree after each review; shares of waiting and of effective data are functions of the degree."""
+    degrees = []
+    for _ in range(reviews):
+        for _ in range(BATCHES):
+            now = chosen.degree
+            chosen.observe(waited_s=0.01 * waiting(now), elapsed_s=0.01, effective_share=effective(now))
+        degrees.append(chosen.degree)
+    return degrees
+
+
+def test_a_learner_that_is_kept_busy_stays_at_the_first_degree() -> None:
+    assert set(play(ChosenDegree(), 20, lambda degree: 0.02, lambda degree: 0.95)) == {FIRST}
+
+
+def test_it_rises_while_that_helps_and_goes_back_when_it_does_not() -> None:
+    # Three batches ahead are enough to ride out the actors' bursts.
+    degrees = play(ChosenDegree(), 12, lambda degree: {1: 0.4, 2: 0.2}.get(degree, 0.01), lambda degree: 0.9)
+    assert degrees == [2, 3] + [3] * 10
+
+
+def test_a_degree_that_does_not_help_is_left_and_seldom_tried_again() -> None:
+    # Collection is the bottleneck, however far it may run ahead.
+    degrees = play(ChosenDegree(), 60, lambda degree: 0.5, lambda degree: 0.9)
+    assert set(degrees) == {1, 2}
+    assert degrees.count(2) <= 5
+
+
+def test_it_falls_while_too_little_of_the_data_counts() -> None:
+    chosen = ChosenDegree()
+    play(chosen, 5, lambda degree: 0.5 / degree**2, lambda degree: 0.9)
+    high = chosen.degree
+    assert high > 2
+    # The policy moves faster now.
+    degrees = play(chosen, 8, lambda degree: 0.5 / degree**2, lambda degree: 1.0 - 0.15 * degree)
+    assert degrees[0] < high
+    # At two, 0.7 of it counts; at three 0.55.
+    assert degrees[-1] == 2
+
+
+def test_it_is_bounded_by_what_the_store_has_room_for() -> None:
+    chosen = ChosenDegree()
+    for _ in range(20 * BATCHES):
+        chosen.observe(waited_s=0.5**chosen.degree, elapsed_s=1.0, effective_share=1.0, largest=4)
+    assert chosen.degree == 4 < LARGEST
+
+
+def test_a_change_is_told_once() -> None:
+    chosen = ChosenDegree()
+    changes = [chosen.observe(waited_s=0.5, elapsed_s=1.0, effective_share=1.0) for _ in range(BATCHES)]
+    assert changes == [False] * (BATCHES - 1) + [True]
