@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_CANCEL_AGAIN_S = 0.1
+
 
 class LoopThread:
     """Runs coroutines beside the main thread. Close it last."""
@@ -36,10 +38,11 @@ class LoopThread:
         """Cancels what still runs, and ends the thread."""
 
         async def cancel_all() -> None:
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Again and again: one that was just done with what it awaited may miss being cancelled (Python 3.11).
+            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
 
         self.run(cancel_all(), 5.0)
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -215,7 +215,8 @@ class ReplayServicer:
             waited = time.monotonic()
             # Offering the window again is a sign of life; the heartbeats that come behind it are not read.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(outbox.granted.wait(), _TICK_S)
+                async with asyncio.timeout(_TICK_S):
+                    await outbox.granted.wait()
             outbox.granted.clear()
             self._check_current(key, outbox)
             metrics.REPLAY_WAIT_SECONDS.labels("actor", "grant").inc(time.monotonic() - waited)
@@ -309,7 +310,8 @@ class ReplayServicer:
         while self._buffer.schema is None:
             await writer.write(replay_pb2.SampleBatchesResponse(waiting=self._buffer.training_waits_for()))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _WAITING_NOTICE_S)
+                async with asyncio.timeout(_WAITING_NOTICE_S):
+                    await self._changed.wait()
 
     async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
@@ -326,7 +328,8 @@ class ReplayServicer:
             reason, waited = self._buffer.training_waits_for(), time.monotonic()
             try:
                 # Changes come more often than notices are due.
-                await asyncio.wait_for(changed.wait(), max(0.0, notice_due - waited))
+                async with asyncio.timeout(max(0.0, notice_due - waited)):
+                    await changed.wait()
             except TimeoutError:
                 notice_due = time.monotonic() + _WAITING_NOTICE_S
                 await writer.write(

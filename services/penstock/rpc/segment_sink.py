@@ -222,7 +222,8 @@ class ReplaySegmentSink:
                 for message in self._unsent.popleft().messages(self._staging):
                     await call.write(message)
             try:
-                await asyncio.wait_for(self._wake.wait(), _HEARTBEAT_S)
+                async with asyncio.timeout(_HEARTBEAT_S):
+                    await self._wake.wait()
             except TimeoutError:
                 await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat()))
 

@@ -118,7 +118,8 @@ async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T]) 
 async def opening_message(requests: AsyncIterator[T]) -> T:
     """The first message of a stream. Raises `InvalidSegment` if none comes in time."""
     try:
-        return await asyncio.wait_for(anext(requests), _OPENING_TIMEOUT_S)
+        async with asyncio.timeout(_OPENING_TIMEOUT_S):
+            return await anext(requests)
     except (TimeoutError, StopAsyncIteration):
         raise InvalidSegment(f"a stream must open with a first message within {_OPENING_TIMEOUT_S:.0f} s") from None
 

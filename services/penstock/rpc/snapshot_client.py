@@ -64,7 +64,8 @@ class SnapshotClient:
             responses = aiter(stub(replay_pb2.TakeSnapshotRequest(name=name)))
             while True:
                 try:
-                    response = await asyncio.wait_for(anext(responses), _SILENCE_S)
+                    async with asyncio.timeout(_SILENCE_S):
+                        response = await anext(responses)
                 except TimeoutError:
                     raise Unavailable(f"{self._peer} said nothing for {_SILENCE_S:.0f} s") from None
                 if response.HasField("snapshot"):
