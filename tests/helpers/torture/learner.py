@@ -55,6 +55,9 @@ class TortureLearner:
         self._answered: deque[int] = deque([ledger.resolved], maxlen=prefetch + 2)
         self._outcomes: deque[tuple[Future[CommitOutcome], int]] = deque()
         self._stop = threading.Event()
+        with ledger.lock:
+            # Asked for at once, and looked for late segments for, whether or not a batch ever comes of it.
+            ledger.highest_leased = max(ledger.highest_leased, plan.next_batch + prefetch)
         self._source.open(plan)
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
         self._thread.start()
