@@ -214,7 +214,7 @@ def _read_origin(folder: Path) -> _Origin | None:
     try:
         content = json.loads(path.read_text())
         return _Origin(str(content["snapshot"]), str(content["identity"]), bool(content["complete"]))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{path} can't be read ({error}); choose another replay.folder") from None
