@@ -1,7 +1,12 @@
-"""Settings that every test shares: one torch thread, and the same hypothesis examples in every run."""
+"""Settings that every test shares: one torch thread, the same hypothesis examples in every run, and a Ctrl-C."""
+
+import signal
 
 import hypothesis
 import torch
+
+# A shell has what it starts in the background ignore Ctrl-C, and what that starts in turn.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)
 
