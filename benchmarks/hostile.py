@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.apps import allocator
-from penstock.replay.ring_store import HEADER
+from penstock.replay.layout import HEADER
 from penstock.wire.replay import encode_plan
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The layout of a run's folder, and small files written so that a reader never sees half of one.
+"""The layout of a run's folder.
 
 config.toml            reproduces the run
 metrics.jsonl          one record a line: training and evaluations
@@ -11,7 +11,6 @@ replay/                the mapped store, while the run is going on
 snapshots/             of that store, if any were taken
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,18 +101,3 @@ class RunFolder:
         """Checkpoints but the best, oldest first."""
         found = (path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit())
         return sorted(found, key=lambda path: int(path.stem))
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file so that readers, and a crash, leave either the old or the new content."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_json(path: Path, value: object) -> None:
-    """Writes a small JSON file atomically."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.run_folder import write_json
+from penstock.files import write_json
 
 
 @dataclass(frozen=True, slots=True)

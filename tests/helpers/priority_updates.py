@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.ring_store import HEADER, RingStore
+from penstock.replay.layout import HEADER
+from penstock.replay.ring_store import RingStore
 from penstock.types import Column, Columns, Extent, SamplingPlan, Schema, Window
 
 SCHEMA = Schema(1, (Column("key", "int64", (), Extent.SEGMENT),))

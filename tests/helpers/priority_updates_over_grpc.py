@@ -9,7 +9,8 @@ import numpy as np
 from helpers.priority_updates import IN_FLIGHT, SCHEMA, Outcome
 from helpers.torture.ledger import Ledger
 from helpers.torture.service import ReplayProcess
-from penstock.replay.ring_store import HEADER, RingStore
+from penstock.replay.layout import HEADER
+from penstock.replay.ring_store import RingStore
 from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.segment_sink import ReplaySegmentSink

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.replay.ring_store import HEADER, RingStore
+from penstock.replay.layout import HEADER
+from penstock.replay.ring_store import RingStore
 from penstock.types import Column, Columns, Extent, SamplingPlan, Schema, Window
 
 SCHEMA = Schema(

@@ -17,10 +17,11 @@ from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
 from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.files import write_atomically, write_json
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
-from penstock.run_folder import RunFolder, write_atomically, write_json
+from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 from penstock.types import RunStatus
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from penstock.algo import weights as policy_weights
 from penstock.errors import ConfigurationError
+from penstock.files import write_atomically
 from penstock.learning.learner import Learner
-from penstock.run_folder import RunFolder, write_atomically
+from penstock.run_folder import RunFolder
 from penstock.types import EnvironmentSpec
 
 _PROGRESS_KEY = "penstock.progress"

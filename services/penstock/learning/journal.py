@@ -5,8 +5,8 @@ import json
 import math
 from pathlib import Path
 
+from penstock.files import write_atomically
 from penstock.learning.learner import TrainingStatistics
-from penstock.run_folder import write_atomically
 from penstock.types import EvaluationSummary, RunStatus
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, Overloaded, SchemaMismatch
-from penstock.run_folder import write_json
+from penstock.files import write_json
 from penstock.types import Assignment, EnvironmentSpec, Schema
 
 

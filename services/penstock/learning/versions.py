@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.run_folder import write_json
+from penstock.files import write_json
 
 _RESERVED_AHEAD = 100
 """Versions reserved by one write, so that publishing costs no disk access of its own."""

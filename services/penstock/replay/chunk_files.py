@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.ring_store import RingStore, checksums_of, runs
+from penstock.replay.layout import checksums_of, runs, spans, whole_pages
+from penstock.replay.ring_store import RingStore
 from penstock.types import Schema
 
 PIECE_BYTES = 2**20
@@ -60,7 +61,7 @@ class ChunkWriter:
         self._store, self._spend, self.written_bytes = store, spend, 0
         self._width = sum(region.shape[1] for region in store.columns)
         # Anonymous memory begins at a page, as writing past the cache asks for.
-        self._buffer = np.frombuffer(mmap.mmap(-1, _padded(most_rows * (KEY_BYTES + self._width))), np.uint8)
+        self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (KEY_BYTES + self._width))), np.uint8)
 
     def write_chunk(self, path: Path, headers: NDArray[Any]) -> Copied:
         """Copies rows into a new file, lastingly.
@@ -119,12 +120,19 @@ class ChunkWriter:
     def _write(self, descriptor: int, offset: int, size: int) -> None:
         """Writes the buffer's first bytes, and what there is behind them to the end of a page."""
         for start in range(0, size, PIECE_BYTES):
-            piece = self._buffer[start : min(start + PIECE_BYTES, _padded(size))]
+            piece = self._buffer[start : min(start + PIECE_BYTES, whole_pages(size))]
             self._spend(min(piece.size, size - start) // 2)
             if os.pwrite(descriptor, piece.data, offset + start) != piece.size:
                 # A disk that is full takes a part; the next attempt says so.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.written_bytes += size
+
+
+def chunk_ranges(keys: NDArray[np.uint64], chunk_keys: int) -> Iterator[tuple[int, int, int]]:
+    """The first key of each chunk's range, and where its segments begin and end among these ascending keys."""
+    numbers = keys // np.uint64(chunk_keys)
+    for start, stop in spans(np.diff(numbers) != 0, keys.size):
+        yield int(numbers[start]) * chunk_keys, start, stop
 
 
 def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint8], ...]]:
@@ -168,7 +176,3 @@ def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     for begin, end in runs(rows):
         for start in range(begin, end, most):
             yield start, min(start + most, end)
-
-
-def _padded(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

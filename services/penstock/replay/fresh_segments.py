@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.layout import State
+from penstock.replay.ring_store import RingStore
 from penstock.types import Mass, SamplingPlan
 
 

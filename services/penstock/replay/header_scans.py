@@ -7,7 +7,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.ring_store import HEADER, RingStore, State
+from penstock.replay.layout import HEADER, State
+from penstock.replay.ring_store import RingStore
 
 _HEADERS = numba.from_dtype(HEADER)[::1]
 _LEASED, _SEEN = int(State.LEASED), int(State.SEEN)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.replay.header_scans import mark_seen
+from penstock.replay.layout import State
 from penstock.replay.masses import MassFunction
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.ring_store import RingStore
 from penstock.replay.sum_tree import SumTree
 from penstock.types import Mass, SamplingPlan
 

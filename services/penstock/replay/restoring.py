@@ -17,19 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.replay.chunk_files import read_chunk
-from penstock.replay.ring_store import (
-    DESCRIPTION_FILE,
-    RECORDS_FILE,
-    SEGMENTS_FILE,
-    Regions,
-    RingStore,
-    State,
-    read_schema,
-    rows_within,
-    session_of,
-)
-from penstock.replay.snapshot_folder import Manifest, SnapshotFolder, write_lasting
+from penstock.files import write_json
+from penstock.replay.chunk_files import chunk_ranges, read_chunk
+from penstock.replay.description import DESCRIPTION_FILE, read_schema
+from penstock.replay.layout import RECORDS_FILE, SEGMENTS_FILE, Regions, State, rows_within, session_of
+from penstock.replay.ring_store import RingStore
+from penstock.replay.snapshot_folder import Manifest, SnapshotFolder
 
 _ORIGIN_FILE = "restored.json"
 _STORE_FILES = (DESCRIPTION_FILE, SEGMENTS_FILE, RECORDS_FILE)
@@ -171,15 +164,12 @@ def _holds_segments(folder: Path) -> bool:
 def _fill(store: RingStore, place: Path, manifest: Manifest, headers: NDArray[Any], records: NDArray[np.uint8]) -> int:
     """Copies the segments into the store, then watermarks and record; how many were damaged and are left out."""
     store.adopt(manifest.schema)
-    damaged, keys = 0, np.ascontiguousarray(headers["key"])
+    damaged = 0
     chunks = {chunk.first_key: chunk for chunk in manifest.chunks}
-    numbers = keys // np.uint64(manifest.chunk_keys)
-    ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), keys.size]
-    for start, stop in zip([0, *ends], ends, strict=False):
-        if start < stop:
-            chunk = chunks.get(int(numbers[start]) * manifest.chunk_keys)
-            path, rows = (place / chunk.file, chunk.rows) if chunk is not None else (place, 0)
-            damaged += _fill_from_chunk(store, path, rows, headers[start:stop])
+    for first_key, start, stop in chunk_ranges(headers["key"], manifest.chunk_keys):
+        chunk = chunks.get(first_key)
+        path, rows = (place / chunk.file, chunk.rows) if chunk is not None else (place, 0)
+        damaged += _fill_from_chunk(store, path, rows, headers[start:stop])
     identity = int(store.session["identity"][0])
     store.records[...] = records
     store.session["identity"] = identity
@@ -224,6 +214,6 @@ def _write_origin(folder: Path, origin: _Origin) -> None:
     content = {"snapshot": origin.name, "identity": origin.identity, "complete": origin.complete}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_lasting(folder / _ORIGIN_FILE, (json.dumps(content, indent=2) + "\n").encode())
+        write_json(folder / _ORIGIN_FILE, content)
     except OSError as error:
         raise ConfigurationError(f"can't restore into {folder}: {error.strerror}; choose another") from None

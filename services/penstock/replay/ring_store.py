@@ -9,13 +9,9 @@ Refuses: a file that can't be allocated, a store of another format, schema or si
 owns the lock; `gather` alone is safe without it, if the keys are checked again afterwards.
 """
 
-import enum
-import json
 import mmap
 import os
 import secrets
-import tempfile
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,55 +20,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, SchemaMismatch
-from penstock.replay.row_checks import check_values, mix_rows
-from penstock.types import Column, Columns, Extent, Fragment, MappedStore, Schema, Window, WindowHead
-
-FORMAT = 2
-MAX_SLOTS = 4096
-SEGMENTS_FILE, RECORDS_FILE, DESCRIPTION_FILE = "segments.bin", "records.bin", "store.json"
-_PAGE = 4096
-
-HEADER = np.dtype(
-    [
-        ("key", "<u8"),
-        ("sequence", "<u8"),
-        ("version", "<i8"),
-        ("batch", "<i8"),
-        ("priority", "<f8"),
-        ("checksum", "<u8"),
-        ("slot", "<u4"),
-        ("incarnation", "<u4"),
-        ("environment", "<u4"),
-        ("state", "<u4"),
-    ]
+from penstock.replay.description import DESCRIPTION_FILE, read_schema, write_description
+from penstock.replay.layout import (
+    HEADER,
+    MAX_SLOTS,
+    PAGE,
+    RECORDS_BYTES,
+    RECORDS_FILE,
+    SEGMENTS_FILE,
+    WATERMARK,
+    Regions,
+    State,
+    checksums_of,
+    runs,
+    session_of,
 )
-_WATERMARK = np.dtype([("incarnation", "<u8"), ("sequence", "<u8")])
-_SESSION = np.dtype(
-    [
-        ("session", "<u8"),
-        ("next_batch", "<i8"),
-        ("version", "<i8"),
-        ("next_key", "<u8"),
-        ("inserted", "<u8"),
-        ("late", "<u8"),
-        ("identity", "<u8"),
-        ("next_lease", "<i8"),
-    ]
-)
-
-
-RECORDS_BYTES = MAX_SLOTS * _WATERMARK.itemsize + _SESSION.itemsize
-"""All watermarks, then the session record."""
-
-
-class State(enum.IntEnum):
-    """What has become of a segment; stored in its header."""
-
-    UNSEEN = 1
-    LEASED = 2
-    SEEN = 3
-    WRITING = 4
-    """The row has no key: a window is on its way into it."""
+from penstock.replay.row_checks import check_values
+from penstock.types import Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,57 +54,13 @@ class Recovery:
     torn: int = 0
 
 
-def rows_within(capacity_bytes: int, schema: Schema) -> int:
-    """How many rows a store of this size has. Raises `ConfigurationError` if not even two segments fit."""
-    capacity = (capacity_bytes - (len(schema.columns) + 1) * _PAGE) // (HEADER.itemsize + schema.segment_bytes)
-    if capacity < 2:
-        raise ConfigurationError(
-            f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
-            f" {schema.segment_bytes} bytes; raise it"
-        )
-    return capacity
-
-
-class Regions:
-    """How a schema divides a store's memory: headers, then a region a column, each from a page's begin on.
-
-    Attributes:
-        capacity: Rows.
-        headers: <HEADER>[capacity].
-        columns: <uint8>[capacity, bytes of a segment's column], one a column.
-    """
-
-    def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
-        """Lays the regions out. Raises `ConfigurationError` if not even two segments fit."""
-        self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
-        self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
-        self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
-
-    def _region(self, width: int) -> NDArray[np.uint8]:
-        size = self.capacity * width
-        array = np.frombuffer(self._memory, np.uint8, size, self._end).reshape(self.capacity, width)
-        self._end += -(-size // _PAGE) * _PAGE
-        return array
-
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """<int64>[B] where the segments of these keys lie, or lay."""
-        return (keys % np.uint64(self.capacity)).astype(np.int64)
-
-    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
-        """Copies these rows' columns, in this order, into columns of as many segments."""
-        if not rows.size:
-            return
-        for region, wanted in zip(self.columns, into.arrays, strict=True):
-            np.take(region, rows, axis=0, out=wanted.reshape(rows.size, -1).view(np.uint8), mode="clip")
-
-
 class RingStore:
     """Rows of segments with their headers, watermarks and session record.
 
     Attributes:
         capacity: Rows; 0 before the schema is known.
         headers: <HEADER>[capacity] the mapped headers.
-        session: <_SESSION>[1] the mapped record of the learner's session and the counters.
+        session: <SESSION>[1] the mapped record of the learner's session and the counters.
     """
 
     def __init__(self, folder: Path | None, capacity_bytes: int) -> None:
@@ -153,8 +73,8 @@ class RingStore:
         self._folder = folder
         self._capacity_bytes = capacity_bytes
         self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
-        self._records = _allocate(folder, RECORDS_FILE, MAX_SLOTS * _WATERMARK.itemsize + _PAGE)
-        self._watermarks = np.frombuffer(self._records, _WATERMARK, MAX_SLOTS)
+        self._records = _allocate(folder, RECORDS_FILE, MAX_SLOTS * WATERMARK.itemsize + PAGE)
+        self._watermarks = np.frombuffer(self._records, WATERMARK, MAX_SLOTS)
         self.session = session_of(self.records)
         self.schema: Schema | None = None
         self.capacity = 0
@@ -181,8 +101,7 @@ class RingStore:
             if schema != self.schema:
                 raise SchemaMismatch(
                     f"this store holds segments of schema {self.schema.hash:016x}, and an actor brought"
-                    f" {schema.hash:016x};"
-                    " start a new run for another environment or unroll length"
+                    f" {schema.hash:016x}; start a new run for another environment or unroll length"
                 )
             return
         self._lay_out(schema)
@@ -401,31 +320,6 @@ class RingStore:
             self._records.flush()
 
 
-def runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Where among these rows those begin and end that lie side by side in the store."""
-    ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), rows.size]
-    for start, stop in zip([0, *ends], ends, strict=False):
-        if start < stop:
-            yield start, stop
-
-
-def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
-    """<uint64>[B] over what never changes of segments: identity and version, then payload.
-
-    Args:
-        headers: <HEADER>[B].
-        contents: <uint8>[B, bytes of a segment] C-ordered, one a column.
-    """
-    identity = np.empty((headers.size, 6), np.uint64)
-    for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
-        identity[:, position] = headers[field]
-    identity[:, 5] = headers["version"].view(np.uint64)
-    checksums = np.zeros(headers.size, np.uint64)
-    for content in (identity.view(np.uint8), *contents):
-        mix_rows(content, checksums)
-    return checksums
-
-
 def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, into: NDArray[np.uint8]) -> None:
     """Fills `into` with the bytes of these rows, one after another, from byte `first` of them on."""
     width = region.shape[1]
@@ -441,11 +335,6 @@ def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, i
         rest[:] = region[rows[row + whole], : rest.size]
 
 
-def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<_SESSION>[1] the session record in <uint8>[RECORDS_BYTES]; a view."""
-    return records[MAX_SLOTS * _WATERMARK.itemsize :].view(_SESSION)
-
-
 def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
     if folder is None:
         return mmap.mmap(-1, size)
@@ -458,8 +347,7 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
             if present not in (0, size):
                 raise ConfigurationError(
                     f"{path} is a store of {present} bytes, and {size} are configured; set replay.capacity_bytes as it"
-                    " was, or"
-                    " choose another replay.folder"
+                    " was, or choose another replay.folder"
                 )
             # A mapped file with holes would meet a full disk as a bus error, in the middle of a run.
             os.posix_fallocate(descriptor, 0, size)
@@ -471,72 +359,3 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
             f"can't allocate {size} bytes for the replay store at {path}: {error.strerror}; free space, lower"
             " replay.capacity_bytes, or choose another replay.folder"
         ) from None
-
-
-def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None:
-    """Writes what `read_schema` reads, at once and lastingly."""
-    path = folder / DESCRIPTION_FILE
-    description = {
-        "format": FORMAT,
-        "capacity_bytes": capacity_bytes,
-        **describe_schema(schema),
-    }
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(description, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(path)
-
-
-def read_identity(folder: Path) -> int:
-    """The number that names the store in a folder; 0 if there is none that can be read."""
-    try:
-        with (folder / RECORDS_FILE).open("rb") as file:
-            file.seek(MAX_SLOTS * _WATERMARK.itemsize)
-            record = file.read(_SESSION.itemsize)
-    except OSError:
-        return 0
-    return int(np.frombuffer(record, _SESSION)["identity"][0]) if len(record) == _SESSION.itemsize else 0
-
-
-def read_schema(folder: Path) -> Schema:
-    """The schema of the store in a folder. Raises `ConfigurationError` if there is none of this format."""
-    path = folder / DESCRIPTION_FILE
-    try:
-        description = json.loads(path.read_text())
-        if description["format"] != FORMAT:
-            raise ConfigurationError(
-                f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
-                " replay.folder"
-            )
-        return schema_of(description, path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path} does not describe a store ({error}); choose another replay.folder") from None
-
-
-def describe_schema(schema: Schema) -> dict[str, object]:
-    """A schema as it stands in JSON files; `schema_of` reads it back."""
-    return {
-        "schema_hash": f"{schema.hash:016x}",
-        "unroll_length": schema.unroll_length,
-        "columns": [[c.name, c.dtype, list(c.shape), int(c.extent), c.lead] for c in schema.columns],
-    }
-
-
-def schema_of(description: dict[str, Any], path: Path) -> Schema:
-    """The schema that the JSON of a file describes.
-
-    Raises:
-        ConfigurationError: It names another schema than it describes.
-        ValueError, KeyError, TypeError: It describes none.
-    """
-    columns = tuple(
-        Column(name, dtype, tuple(shape), Extent(extent), lead)
-        for name, dtype, shape, extent, lead in description["columns"]
-    )
-    schema = Schema(description["unroll_length"], columns)
-    if description["schema_hash"] != f"{schema.hash:016x}":
-        raise ConfigurationError(
-            f"{path} names schema {description['schema_hash']} and describes {schema.hash:016x}; choose another folder"
-        )
-    return schema

@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded
-from penstock.replay.ring_store import HEADER, RECORDS_BYTES, describe_schema, schema_of
+from penstock.files import sync_folder, write_json
+from penstock.replay.description import describe_schema, schema_of
+from penstock.replay.layout import HEADER, RECORDS_BYTES
 from penstock.types import Schema, Snapshot
 
 FORMAT = 1
@@ -157,7 +159,7 @@ class SnapshotFolder:
     def publish(self, manifest: Manifest) -> None:
         """Writes the manifest, and gives the snapshot its name. Raises `OSError`."""
         unfinished = self.unfinished(manifest.snapshot.name)
-        write_lasting(unfinished / MANIFEST_FILE, (json.dumps(_describe(manifest), indent=2) + "\n").encode())
+        write_json(unfinished / MANIFEST_FILE, _describe(manifest))
         unfinished.rename(self.path(manifest.snapshot.name))
         sync_folder(self.root)
 
@@ -170,26 +172,6 @@ class SnapshotFolder:
         """Removes what earlier processes left unfinished. Raises `OSError`."""
         for path in self.root.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path)
-
-
-def write_lasting(path: Path, data: bytes) -> None:
-    """Writes a small file so that readers, and a crash, meet all of it or the one before. Raises `OSError`."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder last. Raises `OSError`."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _describe(manifest: Manifest) -> dict[str, object]:

@@ -25,10 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, NotReady, Overloaded, PenstockError, Unavailable
+from penstock.files import sync_folder
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.chunk_files import KEY_BYTES, ChunkWriter
-from penstock.replay.ring_store import HEADER, RingStore
-from penstock.replay.snapshot_folder import HEADERS_FILE, RECORDS_FILE, Chunk, Manifest, SnapshotFolder, sync_folder
+from penstock.replay.chunk_files import KEY_BYTES, ChunkWriter, chunk_ranges
+from penstock.replay.layout import HEADER
+from penstock.replay.ring_store import RingStore
+from penstock.replay.snapshot_folder import HEADERS_FILE, RECORDS_FILE, Chunk, Manifest, SnapshotFolder
 from penstock.types import Schema, Snapshot, SnapshotProgress
 
 CHUNK_BYTES = 16 * 2**20
@@ -245,24 +247,21 @@ class _Work:
         """The chunks; <bool>[segments] which were still there, and <bool>[segments] which of these were sound."""
         present, sound = np.ones(headers.size, np.bool_), np.ones(headers.size, np.bool_)
         former = self._former(chunk_keys)
-        numbers = headers["key"] // np.uint64(chunk_keys)
-        ends = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), headers.size]
         chunks = []
-        for start, stop in zip([0, *ends], ends, strict=False):
-            if start < stop:
-                self._report(start, headers.size)
-                chunk = Chunk(int(numbers[start]) * chunk_keys, stop - start)
-                shared = former.share(chunk, headers[start:stop], place) if former is not None else None
-                if shared is not None:
-                    chunks.append(shared)
-                    self._shared_bytes += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
-                    continue
-                copied = writer.write_chunk(place / chunk.file, headers[start:stop])
-                present[start:stop], sound[start:stop] = copied.present, copied.sound
-                if (copied.present & copied.sound).any():
-                    chunks.append(chunk)
-                else:
-                    (place / chunk.file).unlink()
+        for first_key, start, stop in chunk_ranges(headers["key"], chunk_keys):
+            self._report(start, headers.size)
+            chunk = Chunk(first_key, stop - start)
+            shared = former.share(chunk, headers[start:stop], place) if former is not None else None
+            if shared is not None:
+                chunks.append(shared)
+                self._shared_bytes += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
+                continue
+            copied = writer.write_chunk(place / chunk.file, headers[start:stop])
+            present[start:stop], sound[start:stop] = copied.present, copied.sound
+            if (copied.present & copied.sound).any():
+                chunks.append(chunk)
+            else:
+                (place / chunk.file).unlink()
         self._report(headers.size, headers.size)
         return chunks, present, sound
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
+from penstock.replay.layout import whole_pages
 from penstock.types import StagingOffer
 
 SLOTS = 4
 """Windows that an actor may keep until they are stored."""
 
 _FOLDER = "staging"
-_PAGE = 4096
 
 
 class StagingAreas:
@@ -37,7 +37,7 @@ class StagingAreas:
 
     def allocate(self, window_bytes: int) -> "StagingArea | None":
         """An area for windows of so many bytes; None where there is no room for one, and windows come in messages."""
-        slot_bytes = -(-window_bytes // _PAGE) * _PAGE
+        slot_bytes = whole_pages(window_bytes)
         if self._folder is None or SLOTS * slot_bytes > self._free_bytes:
             return None
         path = self._folder / secrets.token_hex(16)

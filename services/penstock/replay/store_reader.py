@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.replay.ring_store import SEGMENTS_FILE, Regions, read_identity, read_schema
+from penstock.replay.description import read_schema
+from penstock.replay.layout import SEGMENTS_FILE, Regions, read_identity
 from penstock.types import Columns, MappedStore, Schema
 
 

@@ -18,8 +18,9 @@ from penstock.apps.service import SUPERVISED_VARIABLE
 from penstock.errors import SchemaMismatch
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.layout import State
 from penstock.replay.masses import MassFunction
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.ring_store import RingStore
 from penstock.rpc.health import is_serving
 from penstock.types import SamplingPlan
 

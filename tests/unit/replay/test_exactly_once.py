@@ -11,8 +11,9 @@ from penstock.errors import InvalidSegment, Overloaded, SchemaMismatch, Unavaila
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import FreshSegments
+from penstock.replay.layout import State
 from penstock.replay.priority_index import PriorityIndex
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.ring_store import RingStore
 from penstock.types import Batch, CommitOutcome, Fragment, SamplingPlan, Window
 
 WIDE = replace(PLAN, batch_segments=8, fresh_segments=4, off_policy_degree=2)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_store, make_window
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, SchemaMismatch
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.layout import State
+from penstock.replay.ring_store import RingStore
 from penstock.types import Columns, Schema, Window
 
 

@@ -17,8 +17,9 @@ from helpers.servers import until
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PenstockError, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.layout import HEADER, RECORDS_BYTES, State
 from penstock.replay.restoring import Restored, open_store
-from penstock.replay.ring_store import HEADER, RECORDS_BYTES, RingStore, State
+from penstock.replay.ring_store import RingStore
 from penstock.replay.snapshots import Snapshots
 from penstock.types import Fragment, SamplingPlan, Schema, Snapshot
 

@@ -10,7 +10,8 @@ from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, 
 from penstock.errors import InvalidSegment, Overloaded, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.layout import State
+from penstock.replay.ring_store import RingStore
 from penstock.types import Fragment, Window
 
 

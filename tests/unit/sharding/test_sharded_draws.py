@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.ring_store import RingStore, State
+from penstock.replay.layout import State
+from penstock.replay.ring_store import RingStore
 from penstock.sharding.parts import join, place
 from penstock.sharding.shares import rounded, shares_of_mass
 from penstock.types import Batch, Mass, StoreCounts

@@ -1,0 +1,166 @@
+"""How a store lies in memory: headers and columns in one file, watermarks and the session's record in another.
+
+What lies where is the same in the mapped files, in anonymous memory, and for whoever maps them from another process.
+Called by `ring_store`, `store_reader`, and by all that read headers.
+"""
+
+import enum
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigurationError
+from penstock.replay.row_checks import mix_rows
+from penstock.types import Columns, Schema
+
+MAX_SLOTS = 4096
+PAGE = 4096
+"""Bytes; the same on every machine, since it is part of the format."""
+
+SEGMENTS_FILE, RECORDS_FILE = "segments.bin", "records.bin"
+
+HEADER = np.dtype(
+    [
+        ("key", "<u8"),
+        ("sequence", "<u8"),
+        ("version", "<i8"),
+        ("batch", "<i8"),
+        ("priority", "<f8"),
+        ("checksum", "<u8"),
+        ("slot", "<u4"),
+        ("incarnation", "<u4"),
+        ("environment", "<u4"),
+        ("state", "<u4"),
+    ]
+)
+WATERMARK = np.dtype([("incarnation", "<u8"), ("sequence", "<u8")])
+SESSION = np.dtype(
+    [
+        ("session", "<u8"),
+        ("next_batch", "<i8"),
+        ("version", "<i8"),
+        ("next_key", "<u8"),
+        ("inserted", "<u8"),
+        ("late", "<u8"),
+        ("identity", "<u8"),
+        ("next_lease", "<i8"),
+    ]
+)
+
+
+RECORDS_BYTES = MAX_SLOTS * WATERMARK.itemsize + SESSION.itemsize
+"""All watermarks, then the session record."""
+
+
+class State(enum.IntEnum):
+    """What has become of a segment; stored in its header."""
+
+    UNSEEN = 1
+    LEASED = 2
+    SEEN = 3
+    WRITING = 4
+    """The row has no key: a window is on its way into it."""
+
+
+def whole_pages(size: int) -> int:
+    """So many bytes, rounded up to whole pages."""
+    return -(-size // PAGE) * PAGE
+
+
+def rows_within(capacity_bytes: int, schema: Schema) -> int:
+    """How many rows a store of this size has. Raises `ConfigurationError` if not even two segments fit."""
+    capacity = (capacity_bytes - (len(schema.columns) + 1) * PAGE) // (HEADER.itemsize + schema.segment_bytes)
+    if capacity < 2:
+        raise ConfigurationError(
+            f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
+            f" {schema.segment_bytes} bytes; raise it"
+        )
+    return capacity
+
+
+class Regions:
+    """How a schema divides a store's memory: headers, then a region a column, each from a page's begin on.
+
+    Attributes:
+        capacity: Rows.
+        headers: <HEADER>[capacity].
+        columns: <uint8>[capacity, bytes of a segment's column], one a column.
+    """
+
+    def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
+        """Lays the regions out. Raises `ConfigurationError` if not even two segments fit."""
+        self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
+        self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
+        self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
+
+    def _region(self, width: int) -> NDArray[np.uint8]:
+        size = self.capacity * width
+        array = np.frombuffer(self._memory, np.uint8, size, self._end).reshape(self.capacity, width)
+        self._end += whole_pages(size)
+        return array
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """<int64>[B] where the segments of these keys lie, or lay."""
+        return (keys % np.uint64(self.capacity)).astype(np.int64)
+
+    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
+        """Copies these rows' columns, in this order, into columns of as many segments."""
+        if not rows.size:
+            return
+        for region, wanted in zip(self.columns, into.arrays, strict=True):
+            np.take(region, rows, axis=0, out=wanted.reshape(rows.size, -1).view(np.uint8), mode="clip")
+
+
+def runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where among these rows those begin and end that lie side by side in the store."""
+    return spans(np.diff(rows) != 1, rows.size)
+
+
+def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
+    """Where the parts of an array of this size begin and end, if it is divided after each element that says so.
+
+    Args:
+        breaks: <bool>[size - 1].
+        size: May be 0.
+    """
+    ends = [*(np.flatnonzero(breaks) + 1).tolist(), size]
+    for start, stop in zip([0, *ends], ends, strict=False):
+        if start < stop:
+            yield start, stop
+
+
+def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
+    """<uint64>[B] over what never changes of segments: identity and version, then payload.
+
+    Args:
+        headers: <HEADER>[B].
+        contents: <uint8>[B, bytes of a segment] C-ordered, one a column.
+    """
+    identity = np.empty((headers.size, 6), np.uint64)
+    for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
+        identity[:, position] = headers[field]
+    identity[:, 5] = headers["version"].view(np.uint64)
+    checksums = np.zeros(headers.size, np.uint64)
+    for content in (identity.view(np.uint8), *contents):
+        mix_rows(content, checksums)
+    return checksums
+
+
+def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
+    """<SESSION>[1] the session record in <uint8>[RECORDS_BYTES]; a view."""
+    return records[MAX_SLOTS * WATERMARK.itemsize :].view(SESSION)
+
+
+def read_identity(folder: Path) -> int:
+    """The number that names the store in a folder; 0 if there is none that can be read."""
+    try:
+        with (folder / RECORDS_FILE).open("rb") as file:
+            file.seek(MAX_SLOTS * WATERMARK.itemsize)
+            record = file.read(SESSION.itemsize)
+    except OSError:
+        return 0
+    return int(np.frombuffer(record, SESSION)["identity"][0]) if len(record) == SESSION.itemsize else 0
