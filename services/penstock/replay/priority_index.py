@@ -131,14 +131,22 @@ class PriorityIndex:
             attempt: Another number gives other draws.
 
         Returns:
-            <uint64>[count] keys and <float64>[count] probabilities, or both empty.
+            <uint64>[count] keys and <float64>[count] probabilities, or both empty. None is older than `max_staleness`
+            when the batch is trained.
         """
         plan = self._plan
-        if plan is None or count == 0 or not self.ready:
+        if plan is None or count == 0:
             return np.zeros(0, np.uint64), np.zeros(0)
         randomness = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, attempt, 0, 0]))
-        rows, masses = self._tree.draw(randomness.random(count))
-        return self._store.headers["key"][rows].copy(), masses / self.total
+        while self.ready:
+            rows, masses = self._tree.draw(randomness.random(count))
+            # The cursor stops at the first that is young enough, behind which a slow actor's may lie; and it is as far
+            # as the last commit, while this batch comes some later.
+            stale = number - self._store.headers["version"][rows] > plan.max_staleness
+            if not stale.any():
+                return self._store.headers["key"][rows].copy(), masses / self.total
+            self._tree.update(rows[stale], np.zeros(int(np.count_nonzero(stale))))
+        return np.zeros(0, np.uint64), np.zeros(0)
 
     @property
     def _version(self) -> int:

@@ -409,6 +409,28 @@ def test_too_old_segments_lose_their_mass() -> None:
     assert set(ages) == set(range(1, 10))
 
 
+def test_what_a_slow_actor_sends_is_replayed_no_longer_than_the_rest() -> None:
+    buffer = make_buffer(replace(PLAN, max_staleness=15, half_life=1e6), rows=400)
+    actor = Actor(buffer)
+    train(buffer, actor, range(10))
+    actor.send(version=0)
+    ages = replayed_ages(buffer, actor, range(10, 60))
+    assert max(ages) == 15
+
+
+def test_a_batch_that_is_drawn_ahead_has_nothing_too_old_when_its_turn_comes() -> None:
+    plan = replace(PLAN, max_staleness=5, half_life=1e6, off_policy_degree=3)
+    buffer = make_buffer(plan, rows=400)
+    actor = Actor(buffer)
+    train(buffer, actor, range(20))
+    for number in (20, 21, 22):
+        actor.send(version=20)
+        lease = buffer.lease(number)
+        assert lease is not None
+        assert lease.keys.size > 2
+        assert number - lease.versions.min() <= 5
+
+
 def test_when_all_are_too_old_nothing_is_replayed() -> None:
     buffer = make_buffer(replace(PLAN, max_staleness=0))
     actor = Actor(buffer)

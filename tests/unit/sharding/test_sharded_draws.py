@@ -77,13 +77,20 @@ class Shard:
         seen = (headers["key"] != 0) & (headers["state"] == State.SEEN)
         age = VERSION - headers["version"]
         mass = ((headers["priority"] + PLAN.epsilon) * 2.0 ** (-age / PLAN.half_life)) ** PLAN.alpha
-        return np.where(seen & (age <= PLAN.max_staleness), mass, 0.0)
+        return np.where(seen, mass, 0.0)
 
 
 def make_shard(index: int, *, first_version: int, windows: int, priority: float) -> Shard:
     """Masses are stored relative to `first_version`; the segments come shortly before VERSION."""
     plan = replace(
-        PLAN, session=index + 1, next_batch=first_version, seed=index, min_replay_segments=0, batch_segments=18
+        PLAN,
+        session=index + 1,
+        next_batch=first_version,
+        seed=index,
+        min_replay_segments=0,
+        batch_segments=18,
+        # Thousands of batches are drawn at VERSION, and by their numbers everything would be too old for them.
+        max_staleness=2**31,
     )
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
     key = ActorKey(index, 1)
