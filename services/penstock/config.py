@@ -1,11 +1,9 @@
 """Every setting of Penstock, once, with its unit and the reason for its default.
 
 A `Config` is frozen and has a section for each service and each concern. All services of a run read the same one.
-Values
-come from, strongest first: command-line options (`--ppo.epochs 4`), environment variables (`PENSTOCK__PPO__EPOCHS=4`),
-a TOML file (`--config`), a preset (`--preset`), the defaults below. Unknown keys are errors, and settings that
-    would
-deadlock are refused here, before anything starts.
+Values come from, strongest first: command-line options (`--ppo.epochs 4`), environment variables
+(`PENSTOCK__PPO__EPOCHS=4`), a TOML file (`--config`), a preset (`--preset`), the defaults below. Unknown keys are
+errors, and settings that would deadlock are refused here, before anything starts.
 """
 
 import importlib.resources
@@ -22,7 +20,6 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from penstock.errors import ConfigurationError
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Schedule = Literal["constant", "linear"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
@@ -60,7 +57,8 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Keys every random stream of the run."""
     total_steps: PositiveInt = 1_000_000
-    """Environment steps to train for. Steps are counted when their segments are trained for the first time."""
+    """Environment steps to train for. Steps are counted when their segments are trained for the first time; where no
+    segment is fresh (sampling.fresh_fraction 0), when they are stored."""
     stop_at_return: float | None = None
     """Stop earlier, once an evaluation's mean return reaches this. Unset: train to total_steps."""
     dir: str | None = None
@@ -149,8 +147,9 @@ class SamplingConfig(Section):
 
     batch_segments: PositiveInt = 32
     """Segments in a training batch once replay has begun."""
-    fresh_fraction: Fraction = 0.5
-    """Share of a batch that was never trained on before; the rest is replayed by priority. 1: no replay."""
+    fresh_fraction: UnitInterval = 0.5
+    """Share of a batch that was never trained on before; the rest is replayed by priority. 1: no replay. 0: all of it
+    is replayed, from the moment it is stored, and collection runs as fast as it can."""
     off_policy_degree: Annotated[int, Field(ge=-1)] = 1
     """Batches that collection may run ahead of training. 0: synchronous. -1: chosen while it runs, as far as the
     learner would wait otherwise and the data still counts."""
@@ -185,11 +184,10 @@ class SamplingConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_fresh(self) -> "SamplingConfig":
-        if self.fresh_segments < 1:
+        if self.fresh_fraction > 0.0 and self.fresh_segments < 1:
             raise ValueError(
                 f"batch_segments {self.batch_segments} times fresh_fraction {self.fresh_fraction} leaves no fresh"
-                " segment;"
-                " raise one of them"
+                " segment; raise one of them"
             )
         return self
 
@@ -283,12 +281,15 @@ class EvaluationConfig(Section):
     """Environment steps between evaluations; they run beside the training."""
     episodes: PositiveInt = 20
     """Episodes of each evaluation, all at once in as many environments."""
+    mode: Literal["asynchronous", "synchronous"] = "asynchronous"
+    """synchronous: training waits for each evaluation, so that they are of the policies at the intervals exactly, and
+    stop_at_return stops at once. asynchronous: it goes on, and what is due while one is played comes a little later."""
     deterministic: bool = True
     """Take the most likely action rather than a sampled one."""
     threshold: float | None = None
     """Mean return that counts as solved; when it was first reached goes into the summary."""
-    final_timeout_s: PositiveFloat = 600.0
-    """How long the end of a run waits for its last evaluation."""
+    timeout_s: PositiveFloat = 600.0
+    """How long an evaluation is waited for: at the end of a run, and at each one that is synchronous."""
 
 
 class CheckpointConfig(Section):
@@ -377,12 +378,20 @@ class Config(BaseSettings):
                 f" actor.environments {window}, or no batch could fill; change sampling.batch_segments,"
                 " sampling.fresh_fraction or actor.environments"
             )
-        if degree > 0 and window > degree * fresh:
+        if degree > 0 and fresh and window > degree * fresh:
             raise ValueError(
                 f"actor.environments {window} exceeds sampling.off_policy_degree {degree} times the {fresh} fresh"
-                " segments"
-                " of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
+                " segments of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
                 " actor.environments"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_normalisation(self) -> "Config":
+        if self.sampling.fresh_segments == 0 and (self.policy.normalise_observations or self.policy.normalise_returns):
+            raise ValueError(
+                "running normalisation learns from fresh segments, and with sampling.fresh_fraction 0 there are none;"
+                " set policy.normalise_observations and policy.normalise_returns to false, or raise the fraction"
             )
         return self
 
@@ -390,6 +399,11 @@ class Config(BaseSettings):
     def _check_shards(self) -> "Config":
         fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
+        if shards > 1 and fresh == 0:
+            raise ValueError(
+                f"sampling.fresh_fraction 0 works with one replay service, and there are {shards}: a batch is put"
+                " together by its fresh segments; raise the fraction or use one service"
+            )
         if shards > 1 and degree == 0 and fresh % (shards * window):
             raise ValueError(
                 f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"

@@ -256,3 +256,28 @@ def test_an_environment_of_a_users_own_package_is_trained_with_continuous_action
     assert -15 * 7.0 <= summary.evaluation.return_mean < 0.0
     action = penstock.load_policy(folder).act(np.zeros(3))
     assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 5.0])
+
+
+def test_a_run_may_replay_everything_and_wait_for_its_evaluations(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = "--total-steps=20000 --stop-at-return=None --actors=1 --envs-per-actor=8 --evaluation.episodes=5"
+    ended = run(
+        "train",
+        "--preset=cartpole",
+        *options.split(),
+        "--evaluation.interval-steps=5000",
+        "--evaluation.mode=synchronous",
+        "--sampling.fresh-fraction=0",
+        "--sampling.max-staleness=16",
+        f"--run-dir={folder}",
+    )
+    assert ended.code == 0, ended.stdout + ended.stderr
+    summary = Summary.read(RunFolder(folder).summary)
+    assert summary.stopped == "total_steps"
+    assert summary.env_steps >= 20_000
+    records = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
+    training = [record for record in records if record["kind"] == "training"]
+    assert all(record["fresh_lag_mean"] == 0.0 for record in training)
+    assert max(record["staleness_max"] for record in training) <= 16
+    evaluations = [record["env_steps"] for record in records if record["kind"] == "evaluation"]
+    assert len(evaluations) >= 3

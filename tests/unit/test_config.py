@@ -99,7 +99,8 @@ def test_an_unknown_key_is_named(values: dict[str, object], name: str) -> None:
         ("policy", {"activation": "sine"}),
         ("replay", {"listen": "no-port"}),
         ("replay", {"capacity_bytes": 10}),
-        ("sampling", {"fresh_fraction": 0.0}),
+        ("sampling", {"fresh_fraction": -0.1}),
+        ("evaluation", {"mode": "sometimes"}),
         ("sampling", {"off_policy_degree": -2}),
     ],
 )
@@ -143,6 +144,16 @@ def test_a_gate_that_could_never_open_is_refused(degree: int, fresh: int, enviro
 def test_a_batch_without_a_fresh_segment_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="leaves no fresh segment"):
         build({"sampling": {"batch_segments": 2, "fresh_fraction": 0.1}, "actor": {"environments": 1}})
+
+
+def test_a_run_without_fresh_segments_has_nothing_to_normalise_by() -> None:
+    values: dict[str, object] = {"sampling": {"fresh_fraction": 0.0}}
+    with pytest.raises(ConfigurationError, match=r"normalise_observations and policy\.normalise_returns to false"):
+        build(values)
+    plain = {**values, "policy": {"normalise_observations": False, "normalise_returns": False}}
+    assert build(plain).sampling.fresh_segments == 0
+    with pytest.raises(ConfigurationError, match="works with one replay service"):
+        build({**plain, "train": {"replay_shards": 2}})
 
 
 def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,8 @@ def estimate(
         D_t     = rho_t delta_t + gamma lambda c_t n_t D_{t+1},     n_t = 0 where an episode ended, else 1
 
     The advantage has no leading rho_t: the loss carries that ratio. With ratios of 1 both are GAE (Schulman et al.
-        2016). Termination removes the bootstrap, truncation does not; both stop the recursion. Under NEXT_STEP
-        autoreset V_{t+1} is
-    always the value of what really followed row t, and the reset row that comes next starts from nothing.
+    2016). Termination removes the bootstrap, truncation does not; both stop the recursion. Under NEXT_STEP autoreset
+    V_{t+1} is always the value of what really followed row t, and the reset row that comes next starts from nothing.
 
     Args:
         value: <float32>[B, T + 1] of every observation, the one after the last row included.

@@ -82,13 +82,17 @@ class Evaluations:
             checkpoints.save_best(self._folder, asked.snapshot)
         return True
 
+    def wait(self, stopping: Callable[[], bool]) -> bool:
+        """Waits for the evaluation that is out; False if it took too long or the run is being stopped."""
+        return self._await(time.monotonic() + self._config.timeout_s, stopping)
+
     def conclude(self, snapshot: Snapshot, stopping: Callable[[], bool]) -> EvaluationSummary | None:
         """Evaluates the last policy, and then the best one on episodes that played no part in choosing it.
 
         Returns:
             The evaluation of the best checkpoint; None if no evaluator answered in time or the run is being stopped.
         """
-        deadline = time.monotonic() + self._config.final_timeout_s
+        deadline = time.monotonic() + self._config.timeout_s
         if self._asked is not None and not self._await(deadline, stopping):
             return None
         if self._latest_version != snapshot.progress.version:

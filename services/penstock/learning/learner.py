@@ -37,7 +37,8 @@ class TrainingStatistics:
     effective_sample_share: float
     """Of the behaviour weights: (sum w)^2 / (n sum w^2), 1 where the data is on policy."""
     fresh_effective_share: float
-    """The same of the fresh segments alone, which are as old as the off-policy degree lets them be."""
+    """The same of the fresh segments alone, which are as old as the off-policy degree lets them be; 1 where there are
+    none."""
     explained_variance: float
     """Share of the targets' variance that the values explain, before training."""
     staleness_mean: float
@@ -64,9 +65,7 @@ class TrainingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The valid steps of a batch, in one row each, with everything the loss needs; <float32>[N] but for the first
-    two.
-    """
+    """The valid steps of a batch, a row each, with all that the loss needs; <float32>[N] but for the first two."""
 
     observation: Tensor
     action: Tensor
@@ -254,9 +253,11 @@ class Learner:
             explained_variance=numbers[8],
             staleness_mean=float(batch.staleness.mean()),
             staleness_max=int(batch.staleness.max()),
-            fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()),
+            fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
         )
 
 
 def _effective_share(weight: Tensor) -> Tensor:
+    if not weight.shape[0]:
+        return weight.new_ones(())
     return weight.sum().square() / (weight.square().sum() * weight.shape[0]).clamp(min=1e-8)

@@ -131,8 +131,7 @@ class Roster:
         if self.spec is not None and spec != self.spec:
             raise SchemaMismatch(
                 f"this run trains {self.spec.id} with its spaces, and the actor brought {spec.id}; start actors with"
-                " the"
-                " run's configuration"
+                " the run's configuration"
             )
         if self.schema is not None and schema != self.schema:
             raise SchemaMismatch(

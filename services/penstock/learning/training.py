@@ -99,6 +99,7 @@ class TrainingRun:
         self._segments_here = 0
         self._chosen = ChosenDegree() if config.sampling.off_policy_degree < 0 else None
         self._waited_s, self._batch_at = 0.0, time.monotonic()
+        self._inserted: int | None = None
 
     def run(self) -> Conclusion:
         """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint."""
@@ -182,13 +183,14 @@ class TrainingRun:
         with metrics.LEARNER_STEP_SECONDS.time():
             outcome = self._learner.train(to_tensors(batch, self._device), share_done)
         progress = self._progress
+        segments, steps = self._collected(batch, outcome)
         self._progress = dataclasses.replace(
             progress,
             version=progress.version + 1,
-            env_steps=progress.env_steps + outcome.fresh_steps,
+            env_steps=progress.env_steps + steps,
             updates=progress.updates + outcome.updates,
             segments_trained=progress.segments_trained + batch.keys.size,
-            segments_fresh=progress.segments_fresh + batch.fresh_segments,
+            segments_fresh=progress.segments_fresh + segments,
         )
         # Published before it is committed: a commit opens the gate for batches that need this version.
         if self._progress.version % self._config.sampling.publish_interval == 0:
@@ -201,6 +203,17 @@ class TrainingRun:
                 raise
         self._observe(batch, outcome)
         self._choose_degree(batch, outcome)
+
+    def _collected(self, batch: Batch, outcome: TrainingOutcome) -> tuple[int, int]:
+        """Segments, and their environment steps, that the run has had since the batch before."""
+        if self._plan.fresh_segments:
+            return batch.fresh_segments, outcome.fresh_steps
+        if self._inserted is None:
+            # What earlier sessions had counted is in the store still, unless it is a new one.
+            had = self._progress.segments_fresh
+            self._inserted = had if had <= batch.counts.inserted else 0
+        segments, self._inserted = batch.counts.inserted - self._inserted, batch.counts.inserted
+        return segments, segments * self._config.actor.unroll_length
 
     def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
         now, waited_s = time.monotonic(), self._waited_s
@@ -227,12 +240,23 @@ class TrainingRun:
         self._evaluations.collect()
         if self._evaluations.is_due(self._progress.env_steps):
             self._evaluations.ask(self._snapshot())
+            if self._config.evaluation.mode == "synchronous":
+                self._await_evaluation()
         if self._progress.env_steps >= self._save_at:
             self._save()
             self._save_at = self._progress.env_steps + self._config.checkpoint.save_interval
         if time.monotonic() >= self._journal_at:
             self._journal_at = time.monotonic() + _JOURNAL_INTERVAL_S
             self._note()
+
+    def _await_evaluation(self) -> None:
+        started = time.monotonic()
+        self._statistics.enters("evaluating")
+        self._evaluations.wait(self._stopping)
+        waited_s = time.monotonic() - started
+        metrics.LEARNER_WAIT_SECONDS.labels("evaluator").inc(waited_s)
+        # The batch that comes next did not take longer for this.
+        self._batch_at += waited_s
 
     def _note(self) -> None:
         training = self._statistics.training

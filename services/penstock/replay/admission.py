@@ -178,8 +178,7 @@ class Gate:
         if degree == 0 and fresh % window:
             raise ConfigurationError(
                 f"the actor in slot {key.slot} collects windows of {window} segments, and with off_policy_degree 0 the"
-                f" {fresh} fresh"
-                " segments of a batch must be a multiple of that"
+                f" {fresh} fresh segments of a batch must be a multiple of that"
             )
         other = next(
             (actor.window_segments for actor in self._actors.values() if actor.window_segments != window), None
@@ -187,14 +186,11 @@ class Gate:
         if degree == 0 and other is not None:
             raise ConfigurationError(
                 f"the actor in slot {key.slot} collects windows of {window} segments and another of {other}; with"
-                " off_policy_degree"
-                f" 0 and {fresh} fresh segments a batch could wait for a window that does not fit: give them equally"
-                " many"
-                " environments"
+                f" off_policy_degree 0 and {fresh} fresh segments a batch could wait for a window that does not fit:"
+                " give them equally many environments"
             )
         if degree > 0 and window > degree * fresh:
             raise ConfigurationError(
                 f"the actor in slot {key.slot} collects windows of {window} segments, more than off_policy_degree"
-                f" {degree} times the"
-                f" {fresh} fresh segments of a batch; give it fewer environments"
+                f" {degree} times the {fresh} fresh segments of a batch; give it fewer environments"
             )

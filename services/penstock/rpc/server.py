@@ -54,8 +54,7 @@ class Server:
         if self.port == 0:
             raise ConfigurationError(
                 f"can't listen on {listen}: the port is in use or the host is not this machine's; choose another with"
-                " the"
-                " service's listen setting"
+                " the service's listen setting"
             )
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)

@@ -39,10 +39,13 @@ WINDOW_STEPS = 4 * 32
 class InProcess:
     """Collects, plays evaluations and keeps weights where the learner is: its source, its sink and its desk."""
 
-    def __init__(self, answers_evaluations: bool = True) -> None:
+    def __init__(self, answers_evaluations: bool = True, fresh_segments: int = 4) -> None:
         environments = make_environments("CartPole-v1", 4, kwargs={})
         self._collector = Collector(environments, assignment(*range(4)), unroll_length=32, discount=0.99)
-        self._answers = answers_evaluations
+        self._answers, self._fresh_segments = answers_evaluations, fresh_segments
+        self.inserted = 0
+        self.batches_when_asked: list[int] = []
+        self.batches_when_answered: list[int] = []
         self._results: deque[EvaluationResult] = deque()
         self._weights: Weights | None = None
         self.batches = 0
@@ -62,14 +65,15 @@ class InProcess:
         assert self._weights is not None
         self.batches += 1
         self._next += 1
+        self.inserted += 4
         return Batch(
             number=self._next - 1,
-            fresh_segments=4,
+            fresh_segments=self._fresh_segments,
             keys=np.arange(4, dtype=np.uint64),
             versions=np.full(4, self._weights.version, np.int64),
             priorities=np.zeros(4),
             probabilities=np.ones(4),
-            counts=StoreCounts(capacity=1000),
+            counts=StoreCounts(capacity=1000, inserted=self.inserted),
             columns=self._collector.collect(PolicyRunner(self._weights)).columns,
         )
 
@@ -85,11 +89,15 @@ class InProcess:
 
     def ask(self, task: EvaluationTask) -> None:
         self.evaluations_asked += 1
+        self.batches_when_asked.append(self.batches)
         if self._answers:
             self._results.append(EvaluationResult(task.id, task.weights.version, (9.0, 11.0), (9, 11), 0.1))
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
-        return self._results.popleft() if self._results else None
+        if not self._results or timeout_s == 0.0:
+            return None
+        self.batches_when_answered.append(self.batches)
+        return self._results.popleft()
 
 
 @pytest.fixture
@@ -99,24 +107,29 @@ def folder(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def config_of(total_steps: int, **sampling: object) -> Config:
+def config_of(total_steps: int, evaluation: dict[str, object], **sampling: object) -> Config:
     return build(
         {
             "run": {"total_steps": total_steps},
             "actor": {"environments": 4},
             "sampling": {"batch_segments": 4, "fresh_fraction": 1.0, **sampling},
+            "evaluation": evaluation,
+            "policy": {"normalise_observations": False, "normalise_returns": False},
         }
     )
 
 
 def conclude(
-    folder: RunFolder, outside: InProcess, stopping: Callable[[], bool], *, batches: int = 3, **sampling: object
+    folder: RunFolder,
+    outside: InProcess,
+    stopping: Callable[[], bool],
+    *,
+    batches: int = 3,
+    evaluation: dict[str, object] | None = None,
+    **sampling: object,
 ) -> tuple[Conclusion, Learner]:
-    config, learner, resumed = (
-        config_of(batches * WINDOW_STEPS - 60, **sampling),
-        make_learner("CartPole-v1"),
-        RunProgress(),
-    )
+    config = config_of(batches * WINDOW_STEPS - 60, evaluation or {}, **sampling)
+    learner, resumed = make_learner("CartPole-v1"), RunProgress()
     assert learner.policy.spec == spec_of("CartPole-v1")
     statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
     journal = Journal(folder.metrics, resumed_at=0)
@@ -208,3 +221,36 @@ def test_a_degree_that_was_chosen_by_hand_stays(folder: RunFolder) -> None:
     fixed = InProcess()
     conclude(folder, fixed, lambda: False, batches=40)
     assert [plan.off_policy_degree for plan in fixed.plans] == [1]
+
+
+EVERY_TWO_BATCHES: dict[str, object] = {"interval_steps": 2 * WINDOW_STEPS - 60}
+
+
+def test_training_waits_for_a_synchronous_evaluation(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclude(folder, outside, lambda: False, batches=8, evaluation={"mode": "synchronous", **EVERY_TWO_BATCHES})
+    during = [batches for batches in outside.batches_when_asked if batches < outside.batches]
+    assert len(during) >= 3
+    assert outside.batches_when_answered[: len(during)] == during
+
+
+def test_training_goes_on_during_an_asynchronous_evaluation(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclude(folder, outside, lambda: False, batches=8, evaluation=EVERY_TWO_BATCHES)
+    assert outside.batches_when_asked[0] < outside.batches_when_answered[0] == outside.batches
+
+
+def test_an_evaluation_that_never_comes_holds_training_no_longer_than_it_may(folder: RunFolder) -> None:
+    outside = InProcess(answers_evaluations=False)
+    evaluation = {"mode": "synchronous", "timeout_s": 0.2, **EVERY_TWO_BATCHES}
+    conclusion, _ = conclude(folder, outside, lambda: False, batches=8, evaluation=evaluation)
+    assert conclusion.stopped == "total_steps"
+    assert conclusion.evaluation is None
+
+
+def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: RunFolder) -> None:
+    outside = InProcess(fresh_segments=0)
+    conclusion, _ = conclude(folder, outside, lambda: False, batches=5, fresh_fraction=0.0)
+    assert outside.batches == 5
+    assert conclusion.progress.env_steps == 5 * WINDOW_STEPS
+    assert conclusion.samples_per_insert == 1.0
