@@ -16,8 +16,12 @@ an environment's actions independent of how many share its actor."""
 class PolicyRunner:
     """A policy that acts on batches of observations. Used by one thread."""
 
-    def __init__(self, weights: Weights) -> None:
-        self._policy = policy_weights.load(weights)
+    def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
+        """Args:
+        weights: To begin with.
+        temperature: At which `act` samples; it stays when newer weights come.
+        """
+        self._policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
 
     @property
@@ -39,17 +43,17 @@ class PolicyRunner:
     def act(
         self, observation: NDArray[np.generic], noise: NDArray[np.float32]
     ) -> tuple[NDArray[np.generic], NDArray[np.float32]]:
-        """Samples an action a row.
+        """Samples an action a row, from the policy at this runner's temperature.
 
         Args:
             observation: [N, D] raw.
             noise: <float32>[N, noise_size].
 
         Returns:
-            The actions, <int64>[N] or <float32>[N, A], and their log probabilities, <float32>[N].
+            The actions, <int64>[N] or <float32>[N, A], and their log probabilities as they were sampled, <float32>[N].
         """
         count = len(observation)
-        distribution = self._policy.distribution(torch.from_numpy(_pad(observation)))
+        distribution = self._policy.distribution(torch.from_numpy(_pad(observation))).tempered(self._temperature)
         action = distribution.sample(torch.from_numpy(_pad(noise)))
         log_prob = distribution.log_prob(action)
         return action.numpy()[:count], log_prob.numpy()[:count]

@@ -45,6 +45,10 @@ class Categorical:
         """<int64>[...] the most likely action."""
         return self.log_probs.argmax(-1)
 
+    def tempered(self, temperature: float) -> "Categorical":
+        """The distribution of its logits over `temperature`; itself at 1, bit for bit."""
+        return self if temperature == 1.0 else Categorical.of_logits(self.log_probs / temperature)
+
     def sample(self, noise: Tensor) -> Tensor:
         """<int64>[...] by inversion: the first action whose cumulative probability exceeds `noise`, uniform
         <float32>[..., 1].
@@ -77,6 +81,10 @@ class DiagonalGaussian:
     def mode(self) -> Tensor:
         """<float32>[..., A] the mean."""
         return self.mean
+
+    def tempered(self, temperature: float) -> "DiagonalGaussian":
+        """The distribution with `temperature` times its standard deviation; itself at 1, bit for bit."""
+        return self if temperature == 1.0 else DiagonalGaussian(self.mean, self.log_std + math.log(temperature))
 
     def sample(self, noise: Tensor) -> Tensor:
         """<float32>[..., A] the mean moved by standard normal `noise`, <float32>[..., A]."""
@@ -117,6 +125,10 @@ class SquashedGaussian:
     def mode(self) -> Tensor:
         """<float32>[..., A] the mean before the tanh, which is the median of what comes out."""
         return self.gaussian.mode()
+
+    def tempered(self, temperature: float) -> "SquashedGaussian":
+        """The distribution with `temperature` times the standard deviation before the tanh; itself at 1."""
+        return SquashedGaussian(self.gaussian.tempered(temperature), self.squashed)
 
     def sample(self, noise: Tensor) -> Tensor:
         """<float32>[..., A] before the tanh, from standard normal `noise`, <float32>[..., A]."""

@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
+import torch
 
-from helpers.environments import decided_weights, spec_of
+from helpers.environments import decided_weights, fresh_policy, spec_of
 from penstock.acting.inference import PolicyRunner
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Network
 
 SPECS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
@@ -37,3 +40,51 @@ def test_newer_weights_act_from_then_on() -> None:
     runner.update(newer)
     assert runner.version == 5
     assert np.array_equal(runner.act_greedily(observation), PolicyRunner(newer).act_greedily(observation))
+
+
+SQUASHED = Network(hidden_sizes=(16, 16), squash_actions=True, state_dependent_std=True)
+
+
+@pytest.mark.parametrize("temperature", [0.4, 2.5])
+@pytest.mark.parametrize(
+    ("env_id", "network"), [("CartPole-v1", None), ("Pendulum-v1", None), ("Pendulum-v1", SQUASHED)]
+)
+def test_a_tempered_runner_tells_the_probabilities_with_which_it_acted(
+    env_id: str, network: Network | None, temperature: float
+) -> None:
+    spec, generator = spec_of(env_id), np.random.default_rng(0)
+    policy = fresh_policy(spec, network=network)
+    with torch.no_grad():
+        policy.get_parameter("actor.4.weight").mul_(100.0)
+    runner = PolicyRunner(policy_weights.dump(policy, 0), temperature=temperature)
+    observation = generator.normal(size=(8, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    noise = generator.random((8, policy.noise_size), np.float32)
+    action, log_prob = runner.act(observation, noise)
+    with torch.inference_mode():
+        plain = policy.distribution(torch.from_numpy(observation))
+    tempered = plain.tempered(temperature)
+    assert np.array_equal(action, tempered.sample(torch.from_numpy(noise)).numpy())
+    assert np.array_equal(log_prob, tempered.log_prob(torch.from_numpy(action)).numpy())
+    assert np.abs(log_prob - plain.log_prob(torch.from_numpy(action)).numpy()).max() > 0.1
+    # Newer weights are tempered too, and the most likely action never is.
+    runner.update(policy_weights.dump(policy, 1))
+    assert np.array_equal(runner.act(observation, noise)[1], log_prob)
+    plain_runner = PolicyRunner(policy_weights.dump(policy, 0))
+    assert np.array_equal(runner.act_greedily(observation), plain_runner.act_greedily(observation))
+
+
+@SPECS
+def test_without_a_temperature_a_runner_acts_as_the_policy_does_bit_for_bit(env_id: str) -> None:
+    spec, generator = spec_of(env_id), np.random.default_rng(0)
+    weights = decided_weights(spec)
+    observation = generator.normal(size=(8, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    runner = PolicyRunner(weights)
+    noise = generator.random((8, runner.policy.noise_size), np.float32)
+    with torch.inference_mode():
+        distribution = runner.policy.distribution(torch.from_numpy(observation))
+        expected = distribution.sample(torch.from_numpy(noise))
+        expected_log_prob = distribution.log_prob(expected)
+    for same in (runner, PolicyRunner(weights, temperature=1.0)):
+        action, log_prob = same.act(observation, noise)
+        assert np.array_equal(action, expected.numpy())
+        assert np.array_equal(log_prob, expected_log_prob.numpy())

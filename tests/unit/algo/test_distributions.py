@@ -115,3 +115,74 @@ def test_the_entropy_of_what_comes_out_has_a_finite_gradient_far_outside() -> No
     assert mean.grad is not None
     # Towards the middle, at the slope of log(1 - tanh^2) where that is a straight line.
     torch.testing.assert_close(mean.grad, torch.tensor([-2.0, 2.0]))
+
+
+TEMPERATURES = pytest.mark.parametrize("temperature", [0.3, 0.8, 1.7, 5.0])
+
+
+@TEMPERATURES
+def test_a_tempered_categorical_is_that_of_its_logits_over_the_temperature(temperature: float) -> None:
+    logits = [1.0, -2.0, 0.5, 3.0]
+    weights = [math.exp(logit / temperature) for logit in logits]
+    expected = [math.log(weight / sum(weights)) for weight in weights]
+    tempered = Categorical.of_logits(torch.tensor(logits)).tempered(temperature)
+    found = [tempered.log_prob(torch.tensor(action)).item() for action in range(4)]
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert sum(map(math.exp, found)) == pytest.approx(1.0, abs=1e-6)
+
+
+@TEMPERATURES
+def test_samples_of_a_tempered_categorical_come_as_often_as_it_says(temperature: float) -> None:
+    count = 100_000
+    tempered = Categorical.of_logits(torch.tensor([1.0, -2.0, 0.5, 3.0]).expand(count, -1)).tempered(temperature)
+    noise = torch.from_numpy(np.random.default_rng(1).random((count, 1), np.float32))
+    frequency = np.bincount(tempered.sample(noise).numpy(), minlength=4) / count
+    share = tempered.log_probs[0].exp().numpy()
+    assert (np.abs(frequency - share) <= 4.0 * np.sqrt(share * (1.0 - share) / count)).all()
+
+
+def test_an_action_that_was_impossible_stays_so_at_every_temperature() -> None:
+    tempered = Categorical.of_logits(torch.tensor([0.0, -torch.inf, 1.0])).tempered(100.0)
+    assert tempered.log_probs.isnan().sum() == 0
+    assert tempered.log_prob(torch.tensor(1)).item() == -math.inf
+
+
+@TEMPERATURES
+@pytest.mark.parametrize("squashed", [False, True])
+def test_a_tempered_gaussian_is_a_density_of_so_many_times_the_deviation(temperature: float, squashed: bool) -> None:
+    mean, log_std = 0.7, -0.4
+    gaussian = DiagonalGaussian(torch.tensor([[mean]], dtype=torch.float64), torch.tensor([[log_std]]).double())
+    policy = SquashedGaussian(gaussian, torch.tensor([True])) if squashed else gaussian
+    tempered = policy.tempered(temperature)
+    deviation = temperature * math.exp(log_std)
+    grid = torch.linspace(mean - 10 * deviation, mean + 10 * deviation, 20_001, dtype=torch.float64)
+    density = tempered.log_prob(grid[:, None]).exp()
+    step = float(grid[1] - grid[0])
+    assert float(density.sum()) * step == pytest.approx(1.0, abs=1e-6)
+    assert float((density * (grid - mean) ** 2).sum()) * step == pytest.approx(deviation**2, rel=1e-5)
+    # By hand, at one and a half deviations.
+    by_hand = -0.5 * 1.5**2 - math.log(deviation * math.sqrt(2.0 * math.pi))
+    assert tempered.log_prob(torch.tensor([mean + 1.5 * deviation])).item() == pytest.approx(by_hand, abs=1e-5)
+    # Samples are moved by so many of its deviations, and the mode stays.
+    moved = tempered.sample(torch.tensor([[1.5]], dtype=torch.float64))
+    assert moved.item() == pytest.approx(mean + 1.5 * deviation)
+    assert torch.equal(tempered.mode(), policy.mode())
+
+
+def test_the_deviation_of_each_observation_is_tempered() -> None:
+    mean, log_std = normal(0, 5, 2), normal(1, 5, 2)
+    tempered = DiagonalGaussian(mean, log_std).tempered(2.0)
+    action = normal(2, 5, 2)
+    theirs: Any = torch.distributions.Independent(torch.distributions.Normal(mean, 2.0 * log_std.exp()), 1)
+    torch.testing.assert_close(tempered.log_prob(action), theirs.log_prob(action))
+
+
+def test_at_temperature_1_every_distribution_is_itself_bit_for_bit() -> None:
+    gaussian = DiagonalGaussian(normal(0, 6, 3).float(), normal(1, 3).float())
+    categorical, squashed = (
+        Categorical.of_logits(normal(2, 6, 4).float()),
+        SquashedGaussian(gaussian, torch.ones(3) > 0),
+    )
+    assert categorical.tempered(1.0) is categorical
+    assert gaussian.tempered(1.0) is gaussian
+    assert squashed.tempered(1.0).gaussian is gaussian
