@@ -448,18 +448,30 @@ class ActorReport:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """What an evaluator is asked to do. `seed` keys streams that no training environment shares."""
+    """What an evaluator is asked to do. `seed` keys streams that no training environment shares; episode i is played in
+    variant i modulo `variants`, of which there is always one.
+    """
 
     id: int
     weights: Weights
     episodes: int
     deterministic: bool
     seed: int
+    variants: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReturns:
+    """Returns over the episodes of an evaluation that were played in one environment variant."""
+
+    episodes: int
+    return_mean: float
+    return_std: float
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Returns and lengths, one an episode, of one evaluation task."""
+    """Returns and lengths, one an episode and in their order, of one evaluation task."""
 
     id: int
     version: int
@@ -477,16 +489,39 @@ class EvaluationResult:
         """Standard deviation of the return over the episodes."""
         return float(np.std(self.returns))
 
+    def by_variant(self, variants: int) -> tuple[VariantReturns, ...]:
+        """Returns in each of the variants that took turns; those past the last episode are left out."""
+        parts = (self.returns[variant::variants] for variant in range(min(variants, len(self.returns))))
+        return tuple(VariantReturns(len(part), float(np.mean(part)), float(np.std(part))) for part in parts)
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """One evaluation in numbers: of which version, after how many environment steps, over how many episodes."""
+    """One evaluation in numbers: of which version, after how many environment steps, over how many episodes; over all
+    of them, and for each of the run's environment variants, if it has any.
+    """
 
     version: int
     env_steps: int
     episodes: int
     return_mean: float
     return_std: float
+    variants: tuple[VariantReturns, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VariantStatus:
+    """How training goes in one environment variant.
+
+    Attributes:
+        arguments: What sets it apart, for people.
+        episodes: Training episodes that ended in it.
+        return_mean: Mean over the last 100 of them; None before the first.
+    """
+
+    arguments: str
+    episodes: int = 0
+    return_mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +550,7 @@ class RunStatus:
     remaining_s: float | None = None
     waiting_for: str = ""
     samples_per_insert: float = 0.0
+    variants: tuple[VariantStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def evaluate(task: EvaluationTask, environments: Environments, stopping: Callabl
 
     Args:
         task: Weights, seed, and whether to take the most likely actions.
-        environments: As many as the task has episodes.
+        environments: As many as the task has episodes, which take turns in being of its variants.
         stopping: Asked at every step; when true, the evaluation is given up.
 
     Returns:

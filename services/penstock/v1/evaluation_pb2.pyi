@@ -32,18 +32,20 @@ class RunEvaluationsResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ...) -> None: ...
 
 class EvaluationTask(_message.Message):
-    __slots__ = ("id", "version", "episodes", "deterministic", "seed")
+    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants")
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
     id: int
     version: int
     episodes: int
     deterministic: bool
     seed: int
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ...) -> None: ...
+    variants: int
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
     __slots__ = ("id", "version", "returns", "steps", "seconds")

@@ -14,6 +14,8 @@ from penstock.types import (
     EvaluationSummary,
     EvaluationTask,
     RunStatus,
+    VariantReturns,
+    VariantStatus,
     Weights,
 )
 from penstock.v1 import evaluation_pb2, run_pb2
@@ -37,7 +39,11 @@ def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
 
 
 def decode_assignment(message: run_pb2.Assignment) -> Assignment:
-    """The assignment of a message."""
+    """The assignment of a message. Raises `InvalidSegment` for a temperature that nobody could act with."""
+    if not 0.0 < message.temperature < math.inf:
+        raise InvalidSegment(
+            f"an assignment with the temperature {message.temperature:g}; it must be above 0 and finite"
+        )
     return Assignment(
         slot=message.slot,
         incarnation=message.incarnation,
@@ -138,6 +144,7 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
         episodes=task.episodes,
         deterministic=task.deterministic,
         seed=task.seed,
+        variants=task.variants,
     )
     yield evaluation_pb2.RunEvaluationsResponse(task=head)
     for chunk in encode_weights(task.weights):
@@ -146,7 +153,9 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
 
 def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> EvaluationTask:
     """The task of a head and its weights."""
-    return EvaluationTask(message.id, weights, message.episodes, message.deterministic, message.seed)
+    return EvaluationTask(
+        message.id, weights, message.episodes, message.deterministic, message.seed, max(1, message.variants)
+    )
 
 
 def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
@@ -170,7 +179,8 @@ def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
     values = {field.name: getattr(status, field.name) for field in dataclasses.fields(RunStatus)}
     for name in ("last_evaluation", "best_evaluation"):
         if values[name] is not None:
-            values[name] = run_pb2.EvaluationSummary(**dataclasses.asdict(values[name]))
+            values[name] = _encode_evaluation(values[name])
+    values["variants"] = [run_pb2.VariantStatus(**dataclasses.asdict(variant)) for variant in status.variants]
     return run_pb2.GetRunStatusResponse(**values)
 
 
@@ -181,6 +191,25 @@ def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
         if not message.HasField(name):
             values[name] = None
         elif name.endswith("evaluation"):
-            fields = dataclasses.fields(EvaluationSummary)
-            values[name] = EvaluationSummary(**{field.name: getattr(values[name], field.name) for field in fields})
+            values[name] = _decode_evaluation(values[name])
+    values["variants"] = tuple(
+        VariantStatus(
+            variant.arguments, variant.episodes, variant.return_mean if variant.HasField("return_mean") else None
+        )
+        for variant in message.variants
+    )
     return RunStatus(**values)
+
+
+def _encode_evaluation(evaluation: EvaluationSummary) -> run_pb2.EvaluationSummary:
+    values = {field.name: getattr(evaluation, field.name) for field in dataclasses.fields(EvaluationSummary)}
+    values["variants"] = [run_pb2.VariantReturns(**dataclasses.asdict(variant)) for variant in evaluation.variants]
+    return run_pb2.EvaluationSummary(**values)
+
+
+def _decode_evaluation(message: run_pb2.EvaluationSummary) -> EvaluationSummary:
+    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(EvaluationSummary)}
+    values["variants"] = tuple(
+        VariantReturns(variant.episodes, variant.return_mean, variant.return_std) for variant in message.variants
+    )
+    return EvaluationSummary(**values)

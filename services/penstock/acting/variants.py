@@ -1,0 +1,176 @@
+"""Environment variants: one environment with other arguments each, under one policy.
+
+An actor's environments are all of one variant. An evaluation plays in all of them: its environments take turns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.acting.environments import Environments, StepOutcome, make_environments
+from penstock.errors import ConfigurationError
+from penstock.types import DiscreteSpace, EnvironmentSpec, Space
+
+Row = TypeVar("Row", bound=np.generic)
+Arguments = Mapping[str, object]
+
+
+class MixedEnvironments:
+    """Environments of V variants as one: row i is of variant i modulo V.
+
+    A step costs a call a variant, and copies of their rows.
+    """
+
+    def __init__(self, parts: Sequence[Environments]) -> None:
+        """Args:
+        parts: The environments of each variant, of the same spaces; as many as there are rows for it.
+        """
+        self._parts = parts
+        self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
+        self.observation: NDArray[np.generic] = np.zeros(0)
+        self.acting_observation: NDArray[np.generic] = self.observation
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Begins new episodes, each environment's generator seeded with its own number."""
+        for variant, part in enumerate(self._parts):
+            part.reset(seeds[variant :: len(self._parts)])
+        self._observe()
+
+    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+        """Takes one step in each environment."""
+        outcomes = [
+            part.step(np.ascontiguousarray(action[variant :: len(self._parts)]))
+            for variant, part in enumerate(self._parts)
+        ]
+        self._observe()
+        return StepOutcome(
+            _take_turns([outcome.reward for outcome in outcomes]),
+            _take_turns([outcome.terminated for outcome in outcomes]),
+            _take_turns([outcome.truncated for outcome in outcomes]),
+            _take_turns([outcome.valid for outcome in outcomes]),
+        )
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for part in self._parts:
+            part.close()
+
+    def _observe(self) -> None:
+        self.observation = _take_turns([part.observation for part in self._parts])
+        self.acting_observation = _take_turns([part.acting_observation for part in self._parts])
+
+
+def make_mixed(
+    env_id: str,
+    count: int,
+    *,
+    variants: Sequence[Arguments],
+    imports: Sequence[str] = (),
+    vectorization: str = "sync",
+) -> Environments:
+    """Makes N environments that take turns in being of these variants.
+
+    Args:
+        env_id: Gymnasium's id, or package:Id-v0.
+        count: N.
+        variants: All arguments of each, at least one; those past N are not made.
+        imports: Modules that register environments.
+        vectorization: sync, or native for the environment's own vectorised form.
+
+    Raises:
+        ConfigurationError: As `make_environments`; or two variants have different spaces.
+    """
+    if len(variants) == 1:
+        return make_environments(env_id, count, kwargs=variants[0], imports=imports, vectorization=vectorization)
+    parts: list[Environments] = []
+    try:
+        for variant in range(min(count, len(variants))):
+            part = make_variant(
+                env_id,
+                len(range(variant, count, len(variants))),
+                variants=variants,
+                variant=variant,
+                spec=parts[0].spec if parts else None,
+                imports=imports,
+                vectorization=vectorization,
+            )
+            parts.append(part)
+    except ConfigurationError:
+        for part in parts:
+            part.close()
+        raise
+    return MixedEnvironments(parts)
+
+
+def make_variant(
+    env_id: str,
+    count: int,
+    *,
+    variants: Sequence[Arguments],
+    variant: int,
+    spec: EnvironmentSpec | None = None,
+    imports: Sequence[str] = (),
+    vectorization: str = "sync",
+) -> Environments:
+    """Makes N environments of one of the variants.
+
+    Args:
+        env_id: Gymnasium's id, or package:Id-v0.
+        count: N.
+        variants: All arguments of each.
+        variant: Which of them.
+        spec: The spaces of the first variant, which it must have too; None if it need not.
+        imports: Modules that register environments.
+        vectorization: sync, or native for the environment's own vectorised form.
+
+    Raises:
+        ConfigurationError: There is no such variant, it can't be made, or it has other spaces.
+    """
+    if variant >= len(variants):
+        raise ConfigurationError(
+            f"the run asks for its environment variant {variant}, and here there are {len(variants)}, counted from 0;"
+            " start all services with the run's configuration"
+        )
+    try:
+        made = make_environments(env_id, count, kwargs=variants[variant], imports=imports, vectorization=vectorization)
+    except ConfigurationError as error:
+        if len(variants) == 1:
+            raise
+        raise ConfigurationError(f"environment {_name(variants, variant)}: {error}") from error
+    if spec is not None and made.spec != spec:
+        made.close()
+        raise ConfigurationError(
+            f"one policy needs the same spaces everywhere, and {env_id} has {_differences(made.spec, spec)} as"
+            f" {_name(variants, variant)} and as {_name(variants, 0)}; remove one of them from environment.variants, or"
+            " wrap the environment so that they agree"
+        )
+    return made
+
+
+def _name(variants: Sequence[Arguments], variant: int) -> str:
+    arguments = ", ".join(f"{name}={value}" for name, value in variants[variant].items())
+    return f"variant {variant} ({arguments or 'plain'})"
+
+
+def _differences(one: EnvironmentSpec, other: EnvironmentSpec) -> str:
+    roles = {"observations": (one.observation, other.observation), "actions": (one.action, other.action)}
+    return " and ".join(
+        f"the {role} {_show(mine)} and {_show(theirs)}" for role, (mine, theirs) in roles.items() if mine != theirs
+    )
+
+
+def _show(space: Space) -> str:
+    if isinstance(space, DiscreteSpace):
+        return f"Discrete({space.n}, start={space.start})"
+    low, high = min(space.low, default=0.0), max(space.high, default=0.0)
+    return f"Box({low:g}, {high:g}, {space.shape}, {space.dtype})"
+
+
+def _take_turns(parts: Sequence[NDArray[Row]]) -> NDArray[Row]:
+    """Rows [N, ...] of which row i is the next of part i modulo V, from the rows of each part."""
+    rows = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    for variant, part in enumerate(parts):
+        rows[variant :: len(parts)] = part
+    return rows

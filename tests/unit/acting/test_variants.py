@@ -1,0 +1,115 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from helpers.environments import fresh_weights, spec_of
+from penstock.acting.environments import make_environments
+from penstock.acting.evaluation import evaluate
+from penstock.acting.variants import make_mixed, make_variant
+from penstock.errors import ConfigurationError
+from penstock.types import EvaluationTask
+
+LENGTHS = [{"length": 2}, {"length": 3}, {"length": 5}]
+
+
+def space(**spaces: Any) -> dict[str, Any]:
+    return {"observation_space": Box(-1.0, 1.0, (2,)), "action_space": Discrete(2), **spaces}
+
+
+@pytest.mark.parametrize("count", [3, 7, 9])
+def test_environments_take_turns_in_being_of_each_variant(count: int) -> None:
+    environments = make_mixed("Counting-v0", count, variants=LENGTHS)
+    assert environments.count == count
+    environments.reset(list(range(count)))
+    ended_at = np.zeros(count, np.int64)
+    for step in range(1, 6):
+        outcome = environments.step(np.zeros(count, np.int64))
+        ended = outcome.terminated | outcome.truncated
+        ended_at[ended & (ended_at == 0)] = step
+    assert ended_at.tolist() == [(2, 3, 5)[row % 3] for row in range(count)]
+
+
+def test_mixed_rows_are_those_of_the_variants_by_themselves() -> None:
+    gravities = [{"g": 2.0}, {"g": 15.0}]
+    mixed = make_mixed("Pendulum-v1", 5, variants=gravities)
+    alone = [
+        make_environments("Pendulum-v1", count, kwargs=kwargs) for count, kwargs in zip((3, 2), gravities, strict=True)
+    ]
+    mixed.reset([10, 11, 12, 13, 14])
+    alone[0].reset([10, 12, 14])
+    alone[1].reset([11, 13])
+    actions = np.random.default_rng(0).uniform(-2.0, 2.0, (205, 5, 1)).astype(np.float32)
+    for action in actions:
+        outcome, parts = mixed.step(action), [alone[0].step(action[::2]), alone[1].step(action[1::2])]
+        for name in ("reward", "terminated", "truncated", "valid"):
+            for variant, part in enumerate(parts):
+                assert np.array_equal(getattr(outcome, name)[variant::2], getattr(part, name)), name
+        for name in ("observation", "acting_observation"):
+            for variant, environments in enumerate(alone):
+                assert np.array_equal(getattr(mixed, name)[variant::2], getattr(environments, name)), name
+    mixed.close()
+
+
+def test_native_vectors_are_mixed_too_and_seen_as_they_reset() -> None:
+    environments = make_mixed("ResetsAtOnce-v0", 4, variants=[{"length": 2}, {"length": 3}], vectorization="native")
+    environments.reset([0] * 4)
+    for _ in range(2):
+        environments.step(np.zeros(4, np.int64))
+    assert environments.observation.tolist() == [[0, 2], [0, 2]] * 2
+    # The shorter ones have begun their next episode underneath.
+    assert environments.acting_observation.tolist() == [[1, 0], [0, 2]] * 2
+
+
+def test_one_variant_alone_is_not_mixed() -> None:
+    assert type(make_mixed("Counting-v0", 2, variants=[{}])) is type(make_environments("Counting-v0", 2, kwargs={}))
+
+
+def test_an_evaluation_spreads_its_episodes_over_the_variants() -> None:
+    task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), episodes=7, deterministic=True, seed=3, variants=3)
+    result = evaluate(task, make_mixed("Counting-v0", 7, variants=LENGTHS), lambda: False)
+    assert result is not None
+    assert list(result.returns) == [3.0, 6.0, 15.0, 3.0, 6.0, 15.0, 3.0]
+    parts = [(part.episodes, part.return_mean, part.return_std) for part in result.by_variant(3)]
+    assert parts == [(3, 3.0, 0.0), (2, 6.0, 0.0), (2, 15.0, 0.0)]
+    assert result.return_mean == pytest.approx(51 / 7)
+    assert result.by_variant(0) == ()
+
+
+def test_a_run_without_variants_makes_what_it_always_made() -> None:
+    made = make_variant("Counting-v0", 3, variants=[{"length": 4}], variant=0)
+    assert (made.count, made.spec) == (3, spec_of("Counting-v0"))
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        (
+            {"observation_space": Box(-1.0, 1.0, (3,))},
+            r"the observations Box\(-1, 1, \(3,\), float32\) and Box\(-1, 1, \(",
+        ),
+        ({"observation_space": Box(-2.0, 1.0, (2,))}, r"the observations Box\(-2, 1, "),
+        ({"action_space": Discrete(4)}, r"the actions Discrete\(4, start=0\) and Discrete\(2, start=0\)"),
+    ],
+)
+def test_variants_of_different_spaces_are_refused_and_both_are_named(other: dict[str, Any], shown: str) -> None:
+    variants = [space(), space(**other)]
+    names = r"as variant 1 \(.*\) and as variant 0 \("
+    with pytest.raises(ConfigurationError, match=f"{shown}.*{names}"):
+        make_mixed("Still-v0", 4, variants=variants)
+    first = make_variant("Still-v0", 1, variants=variants, variant=0)
+    with pytest.raises(ConfigurationError, match=f"{shown}.*{names}"):
+        make_variant("Still-v0", 1, variants=variants, variant=1, spec=first.spec)
+
+
+def test_a_variant_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"^environment variant 1 \(weight=3\): can't make .*weight"):
+        make_mixed("Counting-v0", 4, variants=[{}, {"weight": 3}])
+
+
+def test_a_variant_that_this_configuration_does_not_have_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"asks for its environment variant 2, and here there are 2.*the run's"
+    ):
+        make_variant("Counting-v0", 4, variants=[{}, {}], variant=2)
