@@ -41,8 +41,22 @@ def _read_scalar(value: object) -> object:
     return read if isinstance(read, (bool, int, float)) else value
 
 
+def _read_tables(value: object) -> object:
+    """Text from an option or a variable becomes the tables that it holds as JSON: a list, or separated by commas."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value if value.lstrip().startswith("[") else f"[{value}]")
+    except ValueError:
+        raise ValueError(
+            f'environment.variants must be a list of tables in JSON, like [{{"g": 9.0}}, {{"g": 11.0}}], not {value!r}'
+        ) from None
+
+
 Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
 Scalar = Annotated[bool | int | float | str, pydantic.BeforeValidator(_read_scalar)]
+Tables = Annotated[tuple[dict[str, Scalar], ...], pydantic.BeforeValidator(_read_tables), NoDecode]
+Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
 
 
 class Section(pydantic.BaseModel):
@@ -72,10 +86,26 @@ class EnvironmentConfig(Section):
     """A registered id, or package:Id-v0 to import the package that registers it first."""
     kwargs: dict[str, Scalar] = {}
     """Arguments for gymnasium.make."""
+    variants: Tables = ()
+    """Tables of arguments laid over kwargs, for one policy to be trained in all of them; [[environment.variants]] in a
+    file, a list in JSON as an option. An empty table is the environment as kwargs have it. The actor in slot s collects
+    in variant s modulo their number, and the episodes of an evaluation take turns. Empty: there is one environment."""
     imports: tuple[str, ...] = ()
     """Modules to import before the environment is made, because they register it."""
     vectorization: Literal["sync", "native"] = "sync"
     """sync: Gymnasium's SyncVectorEnv over single environments. native: the environment's own vectorised form."""
+
+    @property
+    def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
+        """All arguments of each variant; those of the one environment where there are no variants."""
+        return tuple({**self.kwargs, **variant} for variant in self.variants) or (self.kwargs,)
+
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """What sets each variant apart, for people; empty where there are none."""
+        return tuple(
+            ", ".join(f"{name}={value}" for name, value in variant.items()) or "plain" for variant in self.variants
+        )
 
 
 class PolicyConfig(Section):
@@ -266,6 +296,21 @@ class ActorConfig(Section):
     """Environments it steps together, one policy call a step for all."""
     unroll_length: Annotated[int, Field(ge=2)] = 32
     """Steps in a segment (T); at least 2, so that none holds a row that only resets and nothing else."""
+    lowest_temperature: Temperature = 1.0
+    """Exploration of the first of train.actors: divides the logits of discrete policies, multiplies the standard
+    deviation of others. 1: as learnt. Evaluations are never tempered."""
+    highest_temperature: Temperature = 1.0
+    """The same of the last; those between are spaced geometrically, and actors beyond train.actors begin again at the
+    first. The learner corrects for how each acted, and what the policy would hardly have done counts for little."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_temperatures(self) -> "ActorConfig":
+        if self.lowest_temperature > self.highest_temperature:
+            raise ValueError(
+                f"actor.lowest_temperature {self.lowest_temperature:g} exceeds actor.highest_temperature"
+                f" {self.highest_temperature:g}; swap them"
+            )
+        return self
 
 
 class EvaluationConfig(Section):
@@ -280,7 +325,7 @@ class EvaluationConfig(Section):
     interval_steps: PositiveInt = 10_000
     """Environment steps between evaluations; they run beside the training."""
     episodes: PositiveInt = 20
-    """Episodes of each evaluation, all at once in as many environments."""
+    """Episodes of each evaluation, all at once in as many environments; spread evenly over environment.variants."""
     mode: Literal["asynchronous", "synchronous"] = "asynchronous"
     """synchronous: training waits for each evaluation, so that they are of the policies at the intervals exactly, and
     stop_at_return stops at once. asynchronous: it goes on, and what is due while one is played comes a little later."""
@@ -314,7 +359,8 @@ class TrainConfig(Section):
     """[train] What `penstock train` starts besides replay, learner and evaluator."""
 
     actors: PositiveInt = 2
-    """Actor processes."""
+    """Actor processes. Where services are started by themselves: how many actors the run is meant to have, over which
+    environment.variants and temperatures are spread."""
     replay_shards: PositiveInt = 1
     """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it is
     what others wait for."""
@@ -415,6 +461,26 @@ class Config(BaseSettings):
                 f"the {fresh} fresh segments of a batch are too few for {shards} replay services with actors of"
                 f" {window} environments at sampling.off_policy_degree {degree}; raise sampling.batch_segments or lower"
                 " actor.environments"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_spread(self) -> "Config":
+        variants, actors, episodes = len(self.environment.variants), self.train.actors, self.evaluation.episodes
+        if variants > actors:
+            raise ValueError(
+                f"{actors} actors are too few for {variants} environment.variants, each of which needs one; raise"
+                " train.actors or remove variants"
+            )
+        if variants > episodes:
+            raise ValueError(
+                f"{episodes} episodes can't be spread over {variants} environment.variants; raise evaluation.episodes"
+            )
+        if actors == 1 and self.actor.lowest_temperature < self.actor.highest_temperature:
+            raise ValueError(
+                f"one actor has one temperature, not a spread from {self.actor.lowest_temperature:g} to"
+                f" {self.actor.highest_temperature:g}; raise train.actors, or set actor.lowest_temperature and"
+                " actor.highest_temperature alike"
             )
         return self
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
@@ -16,6 +17,23 @@ class EvaluationOutcome:
     episodes: int
     return_mean: float
     return_std: float
+
+
+@dataclass(frozen=True, slots=True)
+class VariantOutcome:
+    """What came out in one environment variant.
+
+    Attributes:
+        arguments: What sets it apart, for people.
+        episodes: Training episodes of this session that ended in it.
+        return_mean: Mean over the last 100 of them; None if there were none.
+        evaluation: Of the best checkpoint, over the episodes that were played in it; None if nothing evaluated.
+    """
+
+    arguments: str
+    episodes: int
+    return_mean: float | None
+    evaluation: EvaluationOutcome | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +55,7 @@ class Summary:
         staleness_mean: Mean age of trained segments, in policy versions.
         samples_per_insert: Uses of segments over segments collected.
         stopped: Why the run ended: total_steps, stop_at_return or interrupted.
+        variants: The same return in each environment variant, in their order; empty where the run had none.
     """
 
     run_dir: str
@@ -52,6 +71,7 @@ class Summary:
     staleness_mean: float
     samples_per_insert: float
     stopped: str
+    variants: tuple[VariantOutcome, ...] = ()
 
     def write(self, path: Path) -> None:
         """Writes the summary, atomically."""
@@ -62,7 +82,16 @@ class Summary:
         """Reads a summary. Raises `ConfigurationError` if there is none or it can't be read."""
         try:
             values = json.loads(path.read_text())
-            evaluation = values.pop("evaluation")
-            return cls(evaluation=EvaluationOutcome(**evaluation) if evaluation else None, **values)
+            evaluation = _read_evaluation(values.pop("evaluation"))
+            # Summaries of earlier versions have none.
+            variants = tuple(
+                VariantOutcome(**{**variant, "evaluation": _read_evaluation(variant["evaluation"])})
+                for variant in values.pop("variants", ())
+            )
+            return cls(evaluation=evaluation, variants=variants, **values)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"can't read the summary {path}: {error}") from None
+
+
+def _read_evaluation(values: dict[str, Any] | None) -> EvaluationOutcome | None:
+    return EvaluationOutcome(**values) if values else None

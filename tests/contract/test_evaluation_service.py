@@ -11,7 +11,7 @@ from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.types import DiscreteSpace, EvaluationResult, EvaluationTask, Weights
 from penstock.v1 import evaluation_pb2
-from penstock.wire.run import WeightsAssembler, encode_result
+from penstock.wire.run import WeightsAssembler, decode_task, encode_result
 from penstock.wire.schema import encode_environment
 
 Code = grpc.StatusCode
@@ -67,6 +67,17 @@ def test_a_task_goes_out_and_its_result_comes_back(loopback: Loopback, server: L
         work.deliver(result(identity))
         assert server.servicer.result(PATIENCE_S) == result(identity)
     assert server.servicer.result(0.05) is None
+
+
+def test_a_task_says_over_how_many_variants_its_episodes_are_spread(loopback: Loopback, server: LiveRun) -> None:
+    work = loopback.work(server)
+    server.servicer.ask(replace(task(3), variants=5))
+    assert until(lambda: work.next(0.5), "a task") == replace(task(3), variants=5)
+
+
+def test_a_task_that_says_nothing_of_variants_is_for_one() -> None:
+    head = evaluation_pb2.EvaluationTask(id=3, version=3, episodes=2, deterministic=True, seed=2**64 - 3)
+    assert decode_task(head, Weights.of(3, b"weights")) == task(3)
 
 
 def test_a_task_that_was_not_begun_gives_way_to_a_newer_one(loopback: Loopback, server: LiveRun) -> None:

@@ -29,10 +29,12 @@ from penstock.types import (
     Episode,
     EvaluationSummary,
     Schema,
+    VariantReturns,
+    VariantStatus,
     Weights,
 )
 from penstock.v1 import run_pb2
-from penstock.wire.run import encode_report
+from penstock.wire.run import decode_assignment, encode_report
 
 Code = grpc.StatusCode
 LARGE = np.random.default_rng(2).bytes(9_000_000)
@@ -167,6 +169,52 @@ def test_an_actor_that_leaves_is_not_told_that_the_run_is_over(loopback: Loopbac
     with pytest.raises(StopIteration):
         stream.receive()
     until(lambda: server.roster.connected == 0, "the actor leaves")
+
+
+# Variants and temperatures
+
+
+def test_every_actor_hears_of_its_variant_and_its_temperature(loopback: Loopback, tmp_path: Path) -> None:
+    spread = {"variants": ("g=9", "g=11"), "temperatures": (0.5, 1.25, 3.0)}
+    server = loopback.run(tmp_path / "roster.json", **spread)
+    members = [loopback.membership(server) for _ in range(4)]
+    places = sorted((assigned(member) for member in members), key=lambda place: place.slot)
+    assert [place.variant for place in places] == [0, 1, 0, 1]
+    assert [place.temperature for place in places] == [0.5, 1.25, 3.0, 0.5]
+    server.kill()
+    server = loopback.run(tmp_path / "roster.json", port=server.port, **spread)
+    until(lambda: server.roster.connected == 4, "all are back")
+    assert sorted((assigned(member) for member in members), key=lambda place: place.slot) == places
+
+
+def test_a_plain_client_hears_of_them_too(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json", variants=("g=9", "g=11"), temperatures=(0.5, 2.0))
+    places = [join(loopback, server)[1] for _ in range(2)]
+    assert [(place.variant, place.temperature) for place in places] == [(0, 0.5), (1, 2.0)]
+
+
+def test_what_an_actor_reports_counts_for_its_variant(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json", variants=("g=9", "g=11"))
+    client = loopback.status(server.address)
+    members = [loopback.membership(server) for _ in range(3)]
+    variants = [assigned(member).variant for member in members]
+    for member, variant in zip(members, variants, strict=True):
+        member.report(report(10.0 * variant, 10.0 * variant + 1.0))
+    until(lambda: client.get(PATIENCE_S).episodes == 6, "the reports arrive")
+    counts = {variant: 2 * variants.count(variant) for variant in (0, 1)}
+    assert counts == {0: 4, 1: 2}
+    evaluation = EvaluationSummary(1, 900, 3, 5.0, 0.5, (VariantReturns(2, 4.0, 0.0), VariantReturns(1, 7.0, 0.0)))
+    server.statistics.evaluated(evaluation)
+    status = client.get(PATIENCE_S)
+    assert status.variants == (VariantStatus("g=9", 4, 0.5), VariantStatus("g=11", 2, 10.5))
+    assert status.last_evaluation == evaluation
+    assert status.return_mean == pytest.approx((4 * 0.5 + 2 * 10.5) / 6)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_temperature_that_nobody_could_act_with_is_refused(temperature: float) -> None:
+    with pytest.raises(InvalidSegment, match="temperature"):
+        decode_assignment(run_pb2.Assignment(slot=1, environments=[0], temperature=temperature))
 
 
 # Who is refused

@@ -171,10 +171,18 @@ class LiveRun(LiveServer):
     """A learner's services, without the learner."""
 
     def __init__(
-        self, roster_path: Path, *, max_actors: int = 4, rejoin_timeout_s: float = 60.0, seed: int = 11, port: int = 0
+        self,
+        roster_path: Path,
+        *,
+        max_actors: int = 4,
+        rejoin_timeout_s: float = 60.0,
+        seed: int = 11,
+        port: int = 0,
+        variants: tuple[str, ...] = (),
+        temperatures: tuple[float, ...] = (1.0,),
     ) -> None:
         super().__init__()
-        self.statistics = RunStatistics(total_steps=1000, earlier_s=0.0)
+        self.statistics = RunStatistics(total_steps=1000, earlier_s=0.0, variants=variants)
         self.roster = Roster(
             roster_path,
             seed=seed,
@@ -182,6 +190,8 @@ class LiveRun(LiveServer):
             max_actors=max_actors,
             rejoin_timeout_s=rejoin_timeout_s,
             now=time.monotonic(),
+            variants=max(1, len(variants)),
+            temperatures=temperatures,
         )
         self.servicer = RunServicer(self.thread, self.roster, self.statistics, max_actors=max_actors)
         self.server = self.servicer.server

@@ -1,5 +1,6 @@
 """What a user gets wrong: always one line that says so, exit code 2, no traceback, and nothing left running."""
 
+import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import Ended, EndedRun, run
+from helpers.processes import TESTS, Ended, EndedRun, run
 from penstock.run_folder import RunFolder
 
 ODD_SPACES = """
@@ -122,6 +123,22 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "a_value_of_the_wrong_type": lambda place: Mistake(train("--seed=one"), ["run.seed", "'one'"]),
     "settings_that_would_deadlock": lambda place: Mistake(
         train("--envs-per-actor=64"), ["actor.environments 64", "raise sampling.batch_segments"]
+    ),
+    "too_few_actors_for_the_variants": lambda place: Mistake(
+        train('--environment.variants=[{"length": 1}, {"length": 2}]'),
+        ["1 actors", "2 environment.variants", "train.actors"],
+    ),
+    "variants_of_different_spaces": lambda place: Mistake(
+        [
+            *("train", "--env-id=helpers.environments:Echo-v0", f"--run-dir={place.root / 'spaces'}"),
+            '--environment.variants=[{"length": 2}, {"bounded": false}]',
+        ],
+        [
+            "the actions Box(-inf, inf, (2,), float32) and Box(-1, 3,",
+            "variant 1 (bounded=False)",
+            "variant 0 (length=2)",
+        ],
+        {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])},
     ),
     "an_unknown_preset": lambda place: Mistake(train("--preset=nothing"), ["'nothing'", "cartpole"]),
     "a_variable_of_an_unknown_section": lambda place: Mistake(

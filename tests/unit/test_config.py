@@ -1,3 +1,4 @@
+import json
 import math
 import tomllib
 from pathlib import Path
@@ -189,3 +190,72 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="can't read the configuration"):
         load_toml(tmp_path / "gone.toml")
+
+
+TWO = [{"g": 9.0}, {"g": 11.0, "name": "a, b"}]
+
+
+@pytest.mark.parametrize("given", [TWO, json.dumps(TWO), ", ".join(map(json.dumps, TWO))])
+def test_variants_are_tables_or_their_json(given: object) -> None:
+    environment = build({"environment": {"variants": given, "kwargs": {"g": 1.0, "mass": 2}}}).environment
+    assert environment.variants == ({"g": 9.0}, {"g": 11.0, "name": "a, b"})
+    assert environment.variant_kwargs == ({"g": 9.0, "mass": 2}, {"g": 11.0, "mass": 2, "name": "a, b"})
+    assert environment.variant_names == ("g=9.0", "g=11.0, name=a, b")
+
+
+def test_an_empty_table_is_the_plain_variant_and_no_tables_are_one_environment() -> None:
+    assert build({"environment": {"variants": [{}, {"g": 1}]}}).environment.variant_names == ("plain", "g=1")
+    plain = build({"environment": {"kwargs": {"g": 1}}}).environment
+    assert (plain.variant_kwargs, plain.variant_names) == (({"g": 1},), ())
+
+
+def test_variants_and_temperatures_survive_toml() -> None:
+    config = build(
+        {
+            "environment": {"variants": [{"g": 9, "name": "x"}, {}]},
+            "actor": {"lowest_temperature": 0.5, "highest_temperature": 3.0},
+        }
+    )
+    assert again(config) == config
+    assert again(build({})).environment.variants == ()
+
+
+def test_variants_may_be_an_array_of_tables_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("[environment]\nid = 'Pendulum-v1'\n[[environment.variants]]\ng = 9.0\n[[environment.variants]]\n")
+    assert build(load_toml(path)).environment.variants == ({"g": 9.0}, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"environment": {"variants": "g=9"}}, r"environment\.variants must be a list of tables in JSON.*'g=9'"),
+        ({"environment": {"variants": "[3]"}}, r"environment\.variants\.0: .*got 3"),
+        ({"environment": {"variants": [{}] * 3}}, r"2 actors are too few for 3 environment\.variants.*train\.actors"),
+        (
+            {"environment": {"variants": [{}] * 3}, "train": {"actors": 3}, "evaluation": {"episodes": 2}},
+            r"2 episodes can't be spread over 3.*evaluation\.episodes",
+        ),
+        ({"actor": {"lowest_temperature": 0.0}}, r"actor\.lowest_temperature: .*got 0\.0"),
+        ({"actor": {"highest_temperature": math.inf}}, r"actor\.highest_temperature: .*got inf"),
+        ({"actor": {"highest_temperature": math.nan}}, r"actor\.highest_temperature: .*got nan"),
+        ({"actor": {"lowest_temperature": 2.0}}, r"lowest_temperature 2 exceeds actor\.highest_temperature 1"),
+        (
+            {"actor": {"highest_temperature": 2.0}, "train": {"actors": 1}},
+            r"one actor has one temperature, not a spread from 1 to 2; raise train\.actors",
+        ),
+    ],
+)
+def test_variants_and_temperatures_that_cannot_be_are_refused(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        build(values)
+
+
+def test_as_many_variants_as_actors_and_episodes_are_fine() -> None:
+    values = {"environment": {"variants": [{}] * 3}, "train": {"actors": 3}, "evaluation": {"episodes": 3}}
+    assert len(build(values).environment.variant_kwargs) == 3
+
+
+def test_one_actor_may_have_a_temperature_of_its_own() -> None:
+    actor = {"lowest_temperature": 2.0, "highest_temperature": 2.0}
+    assert build({"actor": actor, "train": {"actors": 1}}).actor.lowest_temperature == 2.0

@@ -6,9 +6,10 @@ import time
 import torch
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments, make_environments
+from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
+from penstock.acting.variants import make_variant
 from penstock.algo.spaces import check_spaces
 from penstock.apps.service import Service
 from penstock.config import Config
@@ -18,7 +19,7 @@ from penstock.rpc.membership import Membership
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import serve_health_only
 from penstock.telemetry import metrics
-from penstock.types import ActorReport, Assignment
+from penstock.types import ActorReport, Assignment, EnvironmentSpec
 
 _WAIT_S = 0.5
 _REPORT_INTERVAL_S = 0.5
@@ -35,21 +36,17 @@ def run(config: Config) -> None:
     settings = config.actor
     torch.set_num_threads(1)
     with Service("actor", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
-        environments = make_environments(
-            config.environment.id,
-            settings.environments,
-            kwargs=config.environment.kwargs,
-            imports=config.environment.imports,
-            vectorization=config.environment.vectorization,
-        )
-        check_spaces(environments.spec)
+        # Before it joins it knows of no variant, and needs spaces to join with; all variants have the same.
+        environments, variant = _make(config, 0), 0
+        spec = environments.spec
+        check_spaces(spec)
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen))
         membership = Membership(
             thread,
             settings.learner_address,
-            segment_schema(environments.spec, settings.unroll_length),
-            environments.spec,
+            segment_schema(spec, settings.unroll_length),
+            spec,
             settings.environments,
         )
         try:
@@ -57,6 +54,9 @@ def run(config: Config) -> None:
                 while not service.stopping:
                     assignment = membership.assignment(_WAIT_S)
                     if assignment is not None:
+                        if assignment.variant != variant:
+                            environments.close()
+                            environments, variant = _make(config, assignment.variant, spec), assignment.variant
                         try:
                             _collect_as(assignment, config, service, thread, membership, environments)
                         except PlaceLost as lost:
@@ -69,6 +69,18 @@ def run(config: Config) -> None:
             thread.close()
 
 
+def _make(config: Config, variant: int, spec: EnvironmentSpec | None = None) -> Environments:
+    return make_variant(
+        config.environment.id,
+        config.actor.environments,
+        variants=config.environment.variant_kwargs,
+        variant=variant,
+        spec=spec,
+        imports=config.environment.imports,
+        vectorization=config.environment.vectorization,
+    )
+
+
 def _collect_as(
     assignment: Assignment,
     config: Config,
@@ -78,7 +90,13 @@ def _collect_as(
     environments: Environments,
 ) -> None:
     """Collects under one assignment, until told to stop or given another."""
-    service.logger.info("joined", slot=assignment.slot, incarnation=assignment.incarnation)
+    service.logger.info(
+        "joined",
+        slot=assignment.slot,
+        incarnation=assignment.incarnation,
+        variant=assignment.variant,
+        temperature=assignment.temperature,
+    )
     collector = Collector(
         environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
     )
@@ -95,7 +113,7 @@ def _collect_as(
             collector.timing.waiting_s += time.perf_counter() - waited
             if weights is not None:
                 if runner is None:
-                    runner = PolicyRunner(weights)
+                    runner = PolicyRunner(weights, temperature=assignment.temperature)
                 elif weights.version != runner.version:
                     runner.update(weights)
                 reporter.begin()

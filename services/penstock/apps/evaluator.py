@@ -4,11 +4,12 @@ import contextlib
 
 import torch
 
-from penstock.acting.environments import Environments, make_environments
+from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
+from penstock.acting.variants import make_mixed
 from penstock.apps.service import Service
 from penstock.config import Config, EnvironmentConfig
-from penstock.errors import RunFinished
+from penstock.errors import ConfigurationError, RunFinished
 from penstock.rpc.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
@@ -37,6 +38,7 @@ def run(config: Config) -> None:
                     task = work.next(_WAIT_S)
                     if task is None:
                         continue
+                    _check_variants(config.environment, task.variants)
                     if task.episodes != environments.count:
                         environments.close()
                         environments = _make(config.environment, task.episodes)
@@ -53,10 +55,19 @@ def run(config: Config) -> None:
 
 
 def _make(environment: EnvironmentConfig, episodes: int) -> Environments:
-    return make_environments(
+    return make_mixed(
         environment.id,
         episodes,
-        kwargs=environment.kwargs,
+        variants=environment.variant_kwargs,
         imports=environment.imports,
         vectorization=environment.vectorization,
     )
+
+
+def _check_variants(environment: EnvironmentConfig, asked: int) -> None:
+    known = len(environment.variant_kwargs)
+    if asked != known:
+        raise ConfigurationError(
+            f"the run evaluates in {asked} environment variants, and here there are {known}; start all services with"
+            " the run's configuration"
+        )

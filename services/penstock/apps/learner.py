@@ -1,6 +1,7 @@
 """`penstock learner`: takes actors in, trains, publishes, keeps the run's folder."""
 
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from penstock.learning.devices import torch_device
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
-from penstock.learning.roster import Roster
+from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
@@ -24,8 +25,8 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.run_servicer import RunServicer
 from penstock.rpc.sharded_source import open_batch_source
 from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome, Summary
-from penstock.types import EnvironmentSpec, Schema
+from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.types import EnvironmentSpec, EvaluationSummary, Schema, VariantReturns, VariantStatus
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
@@ -49,7 +50,8 @@ def run(config: Config) -> None:
         torch.set_num_threads(settings.threads)
         newest = checkpoints.newest(folder)
         resumed = checkpoints.read_progress(newest) if newest else RunProgress()
-        statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=resumed.training_s)
+        variants = config.environment.variant_names
+        statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=resumed.training_s, variants=variants)
         roster = Roster(
             folder.roster,
             seed=config.run.seed,
@@ -57,6 +59,10 @@ def run(config: Config) -> None:
             max_actors=settings.max_actors,
             rejoin_timeout_s=settings.rejoin_timeout_s,
             now=time.monotonic(),
+            variants=max(1, len(variants)),
+            temperatures=spread_temperatures(
+                config.actor.lowest_temperature, config.actor.highest_temperature, config.train.actors
+            ),
         )
         roster.spec = checkpoints.read_spec(newest) if newest else None
         thread = LoopThread()
@@ -75,7 +81,7 @@ def run(config: Config) -> None:
             conclusion = _train(
                 config, service, thread, servicer, roster, statistics, folder, learner, schema, device, resumed
             )
-            _write_summary(config, folder, conclusion, time.monotonic() - started)
+            _write_summary(config, folder, conclusion, statistics.status().variants, time.monotonic() - started)
             if conclusion.stopped != "interrupted":
                 statistics.enters("finished")
                 servicer.finish(conclusion.stopped, _FAREWELL_S)
@@ -128,6 +134,7 @@ def _train(
         journal=journal,
         statistics=statistics,
         resumed=resumed,
+        variants=len(config.environment.variants),
     )
     source = open_batch_source(
         thread,
@@ -165,7 +172,9 @@ def _train(
     return conclusion
 
 
-def _write_summary(config: Config, folder: RunFolder, conclusion: Conclusion, wall_s: float) -> None:
+def _write_summary(
+    config: Config, folder: RunFolder, conclusion: Conclusion, variants: tuple[VariantStatus, ...], wall_s: float
+) -> None:
     progress, evaluation = conclusion.progress, conclusion.evaluation
     Summary(
         run_dir=str(folder.root),
@@ -174,13 +183,19 @@ def _write_summary(config: Config, folder: RunFolder, conclusion: Conclusion, wa
         env_steps=progress.env_steps,
         wall_s=wall_s,
         env_steps_per_s=conclusion.env_steps_per_s,
-        evaluation=EvaluationOutcome(evaluation.episodes, evaluation.return_mean, evaluation.return_std)
-        if evaluation
-        else None,
+        evaluation=_outcome(evaluation),
         env_steps_to_threshold=progress.env_steps_to_threshold,
         learn_wall_s_to_threshold=progress.learn_wall_s_to_threshold,
         policy_version=evaluation.version if evaluation else progress.version,
         staleness_mean=conclusion.staleness_mean,
         samples_per_insert=conclusion.samples_per_insert,
         stopped=conclusion.stopped,
+        variants=tuple(
+            VariantOutcome(training.arguments, training.episodes, training.return_mean, _outcome(returns))
+            for training, returns in itertools.zip_longest(variants, evaluation.variants if evaluation else ())
+        ),
     ).write(folder.summary)
+
+
+def _outcome(returns: EvaluationSummary | VariantReturns | None) -> EvaluationOutcome | None:
+    return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std) if returns else None

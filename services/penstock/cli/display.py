@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.types import EvaluationSummary, RunStatus
+from penstock.types import EvaluationSummary, RunStatus, VariantReturns
 
 _LINE_INTERVAL_S = 3.0
 _CURVE_POINTS = 60
@@ -80,6 +80,16 @@ def describe(status: RunStatus) -> str:
     return " | ".join(parts)
 
 
+def describe_variants(status: RunStatus) -> list[str]:
+    """A line for each of the run's environment variants."""
+    evaluated = dict(enumerate(status.last_evaluation.variants if status.last_evaluation else ()))
+    return [
+        f"variant {number} ({variant.arguments}): return {_number(variant.return_mean)}"
+        f" | evaluation {_evaluation(evaluated.get(number))} | {variant.episodes:,} episodes"
+        for number, variant in enumerate(status.variants)
+    ]
+
+
 class PanelDisplay:
     """A panel that is drawn again in place."""
 
@@ -137,7 +147,8 @@ class PanelDisplay:
             "version", f"{status.version:,}", "episodes", f"{status.episodes:,}", "elapsed", _duration(status.elapsed_s)
         )
         curve = Text(sparkline(list(self._returns)), style="green")
-        return Panel(Group(steps, numbers, curve), title=title, title_align="left")
+        variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in describe_variants(status)]
+        return Panel(Group(steps, numbers, *variants, curve), title=title, title_align="left")
 
 
 def sparkline(values: list[float]) -> str:
@@ -157,7 +168,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _evaluation(evaluation: EvaluationSummary | None) -> str:
+def _evaluation(evaluation: EvaluationSummary | VariantReturns | None) -> str:
     return "-" if evaluation is None else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f}"
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.acting.environments import import_modules, make_environments
+from penstock.acting.environments import import_modules
 from penstock.acting.evaluation import evaluate
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
+from penstock.acting.variants import make_mixed
 from penstock.cli.options import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
@@ -28,6 +29,9 @@ def command(arguments: Sequence[str]) -> int:
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
     parser.add_argument("--seed", type=int, help="of the episodes (default: another every time)")
     parser.add_argument("--env-id", help="play another environment of the same spaces")
+    parser.add_argument(
+        "--variant", type=int, help="play this of the run's environment variants alone (default: all of them in turn)"
+    )
     parser.add_argument("--record-video", action="store_true", help="record an episode into the run's folder, videos/")
     named = parser.parse_args(list(arguments))
     if named.episodes < 1:
@@ -38,12 +42,17 @@ def command(arguments: Sequence[str]) -> int:
     environment = config.environment
     if named.seed is not None and not 0 <= named.seed < 2**63:
         raise ConfigurationError(f"--seed must be at least 0 and less than 2**63, got {named.seed}")
-    environments = make_environments(
-        environment.id, named.episodes, kwargs=environment.kwargs, imports=environment.imports
-    )
+    variants = _chosen_variants(config, named.variant)
+    if named.episodes < len(variants):
+        raise ConfigurationError(
+            f"{named.episodes} episodes can't be spread over the run's {len(variants)} environment variants; raise"
+            " --episodes, or choose one by --variant"
+        )
+    kwargs = [environment.variant_kwargs[variant] for variant in variants]
+    environments = make_mixed(environment.id, named.episodes, variants=kwargs, imports=environment.imports)
     _check_same_spaces(path, policy, environments.spec)
     seed = secrets.randbits(63) if named.seed is None else named.seed
-    task = EvaluationTask(0, policy.weights, named.episodes, not named.stochastic, seed)
+    task = EvaluationTask(0, policy.weights, named.episodes, not named.stochastic, seed, len(variants))
     try:
         result = evaluate(task, environments, lambda: False)
     finally:
@@ -55,10 +64,25 @@ def command(arguments: Sequence[str]) -> int:
         f"from {min(result.returns):.1f} to {max(result.returns):.1f}, {sum(result.steps) / named.episodes:.0f} steps"
         " each"
     )
+    if environment.variants:
+        for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
+            name = environment.variant_names[variant]
+            print(f"variant {variant} ({name}): return {returns.return_mean:.1f} ± {returns.return_std:.1f}")
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        print(_record(policy, config, folder / "videos", seed))
+        print(_record(policy, config, kwargs[0], folder / "videos", seed))
     return 0
+
+
+def _chosen_variants(config: Config, named: int | None) -> list[int]:
+    """The numbers of the variants to play; 0 alone where the run has none."""
+    known = len(config.environment.variant_kwargs)
+    if named is None:
+        return list(range(known))
+    if not config.environment.variants or not 0 <= named < known:
+        there_are = f"has {known} of them, counted from 0" if config.environment.variants else "has none"
+        raise ConfigurationError(f"there is no environment variant {named}: the run {there_are}")
+    return [named]
 
 
 def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec) -> None:
@@ -75,7 +99,7 @@ def _config_of(path: Path, env_id: str | None) -> Config:
     return build(merge(values, {"environment": {"id": env_id}} if env_id else {}))
 
 
-def _record(policy: TrainedPolicy, config: Config, folder: Path, seed: int) -> Path:
+def _record(policy: TrainedPolicy, config: Config, kwargs: dict[str, Any], folder: Path, seed: int) -> Path:
     """Plays and films an episode; returns the file. Raises `ConfigurationError` if the environment shows no
     pictures.
     """
@@ -87,7 +111,6 @@ def _record(policy: TrainedPolicy, config: Config, folder: Path, seed: int) -> P
 
     import_modules(config.environment.imports)
     try:
-        kwargs: dict[str, Any] = dict(config.environment.kwargs)
         environment = gymnasium.make(config.environment.id, render_mode="rgb_array", **kwargs)
         filmed = RecordVideo(environment, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:

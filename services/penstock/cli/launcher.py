@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from penstock.acting.environments import make_environments
+from penstock.acting.variants import make_mixed
 from penstock.algo.spaces import check_spaces
 from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
@@ -94,10 +94,10 @@ def _changed(config: Config, values: dict[str, object]) -> Config:
 def _check_environment(config: Config) -> None:
     """Fails here, in one line, rather than in a child's log."""
     environment = config.environment
-    environments = make_environments(
+    environments = make_mixed(
         environment.id,
-        1,
-        kwargs=environment.kwargs,
+        len(environment.variant_kwargs),
+        variants=environment.variant_kwargs,
         imports=environment.imports,
         vectorization=environment.vectorization,
     )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.cli.display import describe
+from penstock.cli.display import describe, describe_variants
 from penstock.cli.exit_codes import NOT_SERVING
 from penstock.cli.options import OneLineParser
 from penstock.errors import ConfigurationError
@@ -25,7 +25,8 @@ def command(arguments: Sequence[str]) -> int:
     try:
         client = StatusClient(thread, _learner_address(named.run))
         try:
-            print(describe(client.get(_TIMEOUT_S)))
+            status = client.get(_TIMEOUT_S)
+            print("\n".join([describe(status), *describe_variants(status)]))
         finally:
             client.close()
     finally:

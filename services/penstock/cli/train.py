@@ -73,6 +73,12 @@ def _print_summary(console: Console, summary: Summary) -> None:
     if evaluation:
         mean = f"[bold]{evaluation.return_mean:.1f}[/bold]"
         table.add_row("return", f"{mean} ± {evaluation.return_std:.1f} over {evaluation.episodes} episodes")
+    for number, variant in enumerate(summary.variants):
+        outcome = variant.evaluation
+        shown = (
+            f"{outcome.return_mean:.1f} ± {outcome.return_std:.1f} over {outcome.episodes} episodes" if outcome else "-"
+        )
+        table.add_row(f"variant {number}", f"{shown}, {escape(variant.arguments)}")
     table.add_row("environment", f"{summary.env_id}, seed {summary.seed}")
     table.add_row("steps", f"{summary.env_steps:,} ({summary.env_steps_per_s:,.0f}/s), ended by {summary.stopped}")
     if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:

@@ -41,8 +41,19 @@ class Evaluations:
         journal: Journal,
         statistics: RunStatistics,
         resumed: checkpoints.RunProgress,
+        variants: int = 0,
     ) -> None:
-        self._desk, self._config, self._seed = desk, config, seed
+        """Args:
+        desk: Where evaluations are done.
+        config: When to evaluate, and how.
+        seed: The run's.
+        folder: Of the run, for the best checkpoint.
+        journal: For results.
+        statistics: For results too.
+        resumed: Where the run stands.
+        variants: Environment variants over which the episodes are spread; 0: the run has none.
+        """
+        self._desk, self._config, self._seed, self._variants = desk, config, seed, variants
         self._folder, self._journal, self._statistics = folder, journal, statistics
         self._asked: _Asked | None = None
         self._next_id = resumed.version + 1
@@ -69,7 +80,7 @@ class Evaluations:
         if result is None or self._asked is None or result.id != self._asked.task.id:
             return False
         asked, self._asked = self._asked, None
-        summary = _summarise(result, asked.snapshot.progress.env_steps)
+        summary = self._summarise(result, asked.snapshot.progress.env_steps)
         self._latest_version, self.latest_return = summary.version, summary.return_mean
         self._statistics.evaluated(summary)
         self._journal.evaluation(summary, asked.training_s, final=False)
@@ -106,7 +117,7 @@ class Evaluations:
         while time.monotonic() < deadline and not stopping():
             result = self._desk.result(0.1)
             if result is not None and result.id == task.id:
-                summary = _summarise(result, progress.env_steps)
+                summary = self._summarise(result, progress.env_steps)
                 self._journal.evaluation(summary, self._statistics.training_s, final=True)
                 return summary
         return None
@@ -126,14 +137,15 @@ class Evaluations:
             episodes=self._config.episodes,
             deterministic=self._config.deterministic,
             seed=int(seed.generate_state(1, np.uint64)[0]),
+            variants=max(1, self._variants),
         )
 
-
-def _summarise(result: EvaluationResult, env_steps: int) -> EvaluationSummary:
-    return EvaluationSummary(
-        version=result.version,
-        env_steps=env_steps,
-        episodes=len(result.returns),
-        return_mean=result.return_mean,
-        return_std=result.return_std,
-    )
+    def _summarise(self, result: EvaluationResult, env_steps: int) -> EvaluationSummary:
+        return EvaluationSummary(
+            version=result.version,
+            env_steps=env_steps,
+            episodes=len(result.returns),
+            return_mean=result.return_mean,
+            return_std=result.return_std,
+            variants=result.by_variant(self._variants),
+        )

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.files import write_atomically
 from penstock.learning.learner import TrainingStatistics
-from penstock.types import EvaluationSummary, RunStatus
+from penstock.types import EvaluationSummary, RunStatus, VariantReturns, VariantStatus
 
 
 class Journal:
@@ -35,13 +36,15 @@ class Journal:
                 "replay_stored": status.replay_stored,
                 "samples_per_insert": round(status.samples_per_insert, 3),
                 **{name: _rounded(value) for name, value in dataclasses.asdict(statistics).items()},
+                **_of_variants(status.variants),
             }
         )
 
     def evaluation(self, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> None:
         """Notes an evaluation; the final one is of the best checkpoint."""
         record = {"kind": "final_evaluation" if final else "evaluation", "training_s": round(training_s, 3)}
-        self._append({**record, **dataclasses.asdict(evaluation)})
+        values = {name: value for name, value in dataclasses.asdict(evaluation).items() if name != "variants"}
+        self._append({**record, **values, **_of_variants(evaluation.variants)})
 
     def close(self) -> None:
         """Closes the file."""
@@ -50,6 +53,11 @@ class Journal:
     def _append(self, record: dict[str, object]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
+
+
+def _of_variants(variants: Sequence[VariantStatus | VariantReturns]) -> dict[str, object]:
+    """Nothing where the run has no variants."""
+    return {"variants": [dataclasses.asdict(variant) for variant in variants]} if variants else {}
 
 
 def _is_before(line: bytes, env_steps: int) -> bool:

@@ -23,6 +23,18 @@ class _Member:
     left_at: float
 
 
+def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[float, ...]:
+    """The temperatures of a run's actors, by slot: lowest * (highest / lowest)^(i / (N - 1)) for the i-th of N.
+
+    Geometric, as Ape-X spreads the epsilon of its actors (Horgan et al. 2018, section 4.1: epsilon^(1 + i / (N - 1)
+    alpha), which is geometric in i too): what counts of a temperature is its ratio to 1. Some actors can stay close to
+    the policy, whose data is worth most to it, while others see what it would not try.
+    """
+    if actors == 1:
+        return (lowest,)
+    return tuple(lowest * (highest / lowest) ** (actor / (actors - 1)) for actor in range(actors))
+
+
 class Roster:
     """Gives every actor its place, and keeps it for one that comes back in time."""
 
@@ -35,16 +47,20 @@ class Roster:
         max_actors: int,
         rejoin_timeout_s: float,
         now: float,
+        variants: int = 1,
+        temperatures: tuple[float, ...] = (1.0,),
     ) -> None:
         """Reads what an earlier process of the run left; its members may come back from `now` on.
 
-        Actors are spread over the replay services by slot, so that one that comes back finds its own again.
+        Actors are spread over replay services, environment variants and temperatures by slot, each going round by
+        itself, so that one that comes back, and whoever takes the place of one that is gone, finds its own again.
 
         Raises:
             ConfigurationError: The file can't be read.
         """
         self._path = path
         self._seed, self._replay_addresses = seed, replay_addresses
+        self._variants, self._temperatures = variants, temperatures
         self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
         self._members: dict[bytes, _Member] = {}
         self._slot_incarnations: dict[int, int] = {}
@@ -94,8 +110,17 @@ class Roster:
         self._members.clear()
         self._write()
 
-    def _replay_address(self, slot: int) -> str:
-        return self._replay_addresses[slot % len(self._replay_addresses)]
+    def _assignment(self, slot: int, incarnation: int, environments: tuple[int, ...], token: bytes) -> Assignment:
+        return Assignment(
+            slot=slot,
+            incarnation=incarnation,
+            environments=environments,
+            token=token,
+            seed=self._seed,
+            replay_address=self._replay_addresses[slot % len(self._replay_addresses)],
+            variant=slot % self._variants,
+            temperature=self._temperatures[slot % len(self._temperatures)],
+        )
 
     def _admit(self, environments: int, now: float) -> _Member:
         slot = _lowest_free({member.assignment.slot for member in self._members.values()}, 1)[0]
@@ -103,14 +128,7 @@ class Roster:
             raise Overloaded(f"all {self._max_actors} slots are taken; raise learner.max_actors for more actors")
         taken = {number for member in self._members.values() for number in member.assignment.environments}
         numbers = _lowest_free(taken, environments)
-        assignment = Assignment(
-            slot=slot,
-            incarnation=self._next_incarnation(slot, numbers),
-            environments=numbers,
-            token=secrets.token_bytes(16),
-            seed=self._seed,
-            replay_address=self._replay_address(slot),
-        )
+        assignment = self._assignment(slot, self._next_incarnation(slot, numbers), numbers, secrets.token_bytes(16))
         member = self._members[assignment.token] = _Member(assignment, 0, now)
         self._write()
         return member
@@ -153,15 +171,14 @@ class Roster:
             self._slot_incarnations = {int(slot): int(last) for slot, last in stored["slots"]}
             self._environment_incarnations = {int(number): int(last) for number, last in stored["environments"]}
             for entry in stored["members"]:
-                assignment = Assignment(
-                    slot=entry["slot"],
-                    incarnation=entry["incarnation"],
-                    environments=tuple(entry["environments"]),
-                    token=bytes.fromhex(entry["token"]),
-                    seed=self._seed,
-                    replay_address=self._replay_address(entry["slot"]),
+                assignment = self._assignment(
+                    entry["slot"], entry["incarnation"], tuple(entry["environments"]), bytes.fromhex(entry["token"])
                 )
-                self._members[assignment.token] = _Member(assignment, 0, now)
+                exploration = (assignment.variant, assignment.temperature)
+                # Under another variant or temperature it would begin again as whom it was, and repeat its sequence
+                # numbers: as somebody new it does not.
+                if (entry.get("variant", 0), entry.get("temperature", 1.0)) == exploration:
+                    self._members[assignment.token] = _Member(assignment, 0, now)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"can't read the roster {self._path}: {error}") from None
 
@@ -172,6 +189,8 @@ class Roster:
                 "incarnation": member.assignment.incarnation,
                 "environments": member.assignment.environments,
                 "token": member.assignment.token.hex(),
+                "variant": member.assignment.variant,
+                "temperature": member.assignment.temperature,
             }
             for member in self._members.values()
         ]

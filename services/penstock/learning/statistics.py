@@ -7,11 +7,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.learning.learner import TrainingStatistics
 from penstock.telemetry import metrics
-from penstock.types import ActorReport, Batch, EvaluationSummary, RunStatus
+from penstock.types import ActorReport, Batch, EvaluationSummary, RunStatus, VariantStatus
 
 _RECENT_EPISODES = 100
 _RATE_WINDOW_S = 10.0
@@ -20,10 +20,18 @@ _RATE_WINDOW_S = 10.0
 class RunStatistics:
     """Collects, and answers with a `RunStatus`. Any thread may call."""
 
-    def __init__(self, *, total_steps: int, earlier_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        total_steps: int,
+        earlier_s: float,
+        variants: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Args:
         total_steps: What the run is heading for.
         earlier_s: Seconds of training in earlier sessions of this run.
+        variants: What sets each environment variant apart, if there are any.
         clock: Monotonic seconds.
         """
         self._lock = threading.Lock()
@@ -32,6 +40,8 @@ class RunStatistics:
         self._opened_at_s, self._first_step_at_s = time.time(), math.inf
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
+        self._variants = [VariantStatus(arguments) for arguments in variants]
+        self._variant_returns: list[deque[float]] = [deque(maxlen=_RECENT_EPISODES) for _ in variants]
         self._trail: deque[tuple[float, int, int]] = deque()
         self._phase, self._waiting_for, self._environment_id = "waiting", "actors", ""
         self._version = self._env_steps = self._updates = 0
@@ -46,8 +56,8 @@ class RunStatistics:
         """Where the number of actors is read from."""
         self._actors = count
 
-    def report(self, report: ActorReport) -> None:
-        """Takes in an actor's report."""
+    def report(self, report: ActorReport, variant: int = 0) -> None:
+        """Takes in the report of an actor in this environment variant."""
         with self._lock:
             if report.first_step_at_s > 0.0:
                 # An actor that outlived an earlier learner began in a session that `earlier_s` has counted.
@@ -58,6 +68,16 @@ class RunStatistics:
             metrics.EPISODES.inc(len(report.episodes))
             if self._returns:
                 metrics.EPISODE_RETURN.set(sum(self._returns) / len(self._returns))
+            if self._variants and report.episodes:
+                self._count_for_variant(variant, [episode.episode_return for episode in report.episodes])
+
+    def _count_for_variant(self, variant: int, returns: list[float]) -> None:
+        recent = self._variant_returns[variant]
+        recent.extend(returns)
+        before, mean = self._variants[variant], sum(recent) / len(recent)
+        self._variants[variant] = VariantStatus(before.arguments, before.episodes + len(returns), mean)
+        metrics.VARIANT_EPISODES.labels(str(variant)).inc(len(returns))
+        metrics.VARIANT_EPISODE_RETURN.labels(str(variant)).set(mean)
 
     def begin(self, environment_id: str, version: int, env_steps: int) -> None:
         """Training begins, or goes on, here."""
@@ -104,6 +124,8 @@ class RunStatistics:
                 self._best = evaluation
             metrics.EVALUATIONS.inc()
             metrics.EVALUATION_RETURN.set(evaluation.return_mean)
+            for variant, returns in enumerate(evaluation.variants):
+                metrics.VARIANT_EVALUATION_RETURN.labels(str(variant)).set(returns.return_mean)
 
     @property
     def training_s(self) -> float:
@@ -146,4 +168,5 @@ class RunStatistics:
                 remaining_s=max(0, self._total_steps - self._env_steps) / rate if rate > 0.0 else None,
                 waiting_for=self._waiting_for,
                 samples_per_insert=self._samples_per_insert,
+                variants=tuple(self._variants),
             )

@@ -113,7 +113,7 @@ class RunServicer:
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         try:
             await context.write(run_pb2.JoinResponse(assignment=wire.encode_assignment(assignment)))
-            if await self._serve(self._send_weights(context), self._read_reports(requests)):
+            if await self._serve(self._send_weights(context), self._read_reports(requests, assignment.variant)):
                 await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
         finally:
             self._roster.leave(assignment, time.monotonic())
@@ -128,11 +128,11 @@ class RunServicer:
             for chunk in wire.encode_weights(weights):
                 await write_whole(context, run_pb2.JoinResponse(weights=chunk))
 
-    async def _read_reports(self, requests: AsyncIterator[run_pb2.JoinRequest]) -> None:
+    async def _read_reports(self, requests: AsyncIterator[run_pb2.JoinRequest], variant: int) -> None:
         async for request in requests:
             if request.WhichOneof("message") != "report":
                 raise InvalidSegment("after `hello` a join stream carries reports")
-            self._statistics.report(wire.decode_report(request.report))
+            self._statistics.report(wire.decode_report(request.report), variant)
 
     # Evaluators
 

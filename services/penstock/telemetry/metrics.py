@@ -119,6 +119,19 @@ EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 t
 EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
 EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
 EVALUATIONS = Counter("penstock_evaluations", "Evaluations done.")
+VARIANT_EPISODE_RETURN = Gauge(
+    "penstock_variant_episode_return",
+    "Mean return of the last 100 training episodes in an environment variant, by its number.",
+    ("variant",),
+)
+VARIANT_EPISODES = Counter(
+    "penstock_variant_episodes", "Training episodes that ended in an environment variant, by its number.", ("variant",)
+)
+VARIANT_EVALUATION_RETURN = Gauge(
+    "penstock_variant_evaluation_return",
+    "Mean return of the last evaluation's episodes in an environment variant, by its number.",
+    ("variant",),
+)
 
 # Actors and evaluators.
 ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")

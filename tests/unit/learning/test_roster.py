@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.segments import SCHEMA
 from penstock.errors import ConfigurationError, Overloaded, SchemaMismatch
-from penstock.learning.roster import Roster
+from penstock.learning.roster import Roster, spread_temperatures
 from penstock.types import Assignment, BoxSpace, DiscreteSpace, EnvironmentSpec, Schema
 
 SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
@@ -20,7 +21,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "roster.json"
 
 
-def open_roster(path: Path, *, now: float = 0.0, max_actors: int = 8, seed: int = 5) -> Roster:
+def open_roster(
+    path: Path,
+    *,
+    now: float = 0.0,
+    max_actors: int = 8,
+    seed: int = 5,
+    variants: int = 1,
+    temperatures: tuple[float, ...] = (1.0,),
+) -> Roster:
     return Roster(
         path,
         seed=seed,
@@ -28,6 +37,8 @@ def open_roster(path: Path, *, now: float = 0.0, max_actors: int = 8, seed: int 
         max_actors=max_actors,
         rejoin_timeout_s=REJOIN_TIMEOUT_S,
         now=now,
+        variants=variants,
+        temperatures=temperatures,
     )
 
 
@@ -263,3 +274,65 @@ def test_the_first_streams_of_environments_do_not_depend_on_how_many_actors_shar
         return {(number, assignment.incarnation) for assignment in assignments for number in assignment.environments}
 
     assert streams((8,)) == streams((4, 4)) == streams((2, 2, 2, 2))
+
+
+def test_without_variants_and_temperatures_every_actor_is_plain(path: Path) -> None:
+    roster = open_roster(path)
+    assert {(place.variant, place.temperature) for place in [join(roster) for _ in range(4)]} == {(0, 1.0)}
+
+
+def test_variants_and_temperatures_go_round_by_slot_each_by_itself(path: Path) -> None:
+    roster = open_roster(path, variants=3, temperatures=(0.5, 2.0))
+    places = [join(roster) for _ in range(7)]
+    assert [place.variant for place in places] == [0, 1, 2, 0, 1, 2, 0]
+    assert [place.temperature for place in places] == [0.5, 2.0, 0.5, 2.0, 0.5, 2.0, 0.5]
+
+
+def test_whoever_takes_a_slot_takes_its_variant_and_temperature(path: Path) -> None:
+    roster = open_roster(path, variants=2, temperatures=(0.5, 1.0, 2.0))
+    _, second, _ = (join(roster) for _ in range(3))
+    roster.leave(second, now=0.0)
+    heir = join(roster, now=REJOIN_TIMEOUT_S + 0.1)
+    assert heir.token != second.token
+    assert (heir.slot, heir.variant, heir.temperature) == (1, 1, 1.0)
+
+
+def test_a_restarted_learner_takes_actors_back_under_their_variants_and_temperatures(path: Path) -> None:
+    exploration = {"variants": 2, "temperatures": spread_temperatures(0.3, 1.7, 3)}
+    roster = open_roster(path, **exploration)
+    before = [join(roster) for _ in range(3)]
+    again = open_roster(path, **exploration)
+    assert [join(again, token=place.token) for place in before] == before
+
+
+@pytest.mark.parametrize("exploration", [{"variants": 2}, {"temperatures": (1.0, 2.0)}])
+def test_an_actor_whose_variant_or_temperature_was_changed_is_somebody_new(
+    path: Path, exploration: dict[str, Any]
+) -> None:
+    roster = open_roster(path)
+    first, second = join(roster), join(roster)
+    again = open_roster(path, **exploration)
+    assert join(again, token=first.token) == first
+    # As whom it was it would send sequence numbers that its data had before, and they would be taken for repetitions.
+    new = join(again, token=second.token)
+    assert (new.slot, new.incarnation) == (1, 2)
+    assert (new.variant, new.temperature) != (second.variant, second.temperature)
+
+
+def test_a_roster_from_before_there_were_variants_is_read(path: Path) -> None:
+    place = join(open_roster(path))
+    stored = json.loads(path.read_text())
+    for member in stored["members"]:
+        del member["variant"], member["temperature"]
+    path.write_text(json.dumps(stored))
+    assert join(open_roster(path), token=place.token) == place
+
+
+def test_temperatures_are_spread_by_a_constant_ratio_from_the_lowest_to_the_highest() -> None:
+    assert spread_temperatures(0.5, 2.0, 3) == pytest.approx((0.5, 1.0, 2.0))
+    assert spread_temperatures(0.1, 0.1 * 3.0**4, 5) == pytest.approx((0.1, 0.3, 0.9, 2.7, 8.1))
+
+
+@pytest.mark.parametrize("actors", [1, 2, 7])
+def test_without_a_spread_every_temperature_is_exactly_1(actors: int) -> None:
+    assert spread_temperatures(1.0, 1.0, actors) == (1.0,) * actors

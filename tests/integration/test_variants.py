@@ -1,0 +1,177 @@
+"""Runs whose actors differ: in the variants of their environment, and in how they explore."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.processes import TESTS, Command, Ended, end_of, run, watching
+from penstock.acting.trained import read_weights
+from penstock.algo import weights as policy_weights
+from penstock.config import build, load_toml
+from penstock.replay.layout import State
+from penstock.replay.ring_store import RingStore
+from penstock.run_folder import RunFolder
+from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.types import RunStatus, VariantReturns
+
+PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+VARIABLES = {"PYTHONPATH": PATH}
+COUNTING = "helpers.environments:Counting-v0"
+# Step k is rewarded with k, so that an episode of 3 steps returns 6 and one of 5 returns 15, whatever is done in it.
+LENGTHS = '--environment.variants=[{"length": 3}, {"length": 5}]'
+
+
+@dataclass(frozen=True, slots=True)
+class Varied:
+    """A run in two variants of Counting, and what was seen of it.
+
+    Attributes:
+        folder: Of the run.
+        status: While it went on.
+        end: Of `penstock train`.
+        evaluated: `penstock evaluate` in both variants.
+        evaluated_alone: The same in variant 1.
+    """
+
+    folder: Path
+    status: RunStatus
+    end: Ended
+    evaluated: Ended
+    evaluated_alone: Ended
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
+    folder = tmp_path_factory.mktemp("varied") / "run"
+    options = (
+        f"--env-id={COUNTING} --actors=3 --envs-per-actor=4 --total-steps=8000 --ppo.epochs=1"
+        " --evaluation.episodes=4 --evaluation.interval-steps=2000"
+    )
+    with Command("train", *options.split(), LENGTHS, f"--run-dir={folder}", environment=VARIABLES) as command:
+        with watching(command, folder) as watch:
+            status = watch.until(
+                lambda now: bool(now.last_evaluation) and all(each.episodes for each in now.variants), "all variants"
+            )
+        end = end_of(command)
+    arguments = ("evaluate", str(folder), "--episodes=6", "--seed=3")
+    with ThreadPoolExecutor() as pool:
+        both, alone = pool.map(lambda more: run(*arguments, *more, environment=VARIABLES), ([], ["--variant=1"]))
+    yield Varied(folder, status, end, both, alone)
+
+
+def test_a_live_run_tells_the_returns_of_each_variant(varied: Varied) -> None:
+    shown = [(variant.arguments, variant.return_mean) for variant in varied.status.variants]
+    assert shown == [("length=3", 6.0), ("length=5", 15.0)]
+    assert sum(variant.episodes for variant in varied.status.variants) == varied.status.episodes
+    assert varied.status.last_evaluation is not None
+    assert varied.status.last_evaluation.variants == (VariantReturns(2, 6.0, 0.0), VariantReturns(2, 15.0, 0.0))
+
+
+def test_the_summary_and_the_last_lines_have_the_returns_of_each_variant(varied: Varied) -> None:
+    assert varied.end.code == 0, varied.end.stdout + varied.end.stderr
+    summary = Summary.read(varied.folder / "summary.json")
+    assert summary.evaluation == EvaluationOutcome(4, 10.5, 4.5)
+    first, second = summary.variants
+    assert (first.arguments, first.return_mean, first.evaluation) == ("length=3", 6.0, EvaluationOutcome(2, 6.0, 0.0))
+    assert second == VariantOutcome("length=5", second.episodes, 15.0, EvaluationOutcome(2, 15.0, 0.0))
+    assert first.episodes > 0 and second.episodes > 0
+    assert "15.0 ± 0.0 over 2 episodes, length=5" in varied.end.stdout
+
+
+def test_the_journal_has_the_returns_of_each_variant(varied: Varied) -> None:
+    records = [json.loads(line) for line in RunFolder(varied.folder).metrics.read_text().splitlines()]
+    training = [record for record in records if record["kind"] == "training"]
+    assert [(each["arguments"], each["return_mean"]) for each in training[-1]["variants"]] == [
+        ("length=3", 6.0),
+        ("length=5", 15.0),
+    ]
+    (final,) = [record for record in records if record["kind"] == "final_evaluation"]
+    assert [each["return_mean"] for each in final["variants"]] == [6.0, 15.0]
+
+
+def test_actors_make_the_variants_of_their_slots(varied: Varied) -> None:
+    joined = {}
+    for actor in range(3):
+        lines = (RunFolder(varied.folder).logs / f"actor-{actor}.log").read_text().splitlines()
+        (event,) = [event for event in map(json.loads, lines) if event["event"] == "joined"]
+        joined[event["slot"]] = (event["variant"], event["temperature"])
+    assert joined == {0: (0, 1.0), 1: (1, 1.0), 2: (0, 1.0)}
+
+
+def test_evaluate_plays_all_variants_or_the_one_that_is_named(varied: Varied) -> None:
+    assert varied.evaluated.code == 0, varied.evaluated.stderr
+    assert "return 10.5 ± 4.5 over 6 episodes" in varied.evaluated.stdout
+    assert (
+        "variant 0 (length=3): return 6.0 ± 0.0\nvariant 1 (length=5): return 15.0 ± 0.0\n" in varied.evaluated.stdout
+    )
+    assert varied.evaluated_alone.code == 0, varied.evaluated_alone.stderr
+    assert "return 15.0 ± 0.0 over 6 episodes" in varied.evaluated_alone.stdout
+    assert "variant 0" not in varied.evaluated_alone.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--variant=2"], "there is no environment variant 2: the run has 2 of them, counted from 0"),
+        (["--episodes=1"], "1 episodes can't be spread over the run's 2 environment variants"),
+    ],
+)
+def test_evaluate_refuses_variants_that_there_are_not(varied: Varied, more: list[str], reason: str) -> None:
+    end = run("evaluate", str(varied.folder), *more, environment=VARIABLES)
+    assert (end.code, end.stderr.count("\n")) == (2, 1)
+    assert reason in end.stderr
+
+
+def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = (
+        "--env-id=Pendulum-v1 --actors=3 --envs-per-actor=4 --total-steps=10000000 --ppo.epochs=1"
+        " --policy.squash-actions=true --policy.state-dependent-std=true --evaluation.interval-steps=2000"
+        " --evaluation.episodes=2 --actor.lowest-temperature=0.25 --actor.highest-temperature=4"
+        # So that all versions are of one policy, which the checkpoint has too.
+        " --ppo.learning-rate=1e-30"
+    )
+    gravities = '--environment.variants=[{"g": 2.0}, {}]'
+    with Command("train", *options.split(), gravities, f"--run-dir={folder}", environment=VARIABLES) as command:
+        with watching(command, folder) as watch:
+            # Episodes of Pendulum have 200 steps.
+            watch.until(
+                lambda now: now.env_steps > 6_000 and all(each.episodes for each in now.variants), "6,000 steps"
+            )
+            watch.until(lambda now: now.last_evaluation is not None, "an evaluation")
+            shown = run("status", str(folder), environment=VARIABLES)
+        command.interrupt()
+        ended = end_of(command, 15.0)
+    assert ended.code == 130, ended.stdout + ended.stderr
+    lines = shown.stdout.splitlines()
+    assert [line.partition(": return -")[0] for line in lines[1:]] == ["variant 0 (g=2.0)", "variant 1 (plain)"]
+
+    config = build(load_toml(RunFolder(folder).config))
+    assert not config.policy.normalise_observations
+    policy = policy_weights.load(read_weights(RunFolder(folder).numbered_checkpoints()[-1]))
+    store = RingStore(RunFolder(folder).replay, int(config.replay.capacity_bytes))
+    assert store.schema is not None
+    trained = np.flatnonzero((store.headers["key"] > 0) & (store.headers["state"] == State.SEEN))
+    columns, slots = store.schema.empty(trained.size), store.headers["slot"][trained]
+    store.gather(trained, columns)
+    with torch.inference_mode():
+        plain = policy.distribution(torch.from_numpy(columns.column("observation")[:, :-1]))
+        action = torch.from_numpy(columns.column("action"))
+        for slot, temperature in enumerate((0.25, 1.0, 4.0)):
+            mine = slots == slot
+            assert mine.sum() > 10
+            found = columns.column("behaviour_log_prob")[mine]
+            expected = plain.tempered(temperature).log_prob(action).numpy()[mine]
+            np.testing.assert_allclose(found, expected, atol=1e-3)
+            if temperature != 1.0:
+                assert np.abs(found - plain.log_prob(action).numpy()[mine]).mean() > 0.5
+            # As often as a normal of that deviation has it: the actions really were drawn so.
+            deviations = (action - plain.mode()).numpy()[mine] / np.exp(plain.gaussian.log_std.numpy()[mine])
+            assert np.std(deviations) == pytest.approx(temperature, rel=0.1)

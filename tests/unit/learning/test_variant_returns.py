@@ -1,0 +1,133 @@
+"""Returns by environment variant: in the status, the metrics, the journal and the summary."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.servers import sample
+from penstock.cli.display import describe_variants
+from penstock.errors import ConfigurationError
+from penstock.learning.journal import Journal
+from penstock.learning.learner import TrainingStatistics
+from penstock.learning.statistics import RunStatistics
+from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.types import (
+    ActorReport,
+    Episode,
+    EvaluationResult,
+    EvaluationSummary,
+    RunStatus,
+    VariantReturns,
+    VariantStatus,
+)
+from penstock.wire.run import decode_status, encode_status
+
+EVALUATION = EvaluationSummary(3, 900, 4, 1.5, 0.5, (VariantReturns(2, 1.0, 0.0), VariantReturns(2, 2.0, 0.25)))
+SUMMARY = Summary(
+    "run", "E-v0", 0, 10, 1.0, 10.0, EvaluationOutcome(4, 1.5, 0.5), None, None, 3, 1.0, 2.0, "total_steps"
+)
+
+
+def report(*returns: float) -> ActorReport:
+    return ActorReport(10, 0.0, tuple(Episode(value, 5, 0, False) for value in returns), 0.1, 0.1, 0.1)
+
+
+def statistics(*variants: str) -> RunStatistics:
+    return RunStatistics(total_steps=1000, earlier_s=0.0, variants=variants)
+
+
+def test_returns_are_counted_for_the_variant_of_who_reports_them_and_for_all() -> None:
+    run = statistics("g=1", "g=2")
+    run.report(report(1.0, 3.0), 0)
+    run.report(report(), 1)
+    assert run.status().variants == (VariantStatus("g=1", 2, 2.0), VariantStatus("g=2", 0, None))
+    run.report(report(8.0), 1)
+    assert run.status().variants == (VariantStatus("g=1", 2, 2.0), VariantStatus("g=2", 1, 8.0))
+    assert (run.status().episodes, run.status().return_mean) == (3, 4.0)
+
+
+def test_a_variants_mean_is_over_its_own_last_100_episodes() -> None:
+    run = statistics("g=1", "g=2")
+    run.report(report(5.0), 1)
+    run.report(report(*[0.0] * 60, *[1.0] * 50, *[2.0] * 50), 0)
+    assert run.status().variants == (VariantStatus("g=1", 160, 1.5), VariantStatus("g=2", 1, 5.0))
+
+
+def test_a_run_without_variants_has_none_in_its_status() -> None:
+    run = statistics()
+    run.report(report(1.0))
+    assert run.status().variants == ()
+
+
+def test_returns_of_variants_are_metrics() -> None:
+    before = sample("penstock_variant_episodes_total", variant="1")
+    run = statistics("g=1", "g=2")
+    run.report(report(4.0, 6.0), 1)
+    run.evaluated(EVALUATION)
+    assert sample("penstock_variant_episodes_total", variant="1") == before + 2
+    assert sample("penstock_variant_episode_return", variant="1") == 5.0
+    assert sample("penstock_variant_evaluation_return", variant="0") == 1.0
+    assert sample("penstock_variant_evaluation_return", variant="1") == 2.0
+
+
+def test_an_evaluation_that_stopped_short_of_a_variant_tells_of_those_before() -> None:
+    result = EvaluationResult(1, 1, (1.0, 2.0), (1, 1), 0.1)
+    assert result.by_variant(3) == (VariantReturns(1, 1.0, 0.0), VariantReturns(1, 2.0, 0.0))
+
+
+@pytest.mark.parametrize("evaluation", [None, EVALUATION, dataclasses.replace(EVALUATION, variants=())])
+def test_a_status_with_variants_travels_whole(evaluation: EvaluationSummary | None) -> None:
+    variants = (VariantStatus("g=1", 7, -3.5), VariantStatus("plain"))
+    status = RunStatus(last_evaluation=evaluation, best_evaluation=evaluation, variants=variants)
+    message = encode_status(status)
+    assert decode_status(type(message).FromString(message.SerializeToString())) == status
+
+
+def test_the_journal_notes_variants_where_there_are_any(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "metrics.jsonl", resumed_at=0)
+    training = TrainingStatistics(*[0.5] * len(dataclasses.fields(TrainingStatistics)))  # type: ignore[arg-type]
+    journal.training(RunStatus(variants=(VariantStatus("g=1", 7, -3.5),)), training, 1.0)
+    journal.training(RunStatus(), training, 1.0)
+    journal.evaluation(EVALUATION, 1.0, final=False)
+    journal.evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True)
+    journal.close()
+    with_variants, without, evaluated, evaluated_without = map(json.loads, (tmp_path / "metrics.jsonl").open())
+    assert with_variants["variants"] == [{"arguments": "g=1", "episodes": 7, "return_mean": -3.5}]
+    assert evaluated["variants"][1] == {"episodes": 2, "return_mean": 2.0, "return_std": 0.25}
+    assert "variants" not in without and "variants" not in evaluated_without
+
+
+def test_a_line_is_shown_for_each_variant() -> None:
+    status = RunStatus(last_evaluation=EVALUATION, variants=(VariantStatus("g=1", 7, -3.5), VariantStatus("g=2")))
+    assert describe_variants(status) == [
+        "variant 0 (g=1): return -3.5 | evaluation 1.0 ± 0.0 | 7 episodes",
+        "variant 1 (g=2): return - | evaluation 2.0 ± 0.2 | 0 episodes",
+    ]
+    assert describe_variants(RunStatus()) == []
+
+
+def test_a_summary_with_variants_reads_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    outcomes = (VariantOutcome("g=1", 9, -2.5, EvaluationOutcome(2, 1.0, 0.0)), VariantOutcome("g=2", 0, None, None))
+    for summary in (SUMMARY, dataclasses.replace(SUMMARY, variants=outcomes)):
+        summary.write(path)
+        assert Summary.read(path) == summary
+
+
+def test_a_summary_from_before_there_were_variants_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    SUMMARY.write(path)
+    values = json.loads(path.read_text())
+    del values["variants"]
+    path.write_text(json.dumps(values))
+    assert Summary.read(path) == SUMMARY
+
+
+def test_a_summary_whose_variants_are_not_any_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    SUMMARY.write(path)
+    path.write_text(path.read_text().replace('"variants": []', '"variants": [{"arguments": "g=1"}]'))
+    with pytest.raises(ConfigurationError, match=r"can't read the summary"):
+        Summary.read(path)
