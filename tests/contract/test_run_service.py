@@ -211,7 +211,11 @@ def test_what_an_actor_reports_counts_for_its_variant(loopback: Loopback, tmp_pa
     assert status.return_mean == pytest.approx((4 * 0.5 + 2 * 10.5) / 6)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_assignment_that_says_nothing_of_a_temperature_leaves_the_policy_as_learnt() -> None:
+    assert decode_assignment(run_pb2.Assignment(slot=1, environments=[0])).temperature == 1.0
+
+
+@pytest.mark.parametrize("temperature", [-1.0, float("inf"), float("nan")])
 def test_a_temperature_that_nobody_could_act_with_is_refused(temperature: float) -> None:
     with pytest.raises(InvalidSegment, match="temperature"):
         decode_assignment(run_pb2.Assignment(slot=1, environments=[0], temperature=temperature))

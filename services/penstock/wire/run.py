@@ -40,9 +40,9 @@ def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
 
 def decode_assignment(message: run_pb2.Assignment) -> Assignment:
     """The assignment of a message. Raises `InvalidSegment` for a temperature that nobody could act with."""
-    if not 0.0 < message.temperature < math.inf:
+    if not 0.0 <= message.temperature < math.inf:
         raise InvalidSegment(
-            f"an assignment with the temperature {message.temperature:g}; it must be above 0 and finite"
+            f"an assignment with the temperature {message.temperature:g}; it can't be negative or infinite"
         )
     return Assignment(
         slot=message.slot,
@@ -52,7 +52,7 @@ def decode_assignment(message: run_pb2.Assignment) -> Assignment:
         seed=message.seed,
         replay_address=message.replay_address,
         variant=message.variant,
-        temperature=message.temperature,
+        temperature=message.temperature or 1.0,
     )
 
 
