@@ -264,7 +264,9 @@ class Mass:
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """Numbers of segments: what the store can hold, holds, has promised, has taken in, and found late."""
+    """Numbers of segments: what the store can hold, holds, has promised, has taken in, and found late; and since its
+    service started, what it refused for its values, and what came back from leases untrained.
+    """
 
     capacity: int = 0
     stored: int = 0
@@ -273,6 +275,8 @@ class StoreCounts:
     granted: int = 0
     inserted: int = 0
     late: int = 0
+    refused: int = 0
+    refunded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class ReplayBuffer:
         self._writing = 0
         self.ignored_priorities = 0
         self.refunded_leases = 0
+        self.refused_segments = 0
         if store.schema is not None:
             self._index = PriorityIndex(store)
 
@@ -203,6 +204,8 @@ class ReplayBuffer:
             header = self._store.inspect(keys, head, reservation.first)
         except InvalidSegment:
             self.release(reservation)
+            with self._lock:
+                self.refused_segments += keys.size
             raise
         with self._lock:
             self._writing -= keys.size
@@ -558,6 +561,8 @@ class ReplayBuffer:
             granted=self._gate.granted,
             inserted=int(self._store.session["inserted"][0]),
             late=int(self._store.session["late"][0]),
+            refused=self.refused_segments,
+            refunded=self.refunded_leases,
         )
 
     def looked_over(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -425,4 +425,5 @@ class ReplayServicer:
         metrics.REPLAY_ACTORS.set(self._buffer.actors)
         metrics.REPLAY_VERSION.set(self._buffer.version)
         metrics.REPLAY_IGNORED_PRIORITIES.set(self._buffer.ignored_priorities)
-        metrics.REPLAY_REFUNDED.set(self._buffer.refunded_leases)
+        metrics.REPLAY_REFUNDED.set(counts.refunded)
+        metrics.REPLAY_REFUSED.set(counts.refused)

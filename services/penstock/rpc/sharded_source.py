@@ -32,7 +32,7 @@ from penstock.sharding.allotment import Allotment, Arrival
 from penstock.sharding.parts import join, place
 from penstock.sharding.shares import rounded, shares_of_mass
 from penstock.telemetry import metrics
-from penstock.types import Batch, CommitOutcome, Mass, SamplingPlan, Schema
+from penstock.types import Batch, CommitOutcome, Mass, SamplingPlan, Schema, StoreCounts
 from penstock.wire.block import PayloadPool
 
 _ROUNDING_STREAM = 1
@@ -40,6 +40,10 @@ _ROUNDING_STREAM = 1
 
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Seeds of shards are as many of these apart, so that their draws for a batch have nothing in common."""
+
+
+_COUNTERS = ("inserted", "late", "refused", "refunded")
+"""Of a store's numbers, those that only grow."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class _Shard:
     plan: SamplingPlan
     mass: Mass = field(default_factory=Mass)
     seen: int = 0
+    counts: StoreCounts = field(default_factory=StoreCounts)
     silent_since: float = -math.inf
     """When it did not answer in time, though its stream was open."""
 
@@ -205,7 +210,10 @@ class ShardedBatchSource:
             origins[index] = _Origin(part.keys, places)
         self._origins[chosen[0].number] = origins
         shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
-        return join(chosen, rows, shares, self._schema, self._pool)
+        batch = join(chosen, rows, shares, self._schema, self._pool)
+        # What a shard has counted stays counted while it is away: else it would all seem to come anew with it.
+        grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
+        return replace(batch, counts=replace(batch.counts, **grown))
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
         """Ends the leases of a batch at all shards at once; shards that it has nothing of pass over its number.
@@ -275,7 +283,7 @@ class ShardedBatchSource:
                 arrivals.append(None)
                 continue
             # Before any source asks for the next batch, so that all shards decide by the same.
-            counts = part.counts
+            counts = shard.counts = part.counts
             shard.mass, shard.seen = part.mass, counts.stored - counts.unseen - counts.leased
             room = (counts.capacity - segments) // (degree + 1)
             arrivals.append(Arrival(waited_s or 0.0, counts.inserted, room))

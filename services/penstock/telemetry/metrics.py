@@ -44,6 +44,9 @@ REPLAY_LATE = Gauge(
 )
 REPLAY_IGNORED_PRIORITIES = Gauge("penstock_replay_ignored_priorities", "Priorities whose segments were overwritten.")
 REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments that were given back untrained.")
+REPLAY_REFUSED = Gauge(
+    "penstock_replay_refused_segments", "Segments refused for their values, since the service started."
+)
 REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Bytes of the store, allocated at start.")
 REPLAY_STORED_BYTES = Gauge("penstock_replay_stored_bytes", "Bytes of the segments in the store.")
 REPLAY_MASS = Gauge("penstock_replay_mass", "The sum of all masses, at the tree's reference version.")

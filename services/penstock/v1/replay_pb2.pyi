@@ -226,7 +226,7 @@ class GetReplayStatusResponse(_message.Message):
     def __init__(self, counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., version: _Optional[int] = ..., actors: _Optional[int] = ..., collection_waits_for: _Optional[str] = ..., training_waits_for: _Optional[str] = ...) -> None: ...
 
 class StoreCounts(_message.Message):
-    __slots__ = ("capacity", "stored", "unseen", "leased", "granted", "inserted", "late")
+    __slots__ = ("capacity", "stored", "unseen", "leased", "granted", "inserted", "late", "refused", "refunded")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +234,8 @@ class StoreCounts(_message.Message):
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     INSERTED_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REFUNDED_FIELD_NUMBER: _ClassVar[int]
     capacity: int
     stored: int
     unseen: int
@@ -241,7 +243,9 @@ class StoreCounts(_message.Message):
     granted: int
     inserted: int
     late: int
-    def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ...) -> None: ...
+    refused: int
+    refunded: int
+    def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ..., refused: _Optional[int] = ..., refunded: _Optional[int] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
     __slots__ = ("name",)

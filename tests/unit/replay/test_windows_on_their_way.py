@@ -111,10 +111,11 @@ def test_a_window_with_bad_values_is_refused_and_its_rows_are_given_up() -> None
     window.columns.arrays[0][1, 0, 0] = np.nan
     with pytest.raises(InvalidSegment, match="observation has values that are not finite"):
         buffer.append(window, 0.0)
-    assert buffer.counts().stored == 0
+    assert (buffer.counts().stored, buffer.counts().refused) == (0, 2)
     assert (buffer._store.headers["state"] != State.WRITING).all()
     buffer.issue_grants(0.0)
     assert buffer.append(make_window(1), 0.0) == 2
+    assert buffer.counts().refused == 2
 
 
 # Plans without fresh segments, and plans that change

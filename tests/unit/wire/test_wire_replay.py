@@ -23,7 +23,7 @@ from penstock.wire.replay import (
 )
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
-COUNTS = StoreCounts(capacity=9, stored=8, unseen=7, leased=6, granted=5, inserted=4, late=3)
+COUNTS = StoreCounts(capacity=9, stored=8, unseen=7, leased=6, granted=5, inserted=4, late=3, refused=2, refunded=1)
 
 
 def parse_windows(messages: list[bytes]) -> list[replay_pb2.Window]:
