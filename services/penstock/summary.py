@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
+from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Summary:
         samples_per_insert: Uses of segments over segments collected.
         stopped: Why the run ended: total_steps, stop_at_return or interrupted.
         variants: The same return in each environment variant, in their order; empty where the run had none.
+        statistics: How collecting and training got along in this session; None in summaries of earlier releases.
     """
 
     run_dir: str
@@ -72,6 +74,7 @@ class Summary:
     samples_per_insert: float
     stopped: str
     variants: tuple[VariantOutcome, ...] = ()
+    statistics: CoordinatorStatistics | None = None
 
     def write(self, path: Path) -> None:
         """Writes the summary, atomically."""
@@ -83,15 +86,30 @@ class Summary:
         try:
             values = json.loads(path.read_text())
             evaluation = _read_evaluation(values.pop("evaluation"))
-            # Summaries of earlier versions have none.
+            # Summaries of earlier versions have neither.
             variants = tuple(
                 VariantOutcome(**{**variant, "evaluation": _read_evaluation(variant["evaluation"])})
                 for variant in values.pop("variants", ())
             )
-            return cls(evaluation=evaluation, variants=variants, **values)
+            statistics = values.pop("statistics", None)
+            return cls(
+                evaluation=evaluation,
+                variants=variants,
+                statistics=_read_statistics(statistics) if statistics else None,
+                **values,
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"can't read the summary {path}: {error}") from None
 
 
 def _read_evaluation(values: dict[str, Any] | None) -> EvaluationOutcome | None:
     return EvaluationOutcome(**values) if values else None
+
+
+def _read_statistics(values: dict[str, Any]) -> CoordinatorStatistics:
+    for name, kind in (("lag", Ages), ("staleness", Ages), ("last", LearningNumbers), ("recent", LearningNumbers)):
+        if values[name] is not None:
+            values[name] = kind(**values[name])
+    values["times"], values["drops"] = MeanTimes(**values["times"]), Drops(**values["drops"])
+    values["waits"] = tuple(Wait(**wait) for wait in values["waits"])
+    return CoordinatorStatistics(**values)

@@ -529,6 +529,134 @@ class VariantStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Ages:
+    """Ages of trained segments in policy versions, the learner's minus the one that acted.
+
+    Attributes:
+        last: Mean over the last batch.
+        mean: Mean over the session's segments.
+        maximum: The oldest of the session.
+    """
+
+    last: float
+    mean: float
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeanTimes:
+    """Mean seconds; None where nothing was timed yet.
+
+    Attributes:
+        collect_environment_s: In the environments, for the fresh steps of a batch, summed over the actors.
+        collect_policy_s: The same in the actors' policies.
+        collect_wait_s: The same without a grant or without weights new enough.
+        batch_wait_s: That the learner waited for a batch.
+        batch_train_s: That it trained on one.
+        evaluation_s: Of an evaluation, at the evaluator.
+    """
+
+    collect_environment_s: float | None = None
+    collect_policy_s: float | None = None
+    collect_wait_s: float | None = None
+    batch_wait_s: float | None = None
+    batch_train_s: float | None = None
+    evaluation_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What the learner waited for in a session: the reason, seconds, and their share of the session's time."""
+
+    reason: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """What was collected or computed and came to nothing.
+
+    Attributes:
+        late_segments: Too old for their batch when they arrived, so never trained as fresh; they may be replayed.
+        refused_segments: With values that no learner could use; since the replay service started.
+        refunded_segments: Leased and given back untrained, so fresh again; since the replay service started.
+        overwritten_priorities: Computed for segments that had been overwritten meanwhile.
+    """
+
+    late_segments: int = 0
+    refused_segments: int = 0
+    refunded_segments: int = 0
+    overwritten_priorities: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LearningNumbers:
+    """What training on a batch looked like, or on average over some; None where that is no finite number.
+
+    Attributes:
+        effective_sample_share: Share of the steps that counts, (sum w)^2 / (n sum w^2) of the behaviour weights.
+        fresh_effective_share: The same of the fresh segments.
+        clipped_share: Share of the probability ratios that left the clip range.
+        approximate_kl: Of the policy from the one before the batch, in nats.
+        entropy: Of the policy, in nats.
+        explained_variance: Share of the targets' variance that the values explain; 1 at best, below 0 where they are
+            worse than a constant.
+        gradient_norm: Before it is scaled down.
+    """
+
+    effective_sample_share: float | None = None
+    fresh_effective_share: float | None = None
+    clipped_share: float | None = None
+    approximate_kl: float | None = None
+    entropy: float | None = None
+    explained_variance: float | None = None
+    gradient_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStatistics:
+    """How collecting and training get along in this session of the learner; None is a value that is not known yet.
+
+    Attributes:
+        mode: synchronous, asynchronous, or chosen: asynchronous, as far as the learner finds good.
+        off_policy_degree: Batches that collection may run ahead of training, now.
+        segments_collected: Fresh segments that had come when the last batch was drawn, those included that were there
+            and untrained at the beginning.
+        batches_collected: The same in batches, by the fresh segments of one.
+        segments_trained: Uses of segments, fresh and replayed.
+        batches_trained: Batches.
+        evaluations: That came back while it trained.
+        lag: Ages of the fresh segments: how far collection ran ahead of training.
+        staleness: Ages of all segments, replayed ones included.
+        times: Means over the session.
+        waits: What the learner waited for, longest first.
+        drops: By reason.
+        last: Of the last batch.
+        recent: Means over the last `recent_batches`.
+        recent_batches: At most 100.
+        first_entropy: Of the session's first batch, in nats.
+    """
+
+    mode: str
+    off_policy_degree: int
+    segments_collected: int = 0
+    batches_collected: float = 0.0
+    segments_trained: int = 0
+    batches_trained: int = 0
+    evaluations: int = 0
+    lag: Ages | None = None
+    staleness: Ages | None = None
+    times: MeanTimes = MeanTimes()
+    waits: tuple[Wait, ...] = ()
+    drops: Drops = Drops()
+    last: LearningNumbers | None = None
+    recent: LearningNumbers | None = None
+    recent_batches: int = 0
+    first_entropy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """How a run goes; the fields are those of the contract's GetRunStatusResponse, and None is a value that is not
     known yet.
@@ -555,6 +683,7 @@ class RunStatus:
     waiting_for: str = ""
     samples_per_insert: float = 0.0
     variants: tuple[VariantStatus, ...] = ()
+    coordinator: CoordinatorStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)

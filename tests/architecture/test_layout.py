@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": set(),
     "config": {"errors", "presets"},
     "run_folder": {"errors"},
-    "summary": {"errors", "files", "run_folder"},
+    "summary": {"types", "errors", "files", "run_folder"},
     "presets": set(),
     "v1": {"v1"},
     "replay": {"types", "errors", "files", "replay"},

@@ -1,4 +1,5 @@
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.segments import SCHEMA
+from helpers.segments import PLAN, SCHEMA
 from helpers.servers import (
     PATIENCE_S,
     SPEC,
@@ -18,17 +19,25 @@ from helpers.servers import (
     sample,
     until,
 )
+from helpers.statistics import TRAINING, counted_batch
 from penstock.errors import InvalidSegment, PenstockError, RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.rpc.membership import Membership
 from penstock.types import (
     ActorReport,
+    Ages,
     Assignment,
+    CommitOutcome,
+    CoordinatorStatistics,
     DiscreteSpace,
+    Drops,
     EnvironmentSpec,
     Episode,
     EvaluationSummary,
+    LearningNumbers,
+    MeanTimes,
     Schema,
+    StoreCounts,
     VariantReturns,
     VariantStatus,
     Weights,
@@ -425,11 +434,50 @@ def test_what_actors_report_reaches_the_runs_status(loopback: Loopback, tmp_path
     members[1].report(report(6.0))
     until(lambda: client.get(PATIENCE_S).episodes == 3, "the reports arrive")
     evaluation = EvaluationSummary(version=9, env_steps=900, episodes=20, return_mean=-1.5, return_std=0.5)
-    server.statistics.evaluated(evaluation)
+    server.statistics.evaluated(evaluation, 0.5)
     after = client.get(PATIENCE_S)
     assert (after.return_mean, after.actors) == (3.0, 2)
     assert after.last_evaluation == after.best_evaluation == evaluation
     assert after.elapsed_s > before.elapsed_s
+    assert before.coordinator is None and after.coordinator is None
+
+
+def test_what_the_coordinator_counts_reaches_the_runs_status_field_by_field(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    client, statistics = loopback.status(server.address), server.statistics
+    statistics.works_by(PLAN, chosen=True)
+    begun = client.get(PATIENCE_S).coordinator
+    # What is not known yet is absent on the wire, and not 0.
+    assert begun == CoordinatorStatistics("chosen", PLAN.off_policy_degree)
+    loopback.membership(server).report(report(1.0, env_steps=10))
+    until(lambda: client.get(PATIENCE_S).episodes == 1, "the report arrives")
+    statistics.waited("fresh segments", 0.25)
+    counts = StoreCounts(capacity=100, inserted=6, unseen=4, leased=2, refused=3, refunded=5)
+    for late in (0, 8):
+        batch = counted_batch(replace(counts, late=late))
+        training = replace(TRAINING, entropy=math.nan)
+        statistics.trained(batch, training, version=1, env_steps=20, updates=1, samples_per_insert=2.0, train_s=0.5)
+    statistics.committed(CommitOutcome(1, 9))
+    statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
+    told = client.get(PATIENCE_S).coordinator
+    assert told is not None and told == statistics.coordinator
+    assert replace(told, waits=()) == CoordinatorStatistics(
+        mode="chosen",
+        off_policy_degree=PLAN.off_policy_degree,
+        segments_collected=6,
+        batches_collected=3.0,
+        segments_trained=8,
+        batches_trained=2,
+        evaluations=1,
+        lag=Ages(1.0, 1.0, 2),
+        staleness=Ages(3.0, 3.0, 7),
+        times=MeanTimes(0.1, 0.2, 0.3, 0.125, 0.5, 2.0),
+        drops=Drops(8, 3, 5, 9),
+        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
+        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
+        recent_batches=2,
+    )
+    assert [(wait.reason, wait.seconds) for wait in told.waits] == [("fresh segments", 0.25)]
 
 
 def test_reports_wait_for_a_learner_that_is_away_and_the_oldest_are_let_go(loopback: Loopback, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def _train(
 def _write_summary(
     config: Config, folder: RunFolder, conclusion: Conclusion, variants: tuple[VariantStatus, ...], wall_s: float
 ) -> None:
-    progress, evaluation = conclusion.progress, conclusion.evaluation
+    progress, evaluation, statistics = conclusion.progress, conclusion.evaluation, conclusion.statistics
     Summary(
         run_dir=str(folder.root),
         env_id=config.environment.id,
@@ -187,13 +187,14 @@ def _write_summary(
         env_steps_to_threshold=progress.env_steps_to_threshold,
         learn_wall_s_to_threshold=progress.learn_wall_s_to_threshold,
         policy_version=evaluation.version if evaluation else progress.version,
-        staleness_mean=conclusion.staleness_mean,
+        staleness_mean=statistics.staleness.mean if statistics and statistics.staleness else 0.0,
         samples_per_insert=conclusion.samples_per_insert,
         stopped=conclusion.stopped,
         variants=tuple(
             VariantOutcome(training.arguments, training.episodes, training.return_mean, _outcome(returns))
             for training, returns in itertools.zip_longest(variants, evaluation.variants if evaluation else ())
         ),
+        statistics=statistics,
     ).write(folder.summary)
 
 

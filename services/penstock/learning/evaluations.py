@@ -82,7 +82,7 @@ class Evaluations:
         asked, self._asked = self._asked, None
         summary = self._summarise(result, asked.snapshot.progress.env_steps)
         self._latest_version, self.latest_return = summary.version, summary.return_mean
-        self._statistics.evaluated(summary)
+        self._statistics.evaluated(summary, result.seconds)
         self._journal.evaluation(summary, asked.training_s, final=False)
         threshold = self._config.threshold
         if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.files import write_atomically
 from penstock.learning.learner import TrainingStatistics
-from penstock.types import EvaluationSummary, RunStatus, VariantReturns, VariantStatus
+from penstock.types import EvaluationSummary, MeanTimes, RunStatus, VariantReturns, VariantStatus
 
 
 class Journal:
@@ -21,8 +21,9 @@ class Journal:
             write_atomically(path, b"".join(kept))
         self._file = path.open("a", encoding="utf-8")
 
-    def training(self, status: RunStatus, statistics: TrainingStatistics, training_s: float) -> None:
-        """Notes how training goes."""
+    def training(self, status: RunStatus, statistics: TrainingStatistics, times: MeanTimes, training_s: float) -> None:
+        """Notes how training goes; `times` are means since the record before."""
+        coordinator = status.coordinator
         self._append(
             {
                 "kind": "training",
@@ -35,8 +36,11 @@ class Journal:
                 "return_mean": status.return_mean,
                 "replay_stored": status.replay_stored,
                 "samples_per_insert": round(status.samples_per_insert, 3),
+                "off_policy_degree": coordinator.off_policy_degree if coordinator else None,
+                "late_segments": coordinator.drops.late_segments if coordinator else None,
                 **{name: _rounded(value) for name, value in dataclasses.asdict(statistics).items()},
                 **_of_variants(status.variants),
+                **{name: _rounded(value) for name, value in dataclasses.asdict(times).items()},
             }
         )
 
@@ -68,5 +72,5 @@ def _is_before(line: bytes, env_steps: int) -> bool:
         return False
 
 
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+def _rounded(value: float | None) -> float | None:
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -44,6 +44,7 @@ class TrainingStatistics:
     staleness_mean: float
     staleness_max: int
     fresh_lag_mean: float
+    fresh_lag_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,7 @@ class Learner:
             staleness_mean=float(batch.staleness.mean()),
             staleness_max=int(batch.staleness.max()),
             fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
+            fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
         )
 
 

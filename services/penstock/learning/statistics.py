@@ -9,9 +9,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from penstock.learning.coordinator import Coordinator, Totals
 from penstock.learning.learner import TrainingStatistics
 from penstock.telemetry import metrics
-from penstock.types import ActorReport, Batch, EvaluationSummary, RunStatus, VariantStatus
+from penstock.types import (
+    ActorReport,
+    Batch,
+    CommitOutcome,
+    CoordinatorStatistics,
+    EvaluationSummary,
+    RunStatus,
+    SamplingPlan,
+    VariantStatus,
+)
 
 _RECENT_EPISODES = 100
 _RATE_WINDOW_S = 10.0
@@ -51,6 +61,7 @@ class RunStatistics:
         self._batch: Batch | None = None
         self._samples_per_insert = 0.0
         self._actors: Callable[[], int] = lambda: 0
+        self._coordinator = Coordinator(clock)
 
     def watch_actors(self, count: Callable[[], int]) -> None:
         """Where the number of actors is read from."""
@@ -63,6 +74,7 @@ class RunStatistics:
                 # An actor that outlived an earlier learner began in a session that `earlier_s` has counted.
                 first_step_at_s = max(report.first_step_at_s, self._opened_at_s)
                 self._first_step_at_s = min(self._first_step_at_s, first_step_at_s)
+            self._coordinator.report(report)
             self._returns.extend(episode.episode_return for episode in report.episodes)
             self._episodes += len(report.episodes)
             metrics.EPISODES.inc(len(report.episodes))
@@ -85,10 +97,20 @@ class RunStatistics:
             self._environment_id, self._version, self._env_steps = environment_id, version, env_steps
             self._trail.append((self._clock(), env_steps, self._updates))
 
+    def works_by(self, plan: SamplingPlan, *, chosen: bool) -> None:
+        """Batches are asked for by this plan from now on; `chosen`: its off-policy degree is the learner's choice."""
+        with self._lock:
+            self._coordinator.works_by(plan, chosen=chosen)
+
     def waits(self, reason: str) -> None:
         """The learner waits for this."""
         with self._lock:
             self._waiting_for = reason
+
+    def waited(self, reason: str, seconds: float) -> None:
+        """The learner has waited so long for this."""
+        with self._lock:
+            self._coordinator.waited(reason, seconds)
 
     def enters(self, phase: str) -> None:
         """The run is now waiting, training, evaluating or finished."""
@@ -104,9 +126,11 @@ class RunStatistics:
         env_steps: int,
         updates: int,
         samples_per_insert: float,
+        train_s: float,
     ) -> None:
-        """A batch was trained; the run now stands at these counts."""
+        """A batch was trained in so many seconds; the run now stands at these counts."""
         with self._lock:
+            self._coordinator.trained(batch, training, fresh_steps=env_steps - self._env_steps, train_s=train_s)
             self._phase, self._waiting_for = "training", ""
             self._batch, self._training = batch, training
             self._version, self._env_steps, self._updates = version, env_steps, updates
@@ -116,9 +140,15 @@ class RunStatistics:
             while now - self._trail[0][0] > _RATE_WINDOW_S and len(self._trail) > 2:
                 self._trail.popleft()
 
-    def evaluated(self, evaluation: EvaluationSummary) -> None:
-        """An evaluation came back."""
+    def committed(self, outcome: CommitOutcome) -> None:
+        """A commit was answered."""
         with self._lock:
+            self._coordinator.committed(outcome)
+
+    def evaluated(self, evaluation: EvaluationSummary, seconds: float) -> None:
+        """An evaluation came back, which took its evaluator so long."""
+        with self._lock:
+            self._coordinator.evaluated(seconds)
             self._last = evaluation
             if self._best is None or evaluation.return_mean > self._best.return_mean:
                 self._best = evaluation
@@ -139,6 +169,17 @@ class RunStatistics:
         """Of the last batch."""
         with self._lock:
             return self._training
+
+    @property
+    def coordinator(self) -> CoordinatorStatistics | None:
+        """How collecting and training get along; None before the run has begun."""
+        with self._lock:
+            return self._coordinator.statistics()
+
+    def totals(self) -> Totals:
+        """What was counted and timed in this session until now."""
+        with self._lock:
+            return self._coordinator.totals()
 
     def status(self) -> RunStatus:
         """The run now."""
@@ -169,4 +210,5 @@ class RunStatistics:
                 waiting_for=self._waiting_for,
                 samples_per_insert=self._samples_per_insert,
                 variants=tuple(self._variants),
+                coordinator=self._coordinator.statistics(),
             )

@@ -7,6 +7,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
 from penstock.telemetry import metrics
-from penstock.types import Batch, EvaluationSummary, SamplingPlan
+from penstock.types import Batch, CommitOutcome, CoordinatorStatistics, EvaluationSummary, SamplingPlan
 
 _BATCH_WAIT_S = 0.5
 _JOURNAL_INTERVAL_S = 1.0
@@ -51,16 +52,16 @@ class Conclusion:
         progress: Where it stands.
         evaluation: Of the best checkpoint; None if there was none.
         env_steps_per_s: Of this session, from its first environment step.
-        staleness_mean: Of all trained segments of this session, in versions.
         samples_per_insert: Uses of segments over segments collected.
+        statistics: How collecting and training got along in this session.
     """
 
     stopped: str
     progress: RunProgress
     evaluation: EvaluationSummary | None
     env_steps_per_s: float
-    staleness_mean: float
     samples_per_insert: float
+    statistics: CoordinatorStatistics | None
 
 
 class TrainingRun:
@@ -95,8 +96,7 @@ class TrainingRun:
         self._save_at = resumed.env_steps + config.checkpoint.save_interval
         self._journal_at = 0.0
         self._noted_version = self._progress.version
-        self._staleness_sum = 0.0
-        self._segments_here = 0
+        self._noted_totals = statistics.totals()
         self._chosen = ChosenDegree() if config.sampling.off_policy_degree < 0 else None
         self._waited_s, self._batch_at = 0.0, time.monotonic()
         self._inserted: int | None = None
@@ -107,7 +107,7 @@ class TrainingRun:
         self._statistics.begin(self._learner.policy.spec.id, progress.version, progress.env_steps)
         self._publish()
         self._plan = self._first_plan()
-        metrics.LEARNER_OFF_POLICY_DEGREE.set(self._plan.off_policy_degree)
+        self._note_plan()
         self._source.open(self._plan)
         try:
             while not (stopped := self._reason_to_stop()):
@@ -136,8 +136,8 @@ class TrainingRun:
             progress=self._progress,
             evaluation=evaluation,
             env_steps_per_s=here / seconds if seconds > 0.0 else 0.0,
-            staleness_mean=self._staleness_sum / self._segments_here if self._segments_here else 0.0,
             samples_per_insert=self._samples_per_insert(),
+            statistics=self._statistics.coordinator,
         )
 
     def _reason_to_stop(self) -> str:
@@ -168,20 +168,26 @@ class TrainingRun:
         )
 
     def _next_batch(self) -> Batch | None:
+        # Asked before: once the batch is there, nothing is waited for.
+        reason = self._source.waiting_for
         started = time.monotonic()
         batch = self._source.next(_BATCH_WAIT_S)
-        if batch is None:
-            self._statistics.waits(self._source.waiting_for)
-        reason = self._source.waiting_for if batch is None else "fresh segments"
         waited_s = time.monotonic() - started
+        if batch is None:
+            reason = self._source.waiting_for
+            self._statistics.waits(reason)
+        reason = reason or "fresh segments"
         self._waited_s += waited_s
         metrics.LEARNER_WAIT_SECONDS.labels(reason).inc(waited_s)
+        self._statistics.waited(reason, waited_s)
         return batch
 
     def _train_on(self, batch: Batch) -> None:
         share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
-        with metrics.LEARNER_STEP_SECONDS.time():
-            outcome = self._learner.train(to_tensors(batch, self._device), share_done)
+        started = time.perf_counter()
+        outcome = self._learner.train(to_tensors(batch, self._device), share_done)
+        train_s = time.perf_counter() - started
+        metrics.LEARNER_STEP_SECONDS.observe(train_s)
         progress = self._progress
         segments, steps = self._collected(batch, outcome)
         self._progress = dataclasses.replace(
@@ -196,12 +202,13 @@ class TrainingRun:
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
-            self._source.commit(batch, outcome.priorities, self._progress.version)
+            committed = self._source.commit(batch, outcome.priorities, self._progress.version)
+            committed.add_done_callback(self._note_commit)
         except Unavailable:
             # Who stops the replay service together with us must not cost the checkpoint; the lease returns.
             if not self._stopping():
                 raise
-        self._observe(batch, outcome)
+        self._observe(batch, outcome, train_s)
         self._choose_degree(batch, outcome)
 
     def _collected(self, batch: Batch, outcome: TrainingOutcome) -> tuple[int, int]:
@@ -214,6 +221,11 @@ class TrainingRun:
             self._inserted = had if had <= batch.counts.inserted else 0
         segments, self._inserted = batch.counts.inserted - self._inserted, batch.counts.inserted
         return segments, segments * self._config.actor.unroll_length
+
+    def _note_commit(self, answered: Future[CommitOutcome]) -> None:
+        # On the source's thread. What broke the stream for good is raised at the next call, not here.
+        if answered.exception() is None:
+            self._statistics.committed(answered.result())
 
     def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
         now, waited_s = time.monotonic(), self._waited_s
@@ -230,7 +242,11 @@ class TrainingRun:
         ):
             self._plan = dataclasses.replace(self._plan, off_policy_degree=self._chosen.degree)
             self._source.adjust(self._plan)
-            metrics.LEARNER_OFF_POLICY_DEGREE.set(self._chosen.degree)
+            self._note_plan()
+
+    def _note_plan(self) -> None:
+        metrics.LEARNER_OFF_POLICY_DEGREE.set(self._plan.off_policy_degree)
+        self._statistics.works_by(self._plan, chosen=self._chosen is not None)
 
     def _publish(self) -> None:
         self._versions.reserve(self._progress.version)
@@ -262,7 +278,9 @@ class TrainingRun:
         training = self._statistics.training
         if training is not None and self._progress.version > self._noted_version:
             self._noted_version = self._progress.version
-            self._journal.training(self._statistics.status(), training, self._statistics.training_s)
+            totals = self._statistics.totals()
+            times, self._noted_totals = totals.since(self._noted_totals).times, totals
+            self._journal.training(self._statistics.status(), training, times, self._statistics.training_s)
 
     def _snapshot(self) -> checkpoints.Snapshot:
         evaluations = self._evaluations
@@ -282,10 +300,8 @@ class TrainingRun:
     def _samples_per_insert(self) -> float:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)
 
-    def _observe(self, batch: Batch, outcome: TrainingOutcome) -> None:
+    def _observe(self, batch: Batch, outcome: TrainingOutcome, train_s: float) -> None:
         progress, statistics = self._progress, outcome.statistics
-        self._staleness_sum += statistics.staleness_mean * batch.keys.size
-        self._segments_here += batch.keys.size
         self._statistics.trained(
             batch,
             statistics,
@@ -293,6 +309,7 @@ class TrainingRun:
             env_steps=progress.env_steps,
             updates=progress.updates,
             samples_per_insert=self._samples_per_insert(),
+            train_s=train_s,
         )
         metrics.LEARNER_VERSION.set(progress.version)
         metrics.LEARNER_ENV_STEPS.set(progress.env_steps)

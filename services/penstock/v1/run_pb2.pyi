@@ -148,7 +148,7 @@ class GetRunStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStatusResponse(_message.Message):
-    __slots__ = ("phase", "environment_id", "version", "env_steps", "total_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants")
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "total_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class GetRunStatusResponse(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     phase: str
     environment_id: str
     version: int
@@ -191,7 +192,8 @@ class GetRunStatusResponse(_message.Message):
     waiting_for: str
     samples_per_insert: float
     variants: _containers.RepeatedCompositeFieldContainer[VariantStatus]
-    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ...) -> None: ...
+    coordinator: CoordinatorStatistics
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ...) -> None: ...
 
 class VariantStatus(_message.Message):
     __slots__ = ("arguments", "episodes", "return_mean")
@@ -202,6 +204,108 @@ class VariantStatus(_message.Message):
     episodes: int
     return_mean: float
     def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ...) -> None: ...
+
+class CoordinatorStatistics(_message.Message):
+    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    OFF_POLICY_DEGREE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_COLLECTED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_COLLECTED_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    DROPS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    RECENT_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    off_policy_degree: int
+    segments_collected: int
+    batches_collected: float
+    segments_trained: int
+    batches_trained: int
+    evaluations: int
+    lag: Ages
+    staleness: Ages
+    times: MeanTimes
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    drops: Drops
+    last: LearningNumbers
+    recent: LearningNumbers
+    recent_batches: int
+    first_entropy: float
+    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ...) -> None: ...
+
+class Ages(_message.Message):
+    __slots__ = ("last", "mean", "maximum")
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    last: float
+    mean: float
+    maximum: int
+    def __init__(self, last: _Optional[float] = ..., mean: _Optional[float] = ..., maximum: _Optional[int] = ...) -> None: ...
+
+class MeanTimes(_message.Message):
+    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s")
+    COLLECT_ENVIRONMENT_S_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_POLICY_S_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_S_FIELD_NUMBER: _ClassVar[int]
+    collect_environment_s: float
+    collect_policy_s: float
+    collect_wait_s: float
+    batch_wait_s: float
+    batch_train_s: float
+    evaluation_s: float
+    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("reason", "seconds", "share")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    seconds: float
+    share: float
+    def __init__(self, reason: _Optional[str] = ..., seconds: _Optional[float] = ..., share: _Optional[float] = ...) -> None: ...
+
+class Drops(_message.Message):
+    __slots__ = ("late_segments", "refused_segments", "refunded_segments", "overwritten_priorities")
+    LATE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    REFUNDED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITTEN_PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    late_segments: int
+    refused_segments: int
+    refunded_segments: int
+    overwritten_priorities: int
+    def __init__(self, late_segments: _Optional[int] = ..., refused_segments: _Optional[int] = ..., refunded_segments: _Optional[int] = ..., overwritten_priorities: _Optional[int] = ...) -> None: ...
+
+class LearningNumbers(_message.Message):
+    __slots__ = ("effective_sample_share", "fresh_effective_share", "clipped_share", "approximate_kl", "entropy", "explained_variance", "gradient_norm")
+    EFFECTIVE_SAMPLE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    FRESH_EFFECTIVE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    CLIPPED_SHARE_FIELD_NUMBER: _ClassVar[int]
+    APPROXIMATE_KL_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    EXPLAINED_VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
+    effective_sample_share: float
+    fresh_effective_share: float
+    clipped_share: float
+    approximate_kl: float
+    entropy: float
+    explained_variance: float
+    gradient_norm: float
+    def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ...) -> None: ...
 
 class EvaluationSummary(_message.Message):
     __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants")

@@ -4,18 +4,27 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import Message
 
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types import (
     ActorReport,
+    Ages,
     Assignment,
+    CoordinatorStatistics,
+    Drops,
     Episode,
     EvaluationResult,
     EvaluationSummary,
     EvaluationTask,
+    LearningNumbers,
+    MeanTimes,
     RunStatus,
     VariantReturns,
     VariantStatus,
+    Wait,
     Weights,
 )
 from penstock.v1 import evaluation_pb2, run_pb2
@@ -181,12 +190,15 @@ def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
         if values[name] is not None:
             values[name] = _encode_evaluation(values[name])
     values["variants"] = [run_pb2.VariantStatus(**dataclasses.asdict(variant)) for variant in status.variants]
+    if status.coordinator is not None:
+        values["coordinator"] = run_pb2.CoordinatorStatistics(**dataclasses.asdict(status.coordinator))
     return run_pb2.GetRunStatusResponse(**values)
 
 
 def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
     """The run's status of a message."""
     values = {field.name: getattr(message, field.name) for field in dataclasses.fields(RunStatus)}
+    values["coordinator"] = _decode_coordinator(message.coordinator) if message.HasField("coordinator") else None
     for name in ("return_mean", "remaining_s", "last_evaluation", "best_evaluation"):
         if not message.HasField(name):
             values[name] = None
@@ -213,3 +225,23 @@ def _decode_evaluation(message: run_pb2.EvaluationSummary) -> EvaluationSummary:
         VariantReturns(variant.episodes, variant.return_mean, variant.return_std) for variant in message.variants
     )
     return EvaluationSummary(**values)
+
+
+def _decode_coordinator(message: run_pb2.CoordinatorStatistics) -> CoordinatorStatistics:
+    values = _present(message, CoordinatorStatistics)
+    for name, kind in (("lag", Ages), ("staleness", Ages), ("last", LearningNumbers), ("recent", LearningNumbers)):
+        if values[name] is not None:
+            values[name] = kind(**_present(values[name], kind))
+    values["times"] = MeanTimes(**_present(message.times, MeanTimes))
+    values["drops"] = Drops(**_present(message.drops, Drops))
+    values["waits"] = tuple(Wait(**_present(wait, Wait)) for wait in message.waits)
+    return CoordinatorStatistics(**values)
+
+
+def _present(message: Message, kind: type[Any]) -> dict[str, Any]:
+    """A message's values by the names of a dataclass's fields; None where a field that may be absent is."""
+    absent = {
+        field.name for field in message.DESCRIPTOR.fields if field.has_presence and not message.HasField(field.name)
+    }
+    names = (field.name for field in dataclasses.fields(kind))
+    return {name: None if name in absent else getattr(message, name) for name in names}

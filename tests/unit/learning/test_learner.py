@@ -156,7 +156,8 @@ def test_data_of_the_present_policy_is_wholly_effective() -> None:
 
 def test_staleness_counts_versions_between_acting_and_training() -> None:
     statistics = make_learner().train(make_batch(number=9, version=4, fresh=4), 0.0).statistics
-    assert (statistics.staleness_mean, statistics.staleness_max, statistics.fresh_lag_mean) == (5.0, 5, 5.0)
+    assert (statistics.staleness_mean, statistics.staleness_max) == (5.0, 5)
+    assert (statistics.fresh_lag_mean, statistics.fresh_lag_max) == (5.0, 5)
 
 
 @pytest.mark.parametrize(("schedule", "rate"), [("constant", 1e-3), ("linear", 2.5e-4)])

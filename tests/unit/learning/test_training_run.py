@@ -1,3 +1,4 @@
+import json
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from penstock.run_folder import RunFolder
 from penstock.types import (
     Batch,
     CommitOutcome,
+    Drops,
     EvaluationResult,
     EvaluationTask,
     SamplingPlan,
@@ -81,7 +83,7 @@ class InProcess:
         if self.lost:
             raise Unavailable("the replay service is gone")
         answered: Future[CommitOutcome] = Future()
-        answered.set_result(CommitOutcome(4, 0, False))
+        answered.set_result(CommitOutcome(3, 1, False))
         return answered
 
     def publish(self, weights: Weights) -> None:
@@ -177,6 +179,35 @@ def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder
     versions = [int(line.partition('"version": ')[2].partition(",")[0]) for line in lines]
     assert versions == sorted(set(versions))
     assert versions[-1] == conclusion.progress.version
+
+
+def test_every_record_of_the_journal_has_lag_staleness_and_the_times_since_the_one_before(folder: RunFolder) -> None:
+    conclude(folder, InProcess(), lambda: False)
+    records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    records = [record for record in records if record["kind"] == "training"]
+    assert records
+    for record in records:
+        assert (record["fresh_lag_mean"], record["fresh_lag_max"]) == (0.0, 0)
+        assert (record["staleness_mean"], record["off_policy_degree"], record["late_segments"]) == (0.0, 1, 0)
+        assert record["batch_train_s"] > 0.0 and record["batch_wait_s"] > 0.0
+        # Nobody reported here.
+        assert record["collect_environment_s"] is None
+
+
+def test_a_run_concludes_with_what_its_batches_waits_and_commits_were(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclusion, _ = conclude(folder, outside, lambda: False)
+    statistics = conclusion.statistics
+    assert statistics is not None
+    assert (statistics.mode, statistics.off_policy_degree) == ("asynchronous", 1)
+    assert statistics.batches_trained == outside.batches
+    assert statistics.segments_trained == 4 * outside.batches
+    assert statistics.drops == Drops(overwritten_priorities=outside.batches)
+    # Everything is collected while the learner waits.
+    (wait,) = statistics.waits
+    assert wait.reason == "fresh segments" and 0.0 < wait.share < 1.0
+    assert statistics.times.batch_wait_s == pytest.approx(wait.seconds / outside.batches)
+    assert (statistics.evaluations, statistics.times.evaluation_s) == (1, 0.1)
 
 
 def test_a_run_that_is_stopped_in_its_last_evaluation_counts_as_interrupted(folder: RunFolder) -> None:

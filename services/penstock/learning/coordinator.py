@@ -1,0 +1,204 @@
+"""What explains a run that does not learn: how collecting and training get along, counted over one session.
+
+`RunStatistics` feeds it and asks it, under its lock. A batch costs some additions; means are taken when somebody asks.
+"""
+
+import dataclasses
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.learning.learner import TrainingStatistics
+from penstock.types import (
+    ActorReport,
+    Ages,
+    Batch,
+    CommitOutcome,
+    CoordinatorStatistics,
+    Drops,
+    LearningNumbers,
+    MeanTimes,
+    SamplingPlan,
+    StoreCounts,
+    Wait,
+)
+
+RECENT_BATCHES = 100
+"""Enough that one odd batch does not show, and few enough that the beginning of a run does not either."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was counted and timed in a session. Seconds of actors are summed over them."""
+
+    batches: int = 0
+    segments: int = 0
+    fresh_segments: int = 0
+    fresh_steps: int = 0
+    lag: float = 0.0
+    """Versions, summed over the fresh segments."""
+    staleness: float = 0.0
+    """Versions, summed over all segments."""
+    train_s: float = 0.0
+    wait_s: float = 0.0
+    evaluations: int = 0
+    evaluation_s: float = 0.0
+    actor_steps: int = 0
+    environment_s: float = 0.0
+    policy_s: float = 0.0
+    actor_wait_s: float = 0.0
+
+    def since(self, earlier: "Totals") -> "Totals":
+        """What came after `earlier`."""
+        return Totals(*(getattr(self, name) - getattr(earlier, name) for name in self.__slots__))
+
+    @property
+    def times(self) -> MeanTimes:
+        """Mean seconds a batch, and an evaluation."""
+        # Actors are ahead of the learner, so their time is taken by the step.
+        steps = self.fresh_steps / self.batches if self.batches else math.nan
+        return MeanTimes(
+            collect_environment_s=_mean(self.environment_s * steps, self.actor_steps),
+            collect_policy_s=_mean(self.policy_s * steps, self.actor_steps),
+            collect_wait_s=_mean(self.actor_wait_s * steps, self.actor_steps),
+            batch_wait_s=_mean(self.wait_s, self.batches),
+            batch_train_s=_mean(self.train_s, self.batches),
+            evaluation_s=_mean(self.evaluation_s, self.evaluations),
+        )
+
+
+class Coordinator:
+    """Counts, and answers with `CoordinatorStatistics`. Used under its owner's lock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begins a session; `clock` tells monotonic seconds."""
+        self._clock = clock
+        self._totals = Totals()
+        self._plan: SamplingPlan | None = None
+        self._chosen = False
+        self._began = self._until = math.nan
+        self._waits: defaultdict[str, float] = defaultdict(float)
+        self._counts: StoreCounts | None = None
+        self._collected = self._late = self._overwritten = 0
+        self._recent: deque[TrainingStatistics] = deque(maxlen=RECENT_BATCHES)
+        self._first_entropy: float | None = None
+        self._oldest_fresh = self._oldest = 0
+
+    def works_by(self, plan: SamplingPlan, *, chosen: bool) -> None:
+        """Batches are asked for by this plan from now on; `chosen`: its off-policy degree is the learner's choice."""
+        if self._plan is None:
+            self._began = self._until = self._clock()
+        self._plan, self._chosen = plan, chosen
+
+    def report(self, report: ActorReport) -> None:
+        """Takes in an actor's times."""
+        totals = self._totals
+        totals.actor_steps += report.env_steps
+        totals.environment_s += report.environment_s
+        totals.policy_s += report.policy_s
+        totals.actor_wait_s += report.waiting_s
+
+    def waited(self, reason: str, seconds: float) -> None:
+        """The learner waited for this."""
+        self._waits[reason] += seconds
+        self._totals.wait_s += seconds
+        self._until = self._clock()
+
+    def trained(self, batch: Batch, training: TrainingStatistics, *, fresh_steps: int, train_s: float) -> None:
+        """A batch was trained, in so many seconds; `fresh_steps` of it were new."""
+        totals = self._totals
+        totals.batches += 1
+        totals.segments += batch.keys.size
+        totals.fresh_segments += batch.fresh_segments
+        totals.fresh_steps += fresh_steps
+        totals.staleness += training.staleness_mean * batch.keys.size
+        self._oldest = max(self._oldest, training.staleness_max)
+        if batch.fresh_segments:
+            totals.lag += training.fresh_lag_mean * batch.fresh_segments
+            self._oldest_fresh = max(self._oldest_fresh, training.fresh_lag_max)
+        totals.train_s += train_s
+        if not self._recent:
+            self._first_entropy = _finite(training.entropy)
+        self._recent.append(training)
+        self._count_store(batch.counts)
+        self._until = self._clock()
+
+    def _count_store(self, counts: StoreCounts) -> None:
+        before = self._counts
+        if before is None:
+            # What was there and untrained is this session's to train, and counts as collected for it.
+            self._collected = counts.unseen + counts.leased
+        else:
+            # A store that was lost begins again from 0; what it took in until this batch is not known.
+            self._collected += max(0, counts.inserted - before.inserted)
+            self._late += max(0, counts.late - before.late)
+        self._counts = counts
+
+    def committed(self, outcome: CommitOutcome) -> None:
+        """A commit was answered."""
+        self._overwritten += outcome.overwritten
+
+    def evaluated(self, seconds: float) -> None:
+        """An evaluation came back, which took its evaluator so long."""
+        self._totals.evaluations += 1
+        self._totals.evaluation_s += seconds
+
+    def totals(self) -> Totals:
+        """What was counted until now; a copy."""
+        return dataclasses.replace(self._totals)
+
+    def statistics(self) -> CoordinatorStatistics | None:
+        """The session until now; None before there is a plan."""
+        plan, totals, counts = self._plan, self._totals, self._counts or StoreCounts()
+        if plan is None:
+            return None
+        last = self._recent[-1] if self._recent else None
+        return CoordinatorStatistics(
+            mode=self._mode(plan),
+            off_policy_degree=plan.off_policy_degree,
+            segments_collected=self._collected,
+            batches_collected=self._collected / plan.fresh_segments if plan.fresh_segments else 0.0,
+            segments_trained=totals.segments,
+            batches_trained=totals.batches,
+            evaluations=totals.evaluations,
+            lag=Ages(last.fresh_lag_mean, totals.lag / totals.fresh_segments, self._oldest_fresh)
+            if last and totals.fresh_segments
+            else None,
+            staleness=Ages(last.staleness_mean, totals.staleness / totals.segments, self._oldest) if last else None,
+            times=totals.times,
+            waits=self._shared_waits(),
+            drops=Drops(self._late, counts.refused, counts.refunded, self._overwritten),
+            last=_means([last]) if last else None,
+            recent=_means(self._recent) if last else None,
+            recent_batches=len(self._recent),
+            first_entropy=self._first_entropy,
+        )
+
+    def _mode(self, plan: SamplingPlan) -> str:
+        if self._chosen:
+            return "chosen"
+        return "asynchronous" if plan.off_policy_degree else "synchronous"
+
+    def _shared_waits(self) -> tuple[Wait, ...]:
+        elapsed_s = self._until - self._began
+        waits = [
+            Wait(reason, seconds, seconds / elapsed_s if elapsed_s > 0.0 else 0.0)
+            for reason, seconds in self._waits.items()
+        ]
+        return tuple(sorted(waits, key=lambda wait: -wait.seconds))
+
+
+def _means(batches: Sequence[TrainingStatistics]) -> LearningNumbers:
+    def mean(name: str) -> float | None:
+        return _finite(sum(getattr(batch, name) for batch in batches) / len(batches))
+
+    return LearningNumbers(*(mean(field.name) for field in dataclasses.fields(LearningNumbers)))
+
+
+def _mean(total: float, count: int) -> float | None:
+    return _finite(total / count) if count else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
