@@ -146,7 +146,10 @@ def test_status_of_a_live_run_says_how_it_goes(interrupted: tuple[Session, Besid
     status = interrupted[1].status
     assert status.code == 0, status.stderr
     assert f"/{FAR:,} steps | " in status.stdout
-    assert status.stdout.count("\n") == 1
+    told = dict(line.split(maxsplit=1) for line in status.stdout.splitlines()[1:] if line.strip())
+    assert told["mode"] == "asynchronous: collection up to 1 batch ahead of training"
+    assert "versions now" in told["lag"] and "a batch" in told["train"]
+    assert {"batches", "staleness", "collect", "wait", "drops", "entropy", "clipped"} <= set(told)
 
 
 def test_a_run_that_goes_on_is_not_resumed_beside_it(interrupted: tuple[Session, Beside], folder: Path) -> None:

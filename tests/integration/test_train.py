@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,33 @@ def test_the_summary_has_every_field_and_they_agree_with_the_run(ended_run: Ende
     assert 0.0 < summary.staleness_mean <= 64.0
     best = checkpoints.read_progress(RunFolder(ended_run.folder).best_checkpoint)
     assert summary.policy_version == best.version
+
+
+def test_the_statistics_of_a_run_that_ended_are_plausible_and_its_last_lines_say_the_most_telling(
+    ended_run: EndedRun,
+) -> None:
+    summary = Summary.read(ended_run.folder / "summary.json")
+    statistics, training = summary.statistics, records_of(ended_run.folder, "training")
+    assert statistics is not None
+    assert (statistics.mode, statistics.off_policy_degree) == ("asynchronous", 1)
+    assert statistics.batches_trained == training[-1]["version"]
+    # Collection is at most a batch ahead, and what was collected is trained once as fresh.
+    assert 0.0 <= statistics.batches_collected - statistics.batches_trained <= 2.0
+    assert statistics.evaluations == len(records_of(ended_run.folder, "evaluation"))
+    assert statistics.lag is not None and statistics.staleness is not None
+    assert 0.0 <= statistics.lag.mean <= statistics.lag.maximum <= 1
+    assert statistics.staleness.mean == summary.staleness_mean <= statistics.staleness.maximum <= 64
+    assert all(seconds is not None and seconds > 0.0 for seconds in dataclasses.astuple(statistics.times))
+    assert 0.0 < sum(wait.share for wait in statistics.waits) < 1.0
+    assert statistics.drops.refused_segments == statistics.drops.refunded_segments == 0
+    assert statistics.recent is not None and statistics.recent_batches == min(100, statistics.batches_trained)
+    assert 0.0 < statistics.recent.effective_sample_share <= 1.0 + 1e-5
+    assert 0.0 < statistics.recent.entropy <= statistics.first_entropy <= math.log(2.0) + 1e-5
+    for name in ("fresh_lag_mean", "staleness_mean", "batch_train_s", "batch_wait_s", "collect_environment_s"):
+        assert all(record[name] is None or record[name] >= 0.0 for record in training), name
+        assert training[-1][name] is not None, name
+    said = ended_run.end.stdout
+    assert "of the data counts" in said and f"asynchronous, lag {statistics.lag.mean:.1f}" in said
 
 
 def test_the_configuration_in_the_folder_is_the_one_that_ran(ended_run: EndedRun) -> None:

@@ -4,6 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
+from penstock.cli.coordination import sections
 from penstock.cli.display import describe, describe_variants
 from penstock.cli.exit_codes import NOT_SERVING
 from penstock.cli.options import OneLineParser
@@ -26,11 +29,15 @@ def command(arguments: Sequence[str]) -> int:
         client = StatusClient(thread, _learner_address(named.run))
         try:
             status = client.get(_TIMEOUT_S)
-            print("\n".join([describe(status), *describe_variants(status)]))
         finally:
             client.close()
     finally:
         thread.close()
+    console = Console(highlight=False)
+    for line in [describe(status), *describe_variants(status)]:
+        console.print(line, markup=False, soft_wrap=True)
+    if status.coordinator is not None:
+        console.print(sections(status.coordinator), soft_wrap=True)
     return 0
 
 

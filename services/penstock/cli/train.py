@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from penstock.cli import launcher
+from penstock.cli.coordination import advice, in_short, named
 from penstock.cli.display import make_display
 from penstock.cli.exit_codes import INTERRUPTED
 from penstock.cli.options import parse
@@ -66,26 +66,30 @@ def _say_how_to_resume(console: Console, run_dir: str) -> None:
 
 
 def _print_summary(console: Console, summary: Summary) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
-    table.add_column(no_wrap=True, overflow="ignore")
-    evaluation = summary.evaluation
+    evaluation, statistics = summary.evaluation, summary.statistics
+    lines = []
     if evaluation:
-        mean = f"[bold]{evaluation.return_mean:.1f}[/bold]"
-        table.add_row("return", f"{mean} ± {evaluation.return_std:.1f} over {evaluation.episodes} episodes")
+        mean = (f"{evaluation.return_mean:.1f}", "bold")
+        over = f" ± {evaluation.return_std:.1f} over {evaluation.episodes} episodes"
+        lines.append(named("return", Text.assemble(mean, over)))
     for number, variant in enumerate(summary.variants):
         outcome = variant.evaluation
         shown = (
             f"{outcome.return_mean:.1f} ± {outcome.return_std:.1f} over {outcome.episodes} episodes" if outcome else "-"
         )
-        table.add_row(f"variant {number}", f"{shown}, {escape(variant.arguments)}")
-    table.add_row("environment", f"{summary.env_id}, seed {summary.seed}")
-    table.add_row("steps", f"{summary.env_steps:,} ({summary.env_steps_per_s:,.0f}/s), ended by {summary.stopped}")
+        lines.append(named(f"variant {number}", f"{shown}, {variant.arguments}"))
+    lines.append(named("environment", f"{summary.env_id}, seed {summary.seed}"))
+    speed = f"({summary.env_steps_per_s:,.0f}/s)"
+    lines.append(named("steps", f"{summary.env_steps:,} {speed}, ended by {summary.stopped}"))
     if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
         reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
-        table.add_row("threshold", reached)
-    table.add_row("wall time", f"{summary.wall_s:.1f} s")
-    table.add_row("run", escape(summary.run_dir))
-    console.print(table, crop=False)
+        lines.append(named("threshold", reached))
+    if statistics is not None:
+        lines += in_short(statistics)
+        # A run that reached its threshold did learn.
+        lines += advice(statistics) if summary.env_steps_to_threshold is None else []
+    lines += [named("wall time", f"{summary.wall_s:.1f} s"), named("run", summary.run_dir)]
+    for line in lines:
+        console.print(line, soft_wrap=True)
     command = f"watch it:  {_program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
     console.print(command, style="dim", markup=False, soft_wrap=True)

@@ -1,0 +1,142 @@
+"""What a run's statistics suggest to change when it does not learn, or learns slowly, in plain words.
+
+A pure function, so that `penstock status` says the same as the end of `penstock train`.
+"""
+
+from penstock.types import CoordinatorStatistics, LearningNumbers
+
+ENOUGH_BATCHES = 20
+"""Before this, values are still untrained and means are of almost nothing."""
+
+LEAST_EFFECTIVE_SHARE = 0.3
+"""Below it a batch teaches as little as one of a third its size, and a few steps with large weights decide it."""
+
+MOST_CLIPPED = 0.5
+"""Above it most steps have no gradient any more: the later epochs change nothing but the rest."""
+
+STANDING_KL = 1e-4
+"""In nats a batch. Policies that learn move by a hundred times as much; 0.01 to 0.03 is where target_kl is set."""
+
+STANDING_ENTROPY_SHARE, STANDING_ENTROPY = 0.02, 0.01
+"""Within this share of the first entropy, or so many nats of one near 0, it is as it was."""
+
+MOST_WAITED = 0.5
+"""Above it, whoever is waited for decides the run's speed, and not the learner."""
+
+MOST_LATE = 0.1
+"""Above it, a tenth of the environments' work is not trained as fresh, and a degree or a speed does not fit."""
+
+MOST_OVERWRITTEN = 0.1
+"""Above it, the store is too small for its batches: segments go between the draw and the commit."""
+
+_FRESH = "fresh segments"
+
+
+def hints(statistics: CoordinatorStatistics) -> list[str]:
+    """What to change, one line each, what matters most first; none where nothing stands out or it is too early."""
+    recent = statistics.recent
+    if recent is None or statistics.recent_batches < ENOUGH_BATCHES:
+        return _of_values(statistics)
+    lines = [*_of_values(statistics), *_of_age(statistics, recent), *_of_steps(statistics, recent)]
+    return lines + _of_drops(statistics) + _of_waits(statistics)
+
+
+def _of_values(statistics: CoordinatorStatistics) -> list[str]:
+    lines = []
+    if statistics.last is not None and statistics.last.gradient_norm is None:
+        lines.append("gradients are not finite: lower ppo.learning_rate, and look at the environment's rewards")
+    if refused := statistics.drops.refused_segments:
+        lines.append(
+            f"{refused:,} segments were refused for values that no learner can use: look at the environment's"
+            " observations and rewards, and at the actors' logs"
+        )
+    return lines
+
+
+def _of_age(statistics: CoordinatorStatistics, recent: LearningNumbers) -> list[str]:
+    fresh, every = recent.fresh_effective_share, recent.effective_sample_share
+    if fresh is not None and fresh < LEAST_EFFECTIVE_SHARE:
+        if statistics.off_policy_degree:
+            change = f"lower sampling.off_policy_degree (now {statistics.off_policy_degree})"
+        else:
+            change = "lower sampling.publish_interval or ppo.learning_rate"
+        return [f"fresh data is too old to count, {fresh:.0%} of it does: {change}"]
+    if every is not None and every < LEAST_EFFECTIVE_SHARE:
+        return [
+            f"replayed data is too old to count, {every:.0%} of all data does: lower sampling.half_life or"
+            " sampling.max_staleness, or raise sampling.fresh_fraction"
+        ]
+    return []
+
+
+def _of_steps(statistics: CoordinatorStatistics, recent: LearningNumbers) -> list[str]:
+    lines = []
+    if recent.clipped_share is not None and recent.clipped_share > MOST_CLIPPED:
+        lines.append(
+            f"the policy is pushed too far, {recent.clipped_share:.0%} of the ratios are clipped: lower"
+            " ppo.learning_rate or ppo.epochs, or set ppo.target_kl"
+        )
+    if _stands_still(recent, statistics.first_entropy):
+        lines.append(
+            f"the policy hardly changes, by a KL divergence of {recent.approximate_kl:.1g} a batch: raise"
+            " ppo.learning_rate or ppo.epochs, and see whether rewards ever differ"
+        )
+    if recent.explained_variance is not None and recent.explained_variance < 0.0:
+        lines.append(
+            f"values predict returns worse than a constant would, explained variance {recent.explained_variance:.2f}:"
+            " set policy.normalise_returns, raise ppo.value_coefficient, or lower ppo.learning_rate"
+        )
+    return lines
+
+
+def _stands_still(recent: LearningNumbers, first_entropy: float | None) -> bool:
+    if recent.approximate_kl is None or recent.entropy is None or first_entropy is None:
+        return False
+    tolerance = max(STANDING_ENTROPY, STANDING_ENTROPY_SHARE * abs(first_entropy))
+    return abs(recent.approximate_kl) < STANDING_KL and abs(recent.entropy - first_entropy) < tolerance
+
+
+def _of_drops(statistics: CoordinatorStatistics) -> list[str]:
+    lines, drops = [], statistics.drops
+    late = drops.late_segments / max(1, statistics.segments_collected)
+    if late > MOST_LATE:
+        lines.append(
+            f"{late:.0%} of the fresh segments came too late to be fresh: raise sampling.off_policy_degree (now"
+            f" {statistics.off_policy_degree}), or give slow actors fewer environments or shorter segments"
+            " (actor.environments, actor.unroll_length)"
+        )
+    overwritten = drops.overwritten_priorities / max(1, statistics.segments_trained)
+    if overwritten > MOST_OVERWRITTEN:
+        lines.append(
+            f"{overwritten:.0%} of the trained segments were overwritten before their priorities came: raise"
+            " replay.capacity_bytes"
+        )
+    return lines
+
+
+def _of_waits(statistics: CoordinatorStatistics) -> list[str]:
+    # With several replay services a reason ends in which one.
+    fresh = sum(wait.share for wait in statistics.waits if wait.reason.startswith(_FRESH))
+    if fresh > MOST_WAITED:
+        waited = f"the learner waited {fresh:.0%} of the time for fresh segments"
+        if actors_waiting_share(statistics) <= MOST_WAITED:
+            return [f"{waited}, actors are what is waited for: raise train.actors or actor.environments"]
+        if statistics.off_policy_degree == 0:
+            return [f"{waited} and actors for the learner, they take turns: raise sampling.off_policy_degree"]
+        return [
+            f"{waited} and actors for the learner: raise sampling.off_policy_degree (now"
+            f" {statistics.off_policy_degree}) or sampling.batch_segments"
+        ]
+    return [
+        f"the learner waited {wait.share:.0%} of the time for {wait.reason}: see the logs and metrics there"
+        for wait in statistics.waits
+        if wait.share > MOST_WAITED
+    ]
+
+
+def actors_waiting_share(statistics: CoordinatorStatistics) -> float:
+    """Share of the actors' time in which they waited for leave to collect, or for weights; 0 where none is known."""
+    times = statistics.times
+    waiting_s = times.collect_wait_s or 0.0
+    total_s = (times.collect_environment_s or 0.0) + (times.collect_policy_s or 0.0) + waiting_s
+    return waiting_s / total_s if total_s > 0.0 else 0.0

@@ -1,0 +1,108 @@
+"""Each hint comes where its threshold is passed, says what to change, and stays away elsewhere."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import hints as module
+from penstock.cli.hints import hints
+from penstock.config import Config
+from penstock.types import CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+
+NUMBERS = LearningNumbers(
+    effective_sample_share=0.9,
+    fresh_effective_share=0.95,
+    clipped_share=0.1,
+    approximate_kl=0.01,
+    entropy=0.69,
+    explained_variance=0.5,
+    gradient_norm=0.4,
+)
+WELL = CoordinatorStatistics(
+    mode="asynchronous",
+    off_policy_degree=4,
+    segments_collected=1000,
+    segments_trained=2000,
+    batches_trained=60,
+    times=MeanTimes(collect_environment_s=0.5, collect_policy_s=0.3, collect_wait_s=0.2),
+    waits=(Wait("fresh segments", 4.0, 0.4), Wait("the replay service", 0.1, 0.01)),
+    last=NUMBERS,
+    recent=NUMBERS,
+    recent_batches=60,
+    first_entropy=0.69,
+)
+
+
+def with_numbers(**numbers: float) -> CoordinatorStatistics:
+    return replace(WELL, recent=replace(NUMBERS, **numbers))
+
+
+def waiting(reason: str, share: float, *, actors_wait_s: float = 0.2, degree: int = 4) -> CoordinatorStatistics:
+    times = replace(WELL.times, collect_wait_s=actors_wait_s)
+    return replace(WELL, waits=(Wait(reason, 1.0, share),), times=times, off_policy_degree=degree)
+
+
+def test_a_run_that_goes_well_needs_no_hint() -> None:
+    assert hints(WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("statistics", "said"),
+    [
+        (with_numbers(fresh_effective_share=0.29, effective_sample_share=0.1), "sampling.off_policy_degree (now 4)"),
+        (replace(with_numbers(fresh_effective_share=0.29), off_policy_degree=0), "sampling.publish_interval"),
+        (with_numbers(effective_sample_share=0.29), "sampling.half_life"),
+        (with_numbers(clipped_share=0.51), "51% of the ratios are clipped: lower ppo.learning_rate"),
+        (with_numbers(approximate_kl=5e-5), "the policy hardly changes"),
+        (replace(with_numbers(approximate_kl=-5e-5, entropy=0.005), first_entropy=-0.004), "the policy hardly changes"),
+        (with_numbers(explained_variance=-0.01), "policy.normalise_returns"),
+        (waiting("fresh segments", 0.51), "raise train.actors"),
+        (waiting("fresh segments of shard 1", 0.51), "raise train.actors"),
+        (waiting("fresh segments", 0.6, actors_wait_s=0.9), "raise sampling.off_policy_degree (now 4)"),
+        (waiting("fresh segments", 0.6, actors_wait_s=0.9, degree=0), "take turns"),
+        (waiting("the replay service", 0.51), "51% of the time for the replay service"),
+        (replace(WELL, drops=Drops(late_segments=101)), "10% of the fresh segments came too late"),
+        (replace(WELL, drops=Drops(overwritten_priorities=201)), "raise replay.capacity_bytes"),
+        (replace(WELL, drops=Drops(refused_segments=1)), "refused"),
+        (replace(WELL, last=replace(NUMBERS, gradient_norm=None)), "gradients are not finite"),
+    ],
+)
+def test_what_stands_out_is_said_with_what_to_change(statistics: CoordinatorStatistics, said: str) -> None:
+    (line,) = hints(statistics)
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        with_numbers(fresh_effective_share=0.31, effective_sample_share=0.31, clipped_share=0.49),
+        with_numbers(approximate_kl=2e-4),
+        with_numbers(approximate_kl=5e-5, entropy=0.6),
+        with_numbers(explained_variance=0.0),
+        waiting("fresh segments", 0.49),
+        replace(WELL, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
+        # A value that was no number says nothing.
+        replace(WELL, recent=LearningNumbers()),
+    ],
+)
+def test_just_on_the_good_side_nothing_is_said(statistics: CoordinatorStatistics) -> None:
+    assert hints(statistics) == []
+
+
+def test_the_first_batches_are_no_reason_for_advice_but_broken_values_are() -> None:
+    early = replace(with_numbers(clipped_share=0.9, explained_variance=-5.0), recent_batches=module.ENOUGH_BATCHES - 1)
+    assert hints(early) == []
+    assert len(hints(replace(early, drops=Drops(refused_segments=3)))) == 1
+    assert hints(CoordinatorStatistics("synchronous", 0)) == []
+
+
+def test_every_setting_that_a_hint_names_exists() -> None:
+    named = set(re.findall(r"\b([a-z]+)\.([a-z_]+)\b", Path(module.__file__).read_text()))
+    sections: dict[str, Any] = {name: getattr(Config(), name) for name in Config.model_fields}
+    settings = {(section, name) for section, name in named if section in sections}
+    assert len(settings) >= 10
+    for section, name in settings:
+        assert name in type(sections[section]).model_fields, f"{section}.{name}"
