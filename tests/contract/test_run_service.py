@@ -213,7 +213,7 @@ def test_what_an_actor_reports_counts_for_its_variant(loopback: Loopback, tmp_pa
     counts = {variant: 2 * variants.count(variant) for variant in (0, 1)}
     assert counts == {0: 4, 1: 2}
     evaluation = EvaluationSummary(1, 900, 3, 5.0, 0.5, (VariantReturns(2, 4.0, 0.0), VariantReturns(1, 7.0, 0.0)))
-    server.statistics.evaluated(evaluation)
+    server.statistics.evaluated(evaluation, 0.5)
     status = client.get(PATIENCE_S)
     assert status.variants == (VariantStatus("g=9", 4, 0.5), VariantStatus("g=11", 2, 10.5))
     assert status.last_evaluation == evaluation

@@ -18,6 +18,7 @@ from penstock.types import (
     Episode,
     EvaluationResult,
     EvaluationSummary,
+    MeanTimes,
     RunStatus,
     VariantReturns,
     VariantStatus,
@@ -65,7 +66,7 @@ def test_returns_of_variants_are_metrics() -> None:
     before = sample("penstock_variant_episodes_total", variant="1")
     run = statistics("g=1", "g=2")
     run.report(report(4.0, 6.0), 1)
-    run.evaluated(EVALUATION)
+    run.evaluated(EVALUATION, 0.5)
     assert sample("penstock_variant_episodes_total", variant="1") == before + 2
     assert sample("penstock_variant_episode_return", variant="1") == 5.0
     assert sample("penstock_variant_evaluation_return", variant="0") == 1.0
@@ -88,8 +89,8 @@ def test_a_status_with_variants_travels_whole(evaluation: EvaluationSummary | No
 def test_the_journal_notes_variants_where_there_are_any(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "metrics.jsonl", resumed_at=0)
     training = TrainingStatistics(*[0.5] * len(dataclasses.fields(TrainingStatistics)))  # type: ignore[arg-type]
-    journal.training(RunStatus(variants=(VariantStatus("g=1", 7, -3.5),)), training, 1.0)
-    journal.training(RunStatus(), training, 1.0)
+    journal.training(RunStatus(variants=(VariantStatus("g=1", 7, -3.5),)), training, MeanTimes(), 1.0)
+    journal.training(RunStatus(), training, MeanTimes(), 1.0)
     journal.evaluation(EVALUATION, 1.0, final=False)
     journal.evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True)
     journal.close()
