@@ -151,7 +151,7 @@ def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_pat
         ended = end_of(command, 15.0)
     assert ended.code == 130, ended.stdout + ended.stderr
     lines = shown.stdout.splitlines()
-    assert [line.partition(": return -")[0] for line in lines[1:]] == ["variant 0 (g=2.0)", "variant 1 (plain)"]
+    assert [line.partition(": return -")[0] for line in lines[1:3]] == ["variant 0 (g=2.0)", "variant 1 (plain)"]
 
     config = build(load_toml(RunFolder(folder).config))
     assert not config.policy.normalise_observations
