@@ -164,12 +164,17 @@ class PPOConfig(Section):
     """Gradients are scaled down to this global norm."""
     normalise_advantages: bool = True
     """Centre and scale advantages over each minibatch."""
+    clip_anchor: UnitInterval = 0.5
+    """Where the clip is centred, in log space between the policy that learns (0: the decoupled objective) and the one
+    that acted (1: plain PPO). Matters where data is stale: nearer to 0 learns faster, nearer to 1 steadier."""
+    v_trace: bool = True
+    """Correct advantages and value targets for who acted. false: GAE, as if it had been the policy that learns."""
     rho_clip: PositiveFloat = 1.0
     """V-trace's bar on the ratio that weighs each temporal difference."""
     trace_clip: PositiveFloat = 1.0
     """V-trace's bar on the ratio that cuts traces."""
     behaviour_weight_clip: PositiveFloat = 5.0
-    """Bar on proximal over behaviour probability in the decoupled loss."""
+    """Bar on the ratio of the clip's anchor to the policy that acted, which weighs each step in the loss."""
 
 
 class SamplingConfig(Section):
@@ -186,7 +191,7 @@ class SamplingConfig(Section):
     publish_interval: PositiveInt = 1
     """Weights are published every so many batches."""
     alpha: NonNegativeFloat = 0.6
-    """Exponent of the priority; 0 replays uniformly (by age alone)."""
+    """Exponent of priority and age in the draw; 0 replays uniformly all that is young enough."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0

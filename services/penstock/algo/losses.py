@@ -1,4 +1,9 @@
-"""The decoupled PPO objective (Hilton, Cobbe & Schulman 2021, "Batch size-invariance for policy optimization")."""
+"""PPO's objective with the clip's centre apart from the policy that acted.
+
+The decoupled objective (Hilton, Cobbe & Schulman 2021, "Batch size-invariance for policy optimization"), whose centre
+may lie between the proximal policy and the one that acted. A-3PO (Li, Wu & Shen 2026, arXiv 2512.06547) interpolates
+alike, to save a forward pass; here it is for steadiness where data is stale (docs/RESULTS.md).
+"""
 
 from dataclasses import dataclass
 
@@ -17,6 +22,7 @@ class LossSettings:
     value_coefficient: float
     entropy_coefficient: float
     normalise_advantages: bool
+    clip_anchor: float
     behaviour_weight_clip: float
 
 
@@ -30,7 +36,7 @@ class Losses:
         value: mean(omega (V - target)^2 / 2).
         entropy: In nats.
         approximate_kl: Of target from proximal policy, mean((r - 1) - log r) (Schulman 2020).
-        clipped: Share of steps whose ratio left the clip range.
+        clipped: Share of steps whose ratio r left the clip range.
     """
 
     total: Tensor
@@ -57,17 +63,17 @@ def ppo_loss(
     """The loss of one minibatch of N valid steps; every tensor is <float32>[N], and only the first three carry
     gradients.
 
-        w = min(pi_prox / mu, C)        r = pi / pi_prox
+        anchor = pi_prox^(1 - a) mu^a       w = min(anchor / mu, C)       r = pi / anchor
         policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A))
 
-    The ratio w corrects for who acted, the clip stays near the proximal policy, omega corrects for how the step was
-    drawn.
+    The ratio w corrects for who acted, the clip stays near the anchor, omega corrects for how the step was drawn. With
+    a = 0 this is the decoupled objective, with a = 1 plain PPO; where the data is on policy all are the same.
     """
     if settings.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
-    behaviour_weight = _ratio(proximal_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
-    log_ratio = log_prob - proximal_log_prob
-    ratio = _ratio(log_ratio)
+    anchor_log_prob = torch.lerp(proximal_log_prob, behaviour_log_prob, settings.clip_anchor)
+    behaviour_weight = _ratio(anchor_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
+    ratio = _ratio(log_prob - anchor_log_prob)
     clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
     policy_loss = -(importance * behaviour_weight * surrogate).mean()
@@ -81,7 +87,8 @@ def ppo_loss(
     mean_entropy = entropy.mean()
     total = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * mean_entropy
     with torch.no_grad():
-        approximate_kl = ((ratio - 1.0) - log_ratio).mean()
+        moved = log_prob - proximal_log_prob
+        approximate_kl = ((_ratio(moved) - 1.0) - moved).mean()
         clipped = ((ratio - 1.0).abs() > settings.clip_range).float().mean()
     return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approximate_kl, clipped)
 

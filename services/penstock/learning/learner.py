@@ -148,6 +148,7 @@ class Learner:
             value_coefficient=ppo.value_coefficient,
             entropy_coefficient=schedules.scheduled(ppo.entropy_coefficient, ppo.entropy_schedule, progress),
             normalise_advantages=ppo.normalise_advantages,
+            clip_anchor=ppo.clip_anchor,
             behaviour_weight_clip=ppo.behaviour_weight_clip,
         )
 
@@ -157,7 +158,8 @@ class Learner:
         proximal_value = self.policy.value(batch.observation)
         proximal_log_prob = self.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
         # A row that only reset has an action nobody chose; its ratio must not reach a neighbour's trace.
-        log_ratio = (proximal_log_prob - batch.behaviour_log_prob).where(batch.valid, torch.zeros(()))
+        corrected = batch.valid if self._ppo.v_trace else torch.zeros_like(batch.valid)
+        log_ratio = (proximal_log_prob - batch.behaviour_log_prob).where(corrected, torch.zeros(()))
         estimates = advantages.estimate(
             value=proximal_value,
             reward=self.policy.scale_rewards(batch.reward),

@@ -16,6 +16,7 @@ PLAIN = LossSettings(
     value_coefficient=0.5,
     entropy_coefficient=0.01,
     normalise_advantages=False,
+    clip_anchor=0.0,
     behaviour_weight_clip=5.0,
 )
 
@@ -88,13 +89,66 @@ def textbook_ppo(minibatch: Minibatch, settings: LossSettings) -> float:
     return -policy + settings.value_coefficient * value - settings.entropy_coefficient * entropy
 
 
-@given(seed=st.integers(0, 10_000))
-def test_where_the_proximal_policy_acted_it_is_textbook_ppo(seed: int) -> None:
+def anchored(clip_anchor: float) -> LossSettings:
+    return dataclasses.replace(PLAIN, clip_anchor=clip_anchor)
+
+
+@given(seed=st.integers(0, 10_000), clip_anchor=st.floats(0.0, 1.0))
+def test_where_the_proximal_policy_acted_it_is_textbook_ppo(seed: int, clip_anchor: float) -> None:
     minibatch = random_minibatch(seed)
     minibatch = minibatch.but(
         behaviour_log_prob=minibatch.proximal_log_prob, importance=torch.ones_like(minibatch.importance)
     )
-    assert minibatch.loss().total.item() == pytest.approx(textbook_ppo(minibatch, PLAIN), abs=1e-9)
+    loss = minibatch.loss(anchored(clip_anchor))
+    assert loss.total.item() == pytest.approx(textbook_ppo(minibatch, PLAIN), abs=1e-9)
+    # Not a bit depends on the anchor, as exactness asks for.
+    assert torch.equal(loss.total, minibatch.loss().total)
+
+
+@given(seed=st.integers(0, 10_000))
+def test_anchored_at_the_policy_that_acted_it_is_textbook_ppo_however_old_that_is(seed: int) -> None:
+    minibatch = random_minibatch(seed)
+    minibatch = minibatch.but(importance=torch.ones_like(minibatch.importance))
+    assert minibatch.loss(anchored(1.0)).total.item() == pytest.approx(textbook_ppo(minibatch, PLAIN), abs=1e-9)
+
+
+def decoupled(minibatch: Minibatch, settings: LossSettings) -> float:
+    """Hilton, Cobbe & Schulman 2021, equation 2, a step at a time, with the anchor as its proximal policy."""
+    policy, steps = 0.0, len(minibatch.advantage)
+    for t in range(steps):
+        mu, proximal, pi = (
+            math.exp(log_probs[t])
+            for log_probs in (minibatch.behaviour_log_prob, minibatch.proximal_log_prob, minibatch.log_prob)
+        )
+        anchor = proximal ** (1.0 - settings.clip_anchor) * mu**settings.clip_anchor
+        clipped = min(max(pi / anchor, 1.0 - settings.clip_range), 1.0 + settings.clip_range)
+        advantage = minibatch.advantage[t].item()
+        weight = min(anchor / mu, settings.behaviour_weight_clip) * minibatch.importance[t].item()
+        policy += weight * min(pi / anchor * advantage, clipped * advantage) / steps
+    return -policy
+
+
+@given(seed=st.integers(0, 10_000), clip_anchor=st.floats(0.0, 1.0))
+def test_anywhere_between_it_is_the_decoupled_objective_around_the_anchor(seed: int, clip_anchor: float) -> None:
+    minibatch, settings = random_minibatch(seed), anchored(clip_anchor)
+    assert minibatch.loss(settings).policy.item() == pytest.approx(decoupled(minibatch, settings), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("clip_anchor", "moves"), [(0.0, True), (0.5, True), (1.0, False)])
+def test_an_anchor_nearer_to_an_old_policy_lets_the_new_one_go_less_far_from_it(
+    clip_anchor: float, moves: bool
+) -> None:
+    # The learner has raised the action's probability by 30% since it acted.
+    minibatch = one_step(1.0, 2.0, behaviour_weight=1.3)
+    minibatch.loss(anchored(clip_anchor)).total.backward()  # type: ignore[no-untyped-call]
+    assert minibatch.log_prob.grad is not None
+    assert (minibatch.log_prob.grad.item() != 0.0) == moves
+
+
+@pytest.mark.parametrize("clip_anchor", [0.0, 0.5, 1.0])
+def test_the_kl_is_that_from_the_proximal_policy_wherever_the_clip_is(clip_anchor: float) -> None:
+    minibatch = random_minibatch(6)
+    assert torch.equal(minibatch.loss(anchored(clip_anchor)).approximate_kl, minibatch.loss().approximate_kl)
 
 
 @pytest.mark.parametrize("value_clip_range", [None, 0.3])

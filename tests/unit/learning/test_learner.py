@@ -227,3 +227,13 @@ def test_a_batch_of_fewer_steps_than_minibatches_is_trained_a_step_at_a_time() -
     outcome = learner.train(make_batch(segments=1, unroll_length=3), 0.0)
     assert all(np.isfinite(dataclasses.astuple(outcome.statistics)))
     assert {state["step"].item() for state in learner.optimizer.state.values()} == {2.0 * 3.0}
+
+
+def test_without_v_trace_nothing_is_cut_however_far_the_policies_are_apart() -> None:
+    batch = make_batch()
+    shifted = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob + 3.0)
+    gae, cut = (make_learner(v_trace=v_trace, epochs=1).train(shifted, 0.0).priorities for v_trace in (False, True))
+    on_policy = make_learner(v_trace=False, epochs=1).train(batch, 0.0).priorities
+    np.testing.assert_array_equal(gae, on_policy)
+    # A ratio of exp(-3) leaves a twentieth of each temporal difference, and hardly a trace of those that follow.
+    assert (cut < 0.1 * gae).all()
