@@ -74,7 +74,7 @@ def run(config: Config) -> None:
             if schema is None or spec is None:
                 return
             learner = Learner(
-                spec, _network(config), ppo=config.ppo, sampling=config.sampling, device=device, seed=config.run.seed
+                spec, network_of(config), ppo=config.ppo, sampling=config.sampling, device=device, seed=config.run.seed
             )
             if newest is not None:
                 checkpoints.restore(learner, newest)
@@ -98,7 +98,8 @@ def _await_first_actor(service: Service, roster: Roster) -> tuple[Schema | None,
     return roster.schema, roster.spec
 
 
-def _network(config: Config) -> Network:
+def network_of(config: Config) -> Network:
+    """The architecture that is configured."""
     policy = config.policy
     return Network(
         hidden_sizes=policy.hidden_sizes,

@@ -1,0 +1,106 @@
+"""Tables and plots of a study, written into docs/RESULTS.md between the marks of their experiment."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks.study.estimates import Estimate, estimate
+from benchmarks.study.experiments import TASKS, Experiment
+from benchmarks.study.in_process import Outcome
+
+Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
+"""By task and name of setting: one a seed."""
+
+_COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
+
+
+def scores(task: str, outcomes: Sequence[Outcome]) -> list[float]:
+    """Of the ends of runs."""
+    return [TASKS[task].score(outcome.final_return) for outcome in outcomes]
+
+
+def steps_to_threshold(outcomes: Sequence[Outcome]) -> float:
+    """The median; infinite where less than half of the runs reached it."""
+    return statistics.median(
+        float("inf") if outcome.env_steps_to_threshold is None else outcome.env_steps_to_threshold
+        for outcome in outcomes
+    )
+
+
+def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
+    """Markdown: a row a setting, two columns a task, and the mean over tasks."""
+    seeds = len(next(iter(outcomes.values())))
+    head = ["", *(f"{task}: steps | score" for task in tasks), "all: score"]
+    lines = [
+        f"{experiment.says} {seeds} seeds; environment steps until 20 deterministic episodes had the task's threshold,"
+        " median, and interquartile mean of the final score with its 95% bootstrap interval.",
+        "",
+        "| " + " | ".join(head) + " |",
+        "|---|" + "---|" * (2 * len(tasks) + 1),
+    ]
+    for setting in experiment.settings:
+        cells = [setting.name]
+        for task in tasks:
+            mine = outcomes[task, setting.name]
+            cells += [_steps(mine), _percent(estimate([scores(task, mine)]))]
+        cells.append(_percent(estimate([scores(task, outcomes[task, setting.name]) for task in tasks])))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _steps(outcomes: Sequence[Outcome]) -> str:
+    median = steps_to_threshold(outcomes)
+    reached = sum(outcome.env_steps_to_threshold is not None for outcome in outcomes)
+    shown = f"{median / 1000:.0f}k" if np.isfinite(median) else "never"
+    return shown if reached == len(outcomes) else f"{shown} ({reached} of {len(outcomes)})"
+
+
+def _percent(mean: Estimate) -> str:
+    return f"{100 * mean.mean:.0f} [{100 * mean.low:.0f}, {100 * mean.high:.0f}]"
+
+
+def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
+    """Learning curves: a picture a task, a line a setting; the band holds the middle half of the seeds."""
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for setting, colour in zip(experiment.settings, _COLOURS * len(experiment.settings), strict=False):
+            mine = outcomes[task, setting.name]
+            grid = np.linspace(0.0, TASKS[task].total_steps, 100)
+            curves = np.array([np.interp(grid, *np.array(outcome.curve).T) for outcome in mine])
+            low, middle, high = np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
+            axis.plot(grid, middle, color=colour, label=setting.name)
+            axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
+        axis.set_title(task, fontsize=10)
+        axis.set_xlabel("environment steps", fontsize=8)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k")
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("return of 20 deterministic episodes", fontsize=8)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=8, frameon=False)
+    rows = -(-len(labels) // 4)
+    figure.tight_layout(rect=(0.0, 0.05 * rows, 1.0, 1.0))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def write_into(document: Path, name: str, section: str) -> None:
+    """Replaces what stands between the marks of this experiment; a document without them gets them at its end."""
+    begin, end = f"<!-- study {name}: written by benchmarks.study -->", f"<!-- end of study {name} -->"
+    text = document.read_text() if document.exists() else "# Results\n"
+    marked = f"{begin}\n{section}\n{end}"
+    if begin in text and end in text:
+        before, rest = text.split(begin, 1)
+        text = before + marked + rest.split(end, 1)[1]
+    else:
+        text = f"{text.rstrip()}\n\n{marked}\n"
+    document.write_text(text)

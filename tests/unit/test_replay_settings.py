@@ -1,0 +1,127 @@
+"""What each setting of replay does to the batches that are trained: whole runs in one process, batch by batch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from benchmarks.study.in_process import train
+from helpers.training import make_batch, make_learner, same_parameters
+from penstock.algo.priorities import segment_priorities
+from penstock.config import SamplingConfig, build
+from penstock.learning.learner import Learner
+from penstock.types import Batch
+
+BATCHES = 40
+FRESH = 8
+
+
+def batches_of(lag: int = 0, batches: int = BATCHES, **sampling: object) -> list[Batch]:
+    """Those of a short run on CartPole, with 8 fresh and 8 replayed segments each if nothing else is said."""
+    config = build(
+        {
+            "run": {"total_steps": batches * FRESH * 8 - 1, "seed": 5},
+            "environment": {"id": "CartPole-v1"},
+            "policy": {"hidden_sizes": [8], "normalise_observations": False, "normalise_returns": False},
+            "ppo": {"epochs": 1, "minibatches": 1},
+            "actor": {"environments": FRESH, "unroll_length": 8},
+            "evaluation": {"interval_steps": 10**9, "episodes": 1},
+            "sampling": {"batch_segments": 2 * FRESH, "min_replay_segments": FRESH, "half_life": 8.0, **sampling},
+        }
+    )
+    seen: list[Batch] = []
+    train(config, lag, watch=seen.append)
+    return seen
+
+
+def replayed(batches: Sequence[Batch], values: str) -> np.ndarray:
+    return np.concatenate([getattr(batch, values)[batch.fresh_segments :] for batch in batches])
+
+
+def ages(batches: Sequence[Batch]) -> np.ndarray:
+    return np.concatenate([batch.number - batch.versions[batch.fresh_segments :] for batch in batches])
+
+
+def test_fresh_fraction_is_the_share_that_was_never_trained_on() -> None:
+    for fraction, fresh in ((1.0, 16), (0.5, 8), (0.25, 4)):
+        last = batches_of(fresh_fraction=fraction, off_policy_degree=4)[-1]
+        assert (last.fresh_segments, last.keys.size) == (fresh, 16)
+
+
+def test_min_replay_segments_is_how_many_are_trained_before_any_is_replayed() -> None:
+    for least in (8, 33):
+        sizes = [batch.keys.size for batch in batches_of(min_replay_segments=least)]
+        alone = -(-least // FRESH)
+        assert sizes == [FRESH] * alone + [2 * FRESH] * (len(sizes) - alone)
+
+
+def test_alpha_draws_what_surprises_more_often() -> None:
+    means = [float(np.log(replayed(batches_of(alpha=alpha), "priorities")).mean()) for alpha in (0.0, 0.6, 1.5)]
+    assert means[0] < means[1] < means[2]
+
+
+def test_with_alpha_0_all_that_is_replayed_is_as_likely() -> None:
+    for batch in batches_of(alpha=0.0)[2:]:
+        assert np.ptp(batch.probabilities[batch.fresh_segments :]) < 1e-12
+
+
+def test_epsilon_evens_out_the_priorities() -> None:
+    spreads = []
+    for epsilon in (1e-3, 100.0):
+        last = batches_of(epsilon=epsilon, half_life=1e9, alpha=1.0)[-1]
+        spreads.append(float(np.ptp(np.log(last.probabilities[last.fresh_segments :]))))
+    assert spreads[1] < 0.1 * spreads[0]
+
+
+def test_half_life_prefers_the_young() -> None:
+    means = [float(ages(batches_of(half_life=half_life)).mean()) for half_life in (0.5, 4.0, 1e9)]
+    assert means[0] < 0.5 * means[1] < 0.5 * means[2]
+
+
+def test_max_staleness_is_never_exceeded() -> None:
+    for limit in (1, 3, 10):
+        found = ages(batches_of(max_staleness=limit, half_life=1e9))
+        assert found.max() == limit
+
+
+def test_off_policy_degree_is_how_old_fresh_segments_may_be() -> None:
+    for degree in (1, 3):
+        lags = [
+            int(batch.number - batch.versions[: batch.fresh_segments].min())
+            for batch in batches_of(lag=degree, off_policy_degree=degree)
+        ]
+        assert lags[degree:] == [degree] * (len(lags) - degree)
+
+
+def test_publish_interval_leaves_actors_with_older_weights() -> None:
+    lags = [
+        int(batch.number - batch.versions[: batch.fresh_segments].min()) for batch in batches_of(publish_interval=4)
+    ]
+    assert lags[:9] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_eta_decides_between_one_surprise_and_many_small_ones() -> None:
+    batch = make_batch(segments=2)
+    correction = batch.reward.new_full((2, 32), 0.2)
+    correction[1] = 0.0
+    correction[1, 3] = 1.0
+    valid = batch.valid.new_ones((2, 32))
+    one_surprise = [segment_priorities(correction, valid, eta).argmax().item() for eta in (0.0, 0.9)]
+    assert one_surprise == [0, 1]
+
+
+def learner_with(**sampling: object) -> Learner:
+    learner = make_learner()
+    learner._sampling = SamplingConfig.model_validate(sampling)
+    return learner
+
+
+@pytest.mark.parametrize(("progress", "constant"), [(0.0, 0.2), (0.5, 0.6), (1.0, 1.0)])
+def test_beta_moves_from_its_first_to_its_final_value_over_the_run(progress: float, constant: float) -> None:
+    batch = make_batch(fresh=2)
+    annealed, fixed = learner_with(beta=0.2, final_beta=1.0), learner_with(beta=constant, final_beta=constant)
+    other = learner_with(beta=0.4, final_beta=0.4)
+    for learner in (annealed, fixed, other):
+        learner.train(batch, progress)
+    assert same_parameters(annealed, fixed)
+    assert not same_parameters(annealed, other)
