@@ -66,10 +66,10 @@ class Experiment:
 
 TASKS = {
     "CartPole-v1": Task("cartpole", 100_000, 2_048, 22.2, 500.0, 475.0),
-    "Pendulum-v1": Task("pendulum", 100_000, 2_048, -1_220.0, -172.0, -200.0),
-    "Acrobot-v1": Task("acrobot", 200_000, 4_096, -499.0, -73.5, -100.0),
-    "MountainCarContinuous-v0": Task("mountain_car", 150_000, 4_096, -33.0, 94.5, 90.0),
-    "LunarLander-v3": Task("lunar_lander", 500_000, 16_384, -180.0, 242.0, 200.0),
+    "Pendulum-v1": Task("pendulum", 100_000, 2_048, -1_231.0, -172.0, -200.0),
+    "Acrobot-v1": Task("acrobot", 200_000, 4_096, -499.1, -73.5, -100.0),
+    "MountainCarContinuous-v0": Task("mountain_car", 50_000, 2_048, -33.3, 94.5, 90.0),
+    "LunarLander-v3": Task("lunar_lander", 500_000, 16_384, -182.0, 242.0, 200.0),
 }
 
 ENVIRONMENTS = 16
