@@ -40,11 +40,11 @@ def main() -> None:
 
         def tell(run: Run, outcome: Outcome) -> None:
             progress.advance(bar)
-            console.print(f"{run.task}, {run.setting.name}, seed {run.seed}: {_told(outcome)}", highlight=False)
+            console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_told(outcome)}", highlight=False)
 
         played = play_all(runs, chosen.folder, chosen.jobs, tell)
     outcomes = {
-        (task, setting.name): [played[Run(task, setting, seed)] for seed in range(chosen.seeds)]
+        (task, setting.label): [played[Run(task, setting, seed)] for seed in range(chosen.seeds)]
         for task, setting in itertools.product(chosen.tasks, experiment.settings)
     }
     picture = chosen.document.parent / "results" / f"{chosen.experiment}.png"

@@ -42,11 +42,18 @@ class Setting:
         name: As it is shown.
         changes: Of the preset's configuration.
         lag: Forced, in versions.
+        group: Those of one group are drawn together, beside those of none.
     """
 
     name: str
     changes: Changes = field(default_factory=dict, hash=False)
     lag: int = 0
+    group: str = ""
+
+    @property
+    def label(self) -> str:
+        """Group and name."""
+        return f"{self.group}, {self.name}" if self.group else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ CORRECTIONS = {
 
 def _lags(*lags: int) -> Experiment:
     behind = [
-        Setting(f"{lag} behind, {name}", {"sampling": _ALONE, "ppo": changes}, lag)
+        Setting(name, {"sampling": _ALONE, "ppo": changes}, lag, f"{lag} behind")
         for lag in lags
         for name, changes in CORRECTIONS.items()
     ]

@@ -10,13 +10,14 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 from benchmarks.study.estimates import Estimate, estimate
 from benchmarks.study.experiments import TASKS, Experiment
 from benchmarks.study.in_process import Outcome
 
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
-"""By task and name of setting: one a seed."""
+"""By task and label of setting: one a seed."""
 
 _COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
 
@@ -46,11 +47,11 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
         "|---|" + "---|" * (2 * len(tasks) + 1),
     ]
     for setting in experiment.settings:
-        cells = [setting.name]
+        cells = [setting.label]
         for task in tasks:
-            mine = outcomes[task, setting.name]
+            mine = outcomes[task, setting.label]
             cells += [_steps(mine), _percent(estimate([scores(task, mine)]))]
-        cells.append(_percent(estimate([scores(task, outcomes[task, setting.name]) for task in tasks])))
+        cells.append(_percent(estimate([scores(task, outcomes[task, setting.label]) for task in tasks])))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -67,30 +68,34 @@ def _percent(mean: Estimate) -> str:
 
 
 def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
-    """Learning curves: a picture a task, a line a setting; the band holds the middle half of the seeds."""
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4.2 * len(tasks), 3.4), squeeze=False)
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for setting, colour in zip(experiment.settings, _COLOURS * len(experiment.settings), strict=False):
-            mine = outcomes[task, setting.name]
-            grid = np.linspace(0.0, TASKS[task].total_steps, 100)
-            curves = np.array([np.interp(grid, *np.array(outcome.curve).T) for outcome in mine])
-            low, middle, high = np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
-            axis.plot(grid, middle, color=colour, label=setting.name)
-            axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
-        axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
-        axis.set_title(task, fontsize=10)
-        axis.set_xlabel("environment steps", fontsize=8)
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k")
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("return of 20 deterministic episodes", fontsize=8)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize=8, frameon=False)
-    rows = -(-len(labels) // 4)
-    figure.tight_layout(rect=(0.0, 0.05 * rows, 1.0, 1.0))
+    """Learning curves: a column a task, a row a group, a line a setting; bands hold the middle half of the seeds."""
+    groups = list(dict.fromkeys(setting.group for setting in experiment.settings if setting.group)) or [""]
+    size = (4.2 * len(tasks) + 2.6, 3.0 * len(groups))
+    figure, axes = plt.subplots(len(groups), len(tasks), figsize=size, squeeze=False, layout="constrained")
+    for row, group in enumerate(groups):
+        settings = [setting for setting in experiment.settings if setting.group in ("", group)]
+        for axis, task in zip(axes[row], tasks, strict=True):
+            for setting, colour in zip(settings, _COLOURS, strict=False):
+                _draw_curves(axis, TASKS[task].total_steps, outcomes[task, setting.label], colour, setting.name)
+            axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
+            axis.set_title(f"{task}, {group}" if group else task, fontsize=10)
+            axis.set_xlabel("environment steps", fontsize=8)
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k")
+            axis.tick_params(labelsize=8)
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[row][0].set_ylabel("return, 20 deterministic episodes", fontsize=8)
+        axes[row][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _draw_curves(axis: Axes, total_steps: int, outcomes: Sequence[Outcome], colour: str, name: str) -> None:
+    grid = np.linspace(0.0, total_steps, 100)
+    curves = np.array([np.interp(grid, *np.array(outcome.curve).T) for outcome in outcomes])
+    low, middle, high = np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
+    axis.plot(grid, middle, color=colour, label=name)
+    axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def write_into(document: Path, name: str, section: str) -> None:

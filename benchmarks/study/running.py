@@ -32,7 +32,7 @@ def play(run: Run, folder: Path) -> Outcome:
     path = run.path(folder)
     if not path.exists():
         outcome = train(configuration(TASKS[run.task], run.setting, run.seed), run.setting.lag)
-        record = {"task": run.task, "setting": run.setting.name, "seed": run.seed, **asdict(outcome)}
+        record = {"task": run.task, "setting": run.setting.label, "seed": run.seed, **asdict(outcome)}
         temporary = path.with_suffix(".part")
         temporary.write_text(json.dumps(record) + "\n")
         temporary.replace(path)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from benchmarks.study import in_process as study
 from exactness.textbook_ppo import Settings, TextbookPPO
 from helpers.processes import run
 from penstock.acting import randomness
@@ -131,3 +132,14 @@ def test_a_synchronous_run_is_textbook_ppo(
         )
     if first.config.policy.normalise_returns:
         np.testing.assert_array_equal(first.tensors["return_moments.variance"], learner.returns.variance.numpy())
+
+
+def test_a_study_in_one_process_trains_what_the_services_train(tmp_path: Path, one_thread: None) -> None:
+    services = train(tmp_path / "services", "CartPole-v1", 2)
+    actor = services.config.actor.model_copy(update={"environments": ENVIRONMENTS})
+    study.train(services.config.model_copy(update={"actor": actor}), folder=tmp_path / "study")
+    newest = checkpoints.newest(RunFolder(tmp_path / "study"))
+    assert newest is not None
+    assert checkpoints.read_progress(newest).version == services.iterations
+    for name, tensor in load_file(newest).items():
+        np.testing.assert_array_equal(tensor, services.tensors[name], err_msg=name)

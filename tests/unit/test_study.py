@@ -1,0 +1,56 @@
+"""The figures of a study: interquartile means, their intervals, and where a table puts them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.study.estimates import estimate, interquartile_mean
+from benchmarks.study.report import write_into
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean"),
+    [
+        ([0.0, 1.0, 2.0, 100.0], 1.5),
+        ([3.0], 3.0),
+        # Of five, the middle three whole but for a quarter of the outer two of them: (0.75 + 2 + 0.75 * 3) / 2.5.
+        ([0.0, 1.0, 2.0, 3.0, 1000.0], 2.0),
+        ([0.0, 1.0, 2.0, 5.0, 1000.0], 2.6),
+    ],
+)
+def test_an_interquartile_mean_is_that_of_the_middle_half(scores: list[float], mean: float) -> None:
+    assert interquartile_mean(np.array(scores)) == pytest.approx(mean)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=12))
+def test_the_order_of_scores_does_not_matter(scores: list[float]) -> None:
+    shuffled = sorted(scores, reverse=True)
+    assert interquartile_mean(np.array(scores)) == pytest.approx(float(interquartile_mean(np.array(shuffled))))
+
+
+def test_an_interval_holds_its_mean_and_is_narrower_with_more_seeds() -> None:
+    few, many = np.random.default_rng(1).normal(size=5), np.random.default_rng(1).normal(size=80)
+    narrow, wide = estimate([many.tolist()]), estimate([few.tolist()])
+    assert narrow.low <= narrow.mean <= narrow.high
+    assert narrow.high - narrow.low < 0.5 * (wide.high - wide.low)
+
+
+def test_tasks_are_resampled_each_by_itself() -> None:
+    # Seeds that agree leave nothing to chance, however far the tasks are apart.
+    found = estimate([[0.0] * 4, [1.0] * 4])
+    assert (found.low, found.mean, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_a_section_is_replaced_where_it_stands_and_the_rest_is_left_alone(tmp_path: Path) -> None:
+    document = tmp_path / "RESULTS.md"
+    document.write_text("# Results\n\nBefore.\n")
+    write_into(document, "one", "first")
+    write_into(document, "two", "second")
+    document.write_text(document.read_text() + "\nAfter.\n")
+    write_into(document, "one", "third")
+    text = document.read_text()
+    assert text.index("Before.") < text.index("third") < text.index("second") < text.index("After.")
+    assert "first" not in text
