@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.config import Config, build, merge, preset_values
+from penstock.config import Config, build, merge, preset, preset_values
 
 Changes = Mapping[str, Mapping[str, Any]]
 
@@ -19,7 +19,6 @@ class Task:
         interval_steps: Between evaluations.
         random_return, reference_return: Where scores are 0 and 1: a random policy's mean return over 1,000 episodes,
             and what rl-zoo's PPO reaches.
-        threshold: Mean return that counts as solved.
     """
 
     preset: str
@@ -27,7 +26,13 @@ class Task:
     interval_steps: int
     random_return: float
     reference_return: float
-    threshold: float
+
+    @property
+    def threshold(self) -> float:
+        """Mean return that counts as solved; the preset's."""
+        threshold = preset(self.preset).evaluation.threshold
+        assert threshold is not None
+        return threshold
 
     def score(self, value: float) -> float:
         """A return on the scale from random, 0, to rl-zoo's, 1."""
@@ -72,11 +77,11 @@ class Experiment:
 
 
 TASKS = {
-    "CartPole-v1": Task("cartpole", 100_000, 2_048, 22.2, 500.0, 475.0),
-    "Pendulum-v1": Task("pendulum", 100_000, 2_048, -1_231.0, -172.0, -200.0),
-    "Acrobot-v1": Task("acrobot", 200_000, 4_096, -499.1, -73.5, -100.0),
-    "MountainCarContinuous-v0": Task("mountain_car", 50_000, 2_048, -33.3, 94.5, 90.0),
-    "LunarLander-v3": Task("lunar_lander", 500_000, 16_384, -182.0, 242.0, 200.0),
+    "CartPole-v1": Task("cartpole", 100_000, 2_048, 22.2, 500.0),
+    "Pendulum-v1": Task("pendulum", 100_000, 2_048, -1_231.0, -172.0),
+    "Acrobot-v1": Task("acrobot", 200_000, 4_096, -499.1, -73.5),
+    "MountainCarContinuous-v0": Task("mountain_car", 50_000, 2_048, -33.3, 94.5),
+    "LunarLander-v3": Task("lunar_lander", 500_000, 16_384, -182.0, 242.0),
 }
 
 ENVIRONMENTS = 16
@@ -87,7 +92,7 @@ def configuration(task: Task, setting: Setting, seed: int) -> Config:
     whole: dict[str, Any] = {
         "run": {"seed": seed, "total_steps": task.total_steps, "stop_at_return": None},
         "actor": {"environments": ENVIRONMENTS},
-        "evaluation": {"interval_steps": task.interval_steps, "threshold": task.threshold},
+        "evaluation": {"interval_steps": task.interval_steps},
         "checkpoint": {"save_interval": task.total_steps, "max_checkpoints": 1},
         "sampling": {"off_policy_degree": max(1, setting.lag)},
     }

@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments, make_environments
+from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
+from penstock.apps.environments import make_configured
 from penstock.apps.learner import network_of
 from penstock.config import Config
 from penstock.learning.checkpoints import RunProgress
@@ -178,8 +179,8 @@ def train(
     began = time.monotonic()
     torch.set_num_threads(1)
     acting, watched = (
-        _environments(config, config.actor.environments),
-        _environments(config, config.evaluation.episodes),
+        make_configured(config.environment, config.actor.environments),
+        make_configured(config.environment, config.evaluation.episodes),
     )
     run_folder = RunFolder(folder)
     run_folder.create()
@@ -227,17 +228,6 @@ def train(
         final_return=float(np.mean(last)),
         updates=conclusion.progress.updates,
         seconds=time.monotonic() - began,
-    )
-
-
-def _environments(config: Config, count: int) -> Environments:
-    environment = config.environment
-    return make_environments(
-        environment.id,
-        count,
-        kwargs=environment.kwargs,
-        imports=environment.imports,
-        vectorization=environment.vectorization,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.study.experiments import TASKS, Setting, configuration
 from benchmarks.study.in_process import Outcome, train
+from penstock.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,7 @@ def play(run: Run, folder: Path) -> Outcome:
     if not path.exists():
         outcome = train(configuration(TASKS[run.task], run.setting, run.seed), run.setting.lag)
         record = {"task": run.task, "setting": run.setting.label, "seed": run.seed, **asdict(outcome)}
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(record) + "\n")
-        temporary.replace(path)
+        write_json(path, record)
     return read(path)
 
 

@@ -29,6 +29,9 @@ from penstock.types import RunStatus
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 TESTS = Path(__file__).parents[1]
+WITH_HELPERS = {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
+"""Variables of a command that finds the environments of tests/helpers."""
+
 _MARK = "PENSTOCK_TEST_MARK"
 _POLL_S = 0.05
 

@@ -1,6 +1,5 @@
 """What a user gets wrong: always one line that says so, exit code 2, no traceback, and nothing left running."""
 
-import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import TESTS, Ended, EndedRun, run
+from helpers.processes import WITH_HELPERS, Ended, EndedRun, run
 from penstock.run_folder import RunFolder
 
 ODD_SPACES = """
@@ -138,7 +137,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
             "variant 1 (bounded=False)",
             "variant 0 (length=2)",
         ],
-        {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])},
+        WITH_HELPERS,
     ),
     "an_unknown_preset": lambda place: Mistake(train("--preset=nothing"), ["'nothing'", "cartpole"]),
     "a_variable_of_an_unknown_section": lambda place: Mistake(

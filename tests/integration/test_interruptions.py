@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from helpers.processes import TESTS, Command, Ended, Watch, end_of, listening, wait_for, watching
+from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_of, listening, wait_for, watching
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 from penstock.types import RunStatus
 
-VARIABLES = {"PYTHONPATH": str(TESTS)}
 SETTINGS = (
     "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000 --checkpoint.save-interval=1000"
@@ -63,7 +62,7 @@ class Session:
 
 
 def train(*options: str, terminal: bool = False) -> Command:
-    return Command("train", *options, environment=VARIABLES, terminal=terminal)
+    return Command("train", *options, environment=WITH_HELPERS, terminal=terminal)
 
 
 def reaches(watch: Watch, env_steps: int, version: int = 0) -> RunStatus:

@@ -4,10 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-from helpers.processes import TESTS, Command, end_of, run, wait_for, watching
+from helpers.processes import WITH_HELPERS, Command, end_of, run, wait_for, watching
 from penstock.run_folder import RunFolder
 
-VARIABLES = {"PYTHONPATH": str(TESTS)}
 SETTINGS = (
     "--env-id=Paced-v0 --env-import=helpers.paced --actors=2 --envs-per-actor=4 --ppo.epochs=1 --train.replay-shards=2"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000 --total-steps=1000000"
@@ -24,7 +23,7 @@ def events(folder: Path, service: str, event: str) -> list[dict[str, object]]:
 def test_a_runs_snapshots_are_taken_listed_and_restored(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     here = f"--run-dir={folder}"
-    with Command("train", *SETTINGS.split(), here, environment=VARIABLES) as command:
+    with Command("train", *SETTINGS.split(), here, environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= 3_000, "3,000 steps")
             taken = run("replay", "snapshot", here, "early")
@@ -54,13 +53,13 @@ def test_a_runs_snapshots_are_taken_listed_and_restored(tmp_path: Path) -> None:
     assert len(rows) == 2 and rows[0][0] == "early"
     assert any(events(folder, f"actor-{actor}", "joining again") for actor in (0, 1))
 
-    refused = run("train", f"--resume={folder}", "--replay.restore=early", environment=VARIABLES)
+    refused = run("train", f"--resume={folder}", "--replay.restore=early", environment=WITH_HELPERS)
     assert refused.code == 2
     assert "holds segments of another store than the one restored from snapshot 'early'" in refused.stderr
 
     shutil.rmtree(RunFolder(folder).replay)
     options = (f"--resume={folder}", "--replay.restore=early", "--replay.snapshot-interval-s=0.5")
-    with Command("train", *options, environment=VARIABLES) as command:
+    with Command("train", *options, environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
             wait_for(
                 lambda: all(events(folder, f"replay-{shard}", "restored") for shard in (0, 1)), "both are restored"

@@ -1,17 +1,15 @@
 """No segment is trained that is staler than the settings allow, whatever happens to those who collect."""
 
-import os
 import signal
 import time
 from pathlib import Path
 
 import psutil
 
-from helpers.processes import Command, end_of, watching
+from helpers.processes import WITH_HELPERS, Command, end_of, watching
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
-PATH = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
 DEGREE, INTERVAL, MAX_STALENESS = 2, 2, 6
 
 
@@ -27,7 +25,7 @@ def test_what_slow_stopped_and_killed_actors_send_is_never_trained_too_late(tmp_
         f" --sampling.batch-segments=24 --sampling.off-policy-degree={DEGREE} --sampling.publish-interval={INTERVAL}"
         f" --sampling.max-staleness={MAX_STALENESS} --sampling.half-life=1000 --sampling.min-replay-segments=12"
     )
-    with Command("train", *options.split(), f"--run-dir={folder}", environment={"PYTHONPATH": PATH}) as command:
+    with Command("train", *options.split(), f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.version > 10 and now.actors == 3, "training with three actors")
             stopped, killed, slowed = actors_of(command)

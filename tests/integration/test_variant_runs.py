@@ -1,7 +1,6 @@
 """Runs whose actors differ: in the variants of their environment, and in how they explore."""
 
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.processes import TESTS, Command, Ended, end_of, run, watching
+from helpers.processes import WITH_HELPERS, Command, Ended, end_of, run, watching
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
 from penstock.config import build, load_toml
@@ -21,8 +20,6 @@ from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types import RunStatus, VariantReturns
 
-PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-VARIABLES = {"PYTHONPATH": PATH}
 COUNTING = "helpers.environments:Counting-v0"
 # Step k is rewarded with k, so that an episode of 3 steps returns 6 and one of 5 returns 15, whatever is done in it.
 LENGTHS = '--environment.variants=[{"length": 3}, {"length": 5}]'
@@ -54,7 +51,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
         f"--env-id={COUNTING} --actors=3 --envs-per-actor=4 --total-steps=8000 --ppo.epochs=1"
         " --evaluation.episodes=4 --evaluation.interval-steps=2000"
     )
-    with Command("train", *options.split(), LENGTHS, f"--run-dir={folder}", environment=VARIABLES) as command:
+    with Command("train", *options.split(), LENGTHS, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
             status = watch.until(
                 lambda now: bool(now.last_evaluation) and all(each.episodes for each in now.variants), "all variants"
@@ -62,7 +59,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
         end = end_of(command)
     arguments = ("evaluate", str(folder), "--episodes=6", "--seed=3")
     with ThreadPoolExecutor() as pool:
-        both, alone = pool.map(lambda more: run(*arguments, *more, environment=VARIABLES), ([], ["--variant=1"]))
+        both, alone = pool.map(lambda more: run(*arguments, *more, environment=WITH_HELPERS), ([], ["--variant=1"]))
     yield Varied(folder, status, end, both, alone)
 
 
@@ -124,7 +121,7 @@ def test_evaluate_plays_all_variants_or_the_one_that_is_named(varied: Varied) ->
     ],
 )
 def test_evaluate_refuses_variants_that_there_are_not(varied: Varied, more: list[str], reason: str) -> None:
-    end = run("evaluate", str(varied.folder), *more, environment=VARIABLES)
+    end = run("evaluate", str(varied.folder), *more, environment=WITH_HELPERS)
     assert (end.code, end.stderr.count("\n")) == (2, 1)
     assert reason in end.stderr
 
@@ -139,14 +136,14 @@ def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_pat
         " --ppo.learning-rate=1e-30"
     )
     gravities = '--environment.variants=[{"g": 2.0}, {}]'
-    with Command("train", *options.split(), gravities, f"--run-dir={folder}", environment=VARIABLES) as command:
+    with Command("train", *options.split(), gravities, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
             # Episodes of Pendulum have 200 steps.
             watch.until(
                 lambda now: now.env_steps > 6_000 and all(each.episodes for each in now.variants), "6,000 steps"
             )
             watch.until(lambda now: now.last_evaluation is not None, "an evaluation")
-            shown = run("status", str(folder), environment=VARIABLES)
+            shown = run("status", str(folder), environment=WITH_HELPERS)
         command.interrupt()
         ended = end_of(command, 15.0)
     assert ended.code == 130, ended.stdout + ended.stderr

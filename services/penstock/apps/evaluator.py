@@ -4,9 +4,8 @@ import contextlib
 
 import torch
 
-from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.variants import make_mixed
+from penstock.apps.environments import make_configured
 from penstock.apps.service import Service
 from penstock.config import Config, EnvironmentConfig
 from penstock.errors import ConfigurationError, RunFinished
@@ -28,7 +27,7 @@ def run(config: Config) -> None:
     settings = config.evaluation
     torch.set_num_threads(1)
     with Service("evaluator", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
-        environments = _make(config.environment, settings.episodes)
+        environments = make_configured(config.environment, settings.episodes)
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen))
         work = EvaluationWork(thread, settings.learner_address, environments.spec)
@@ -41,7 +40,7 @@ def run(config: Config) -> None:
                     _check_variants(config.environment, task.variants)
                     if task.episodes != environments.count:
                         environments.close()
-                        environments = _make(config.environment, task.episodes)
+                        environments = make_configured(config.environment, task.episodes)
                     result = evaluate(task, environments, lambda: service.stopping)
                     if result is not None:
                         work.deliver(result)
@@ -52,16 +51,6 @@ def run(config: Config) -> None:
             environments.close()
             thread.run(server.stop())
             thread.close()
-
-
-def _make(environment: EnvironmentConfig, episodes: int) -> Environments:
-    return make_mixed(
-        environment.id,
-        episodes,
-        variants=environment.variant_kwargs,
-        imports=environment.imports,
-        vectorization=environment.vectorization,
-    )
 
 
 def _check_variants(environment: EnvironmentConfig, asked: int) -> None:

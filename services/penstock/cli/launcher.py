@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from penstock.acting.variants import make_mixed
 from penstock.algo.spaces import check_spaces
+from penstock.apps.environments import make_configured
 from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
 from penstock.config import Config, build, merge
@@ -94,13 +94,7 @@ def _changed(config: Config, values: dict[str, object]) -> Config:
 def _check_environment(config: Config) -> None:
     """Fails here, in one line, rather than in a child's log."""
     environment = config.environment
-    environments = make_mixed(
-        environment.id,
-        len(environment.variant_kwargs),
-        variants=environment.variant_kwargs,
-        imports=environment.imports,
-        vectorization=environment.vectorization,
-    )
+    environments = make_configured(environment, len(environment.variant_kwargs))
     try:
         check_spaces(environments.spec)
     finally:

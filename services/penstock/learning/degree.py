@@ -6,8 +6,8 @@ while the learner starves and that helps, and lowered when too little of the fre
 
 from dataclasses import dataclass
 
-FIRST = 1
-"""Where it begins, and the least: with 0 collection and training take turns."""
+LEAST = 1
+"""With 0 collection and training would take turns."""
 
 LARGEST = 16
 
@@ -40,9 +40,9 @@ class _Seen:
 class ChosenDegree:
     """The degree of a run that leaves it to us. Used by one thread."""
 
-    def __init__(self) -> None:
-        """Begins at `FIRST`."""
-        self.degree = FIRST
+    def __init__(self, first: int) -> None:
+        """Begins at `first`."""
+        self.degree = first
         self._seen = _Seen()
         self._waiting_before: float | None = None
         self._ceiling, self._held = LARGEST, 0
@@ -65,7 +65,7 @@ class ChosenDegree:
             return False
         self._seen, former = _Seen(), self.degree
         waiting = seen.waited_s / seen.elapsed_s if seen.elapsed_s > 0.0 else 0.0
-        self._review(waiting, seen.effective / seen.batches, max(FIRST, largest))
+        self._review(waiting, seen.effective / seen.batches, max(LEAST, largest))
         return self.degree != former
 
     def _review(self, waiting: float, effective: float, largest: int) -> None:
@@ -74,7 +74,7 @@ class ChosenDegree:
             self._ceiling = LARGEST
         before, self._waiting_before = self._waiting_before, None
         helped = before is None or waiting < _HELPS * before
-        if self.degree > FIRST and (effective < _EFFECTIVE or not helped):
+        if self.degree > LEAST and (effective < _EFFECTIVE or not helped):
             self.degree -= 1
             self._ceiling, self._held = self.degree, _HOLD_REVIEWS
         elif self.degree > largest:

@@ -97,7 +97,7 @@ class TrainingRun:
         self._journal_at = 0.0
         self._noted_version = self._progress.version
         self._noted_totals = statistics.totals()
-        self._chosen = ChosenDegree() if config.sampling.off_policy_degree < 0 else None
+        self._chosen = ChosenDegree(config.sampling.first_degree) if config.sampling.off_policy_degree < 0 else None
         self._waited_s, self._batch_at = 0.0, time.monotonic()
         self._inserted: int | None = None
 

@@ -203,8 +203,8 @@ class ReplayBuffer:
         try:
             header = self._store.inspect(keys, head, reservation.first)
         except InvalidSegment:
-            self.release(reservation)
             with self._lock:
+                self._give_up(keys)
                 self.refused_segments += keys.size
             raise
         with self._lock:
@@ -231,8 +231,11 @@ class ReplayBuffer:
     def release(self, reservation: "Reservation") -> None:
         """Gives up the rows of a window that will not be whole."""
         with self._lock:
-            self._writing -= reservation.keys.size
-            self._store.release(reservation.keys)
+            self._give_up(reservation.keys)
+
+    def _give_up(self, keys: NDArray[np.uint64]) -> None:
+        self._writing -= keys.size
+        self._store.release(keys)
 
     # The learner
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from penstock.learning.degree import FIRST, LARGEST, ChosenDegree
+from penstock.learning.degree import LARGEST, LEAST, ChosenDegree
 
 BATCHES = 32
 """Between reviews."""
@@ -22,24 +22,24 @@ def play(
 
 
 def test_a_learner_that_is_kept_busy_stays_at_the_first_degree() -> None:
-    assert set(play(ChosenDegree(), 20, lambda degree: 0.02, lambda degree: 0.95)) == {FIRST}
+    assert set(play(ChosenDegree(LEAST), 20, lambda degree: 0.02, lambda degree: 0.95)) == {LEAST}
 
 
 def test_it_rises_while_that_helps_and_goes_back_when_it_does_not() -> None:
     # Three batches ahead are enough to ride out the actors' bursts.
-    degrees = play(ChosenDegree(), 12, lambda degree: {1: 0.4, 2: 0.2}.get(degree, 0.01), lambda degree: 0.9)
+    degrees = play(ChosenDegree(LEAST), 12, lambda degree: {1: 0.4, 2: 0.2}.get(degree, 0.01), lambda degree: 0.9)
     assert degrees == [2, 3] + [3] * 10
 
 
 def test_a_degree_that_does_not_help_is_left_and_seldom_tried_again() -> None:
     # Collection is the bottleneck, however far it may run ahead.
-    degrees = play(ChosenDegree(), 60, lambda degree: 0.5, lambda degree: 0.9)
+    degrees = play(ChosenDegree(LEAST), 60, lambda degree: 0.5, lambda degree: 0.9)
     assert set(degrees) == {1, 2}
     assert degrees.count(2) <= 5
 
 
 def test_it_falls_while_too_little_of_the_data_counts() -> None:
-    chosen = ChosenDegree()
+    chosen = ChosenDegree(LEAST)
     play(chosen, 5, lambda degree: 0.5 / degree**2, lambda degree: 0.9)
     high = chosen.degree
     assert high > 2
@@ -51,13 +51,13 @@ def test_it_falls_while_too_little_of_the_data_counts() -> None:
 
 
 def test_it_is_bounded_by_what_the_store_has_room_for() -> None:
-    chosen = ChosenDegree()
+    chosen = ChosenDegree(LEAST)
     for _ in range(20 * BATCHES):
         chosen.observe(waited_s=0.5**chosen.degree, elapsed_s=1.0, effective_share=1.0, largest=4)
     assert chosen.degree == 4 < LARGEST
 
 
 def test_a_change_is_told_once() -> None:
-    chosen = ChosenDegree()
+    chosen = ChosenDegree(LEAST)
     changes = [chosen.observe(waited_s=0.5, elapsed_s=1.0, effective_share=1.0) for _ in range(BATCHES)]
     assert changes == [False] * (BATCHES - 1) + [True]
