@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MAX_LOG_RATIO = 20.0
+from penstock.algo.ratios import ratio_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def estimate(
     """
     steps = reward.shape[1]
     assert value.shape == (reward.shape[0], steps + 1), (value.shape, reward.shape)
-    ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    ratio = ratio_of(log_ratio)
     rho, trace = ratio.clamp(max=rho_clip), ratio.clamp(max=trace_clip)
     goes_on = (~(terminated | truncated)).float()
     delta = reward + discount * (~terminated).float() * value[:, 1:] - value[:, :-1]

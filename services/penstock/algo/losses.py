@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MAX_LOG_RATIO = 20.0
+from penstock.algo.ratios import ratio_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def ppo_loss(
     if settings.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
     anchor_log_prob = torch.lerp(proximal_log_prob, behaviour_log_prob, settings.clip_anchor)
-    behaviour_weight = _ratio(anchor_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
-    ratio = _ratio(log_prob - anchor_log_prob)
+    behaviour_weight = ratio_of(anchor_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
+    ratio = ratio_of(log_prob - anchor_log_prob)
     clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
     policy_loss = -(importance * behaviour_weight * surrogate).mean()
@@ -88,10 +88,6 @@ def ppo_loss(
     total = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * mean_entropy
     with torch.no_grad():
         moved = log_prob - proximal_log_prob
-        approximate_kl = ((_ratio(moved) - 1.0) - moved).mean()
+        approximate_kl = ((ratio_of(moved) - 1.0) - moved).mean()
         clipped = ((ratio - 1.0).abs() > settings.clip_range).float().mean()
     return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approximate_kl, clipped)
-
-
-def _ratio(log_ratio: Tensor) -> Tensor:
-    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()

@@ -14,6 +14,7 @@ from torch import Tensor
 from penstock.algo import advantages, priorities
 from penstock.algo.losses import Losses, LossSettings, ppo_loss
 from penstock.algo.policies import Network, Policy
+from penstock.algo.ratios import ratio_of
 from penstock.config import PPOConfig, SamplingConfig
 from penstock.learning import schedules
 from penstock.learning.batches import TrainingBatch
@@ -232,8 +233,8 @@ class Learner:
     def _statistics(
         self, batch: TrainingBatch, steps: _Steps, fresh_steps: int, trail: list[Tensor], rate: float
     ) -> TrainingStatistics:
-        weight = (steps.proximal_log_prob - steps.behaviour_log_prob).clamp(-20.0, 20.0).exp()
-        weight = weight.clamp(max=self._ppo.behaviour_weight_clip)
+        log_ratio = steps.proximal_log_prob - steps.behaviour_log_prob
+        weight = ratio_of(log_ratio).clamp(max=self._ppo.behaviour_weight_clip)
         unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
         explained = 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
         # The one place where the device is waited for.
