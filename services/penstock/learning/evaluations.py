@@ -88,7 +88,8 @@ class Evaluations:
         if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:
             self.env_steps_to_threshold = summary.env_steps
             self.learn_wall_s_to_threshold = asked.training_s
-        if self.best_return is None or summary.return_mean > self.best_return:
+        # Of equals the later one, which has learnt longer.
+        if self.best_return is None or summary.return_mean >= self.best_return:
             self.best_return = summary.return_mean
             checkpoints.save_best(self._folder, asked.snapshot)
         return True

@@ -173,6 +173,13 @@ def test_a_run_trains_to_its_last_step_and_evaluates_the_best_checkpoint(folder:
     assert (conclusion.evaluation.episodes, conclusion.evaluation.return_mean) == (2, 10.0)
 
 
+def test_of_policies_that_evaluated_alike_the_one_that_learnt_longest_is_kept_as_the_best(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclusion, _ = conclude(folder, outside, lambda: False, evaluation={"interval_steps": 100, "mode": "synchronous"})
+    assert outside.evaluations_asked > 2
+    assert checkpoints.read_progress(folder.best_checkpoint).version == conclusion.progress.version
+
+
 def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder) -> None:
     conclusion, _ = conclude(folder, InProcess(), lambda: False)
     lines = [line for line in folder.metrics.read_text().splitlines() if '"kind": "training"' in line]
