@@ -10,22 +10,32 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """Environment steps of a run, and between its evaluations."""
+
+    total_steps: int
+    interval_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """An environment with its preset.
 
     Attributes:
         preset: Its name.
-        total_steps: Of a run.
-        interval_steps: Between evaluations.
-        random_return, reference_return: Where scores are 0 and 1: a random policy's mean return over 1,000 episodes,
-            and what rl-zoo's PPO reaches.
+        budget: With the preset.
+        random_return, reference_return: Where scores are 0 and 1: a random policy's mean return over 200 episodes or
+            more, and what rl-zoo's PPO reaches.
+        sparing: Changes of the preset for where environment steps are dear and training is not.
+        sparing_budget: With these.
     """
 
     preset: str
-    total_steps: int
-    interval_steps: int
+    budget: Budget
     random_return: float
     reference_return: float
+    sparing: Changes
+    sparing_budget: Budget
 
     @property
     def threshold(self) -> float:
@@ -45,13 +55,18 @@ class Setting:
 
     Attributes:
         name: As it is shown.
-        changes: Of the preset's configuration.
+        changes: Of the task's configuration.
+        replay: False: none, with as many fresh segments in a batch.
+        epochs_times, minibatches_times: Factors of the configured numbers, which are the task's own.
         lag: Forced, in versions.
         group: Those of one group are drawn together, beside those of none.
     """
 
     name: str
     changes: Changes = field(default_factory=dict, hash=False)
+    replay: bool = True
+    epochs_times: float = 1.0
+    minibatches_times: float = 1.0
     lag: int = 0
     group: str = ""
 
@@ -69,52 +84,113 @@ class Experiment:
         title: Its heading.
         says: What the settings are.
         settings: Its rows.
+        sparing: Whether they are changes of the tasks' sparing settings, not of the presets.
     """
 
     title: str
     says: str
     settings: tuple[Setting, ...]
+    sparing: bool = False
+
+    def budget(self, task: Task) -> Budget:
+        """Of each run of a task."""
+        return task.sparing_budget if self.sparing else task.budget
+
+
+def _sparing(unroll_length: int, **ppo: object) -> Changes:
+    return {
+        "actor": {"environments": 4, "unroll_length": unroll_length},
+        "sampling": {"batch_segments": 32, "fresh_fraction": 0.125},
+        "ppo": ppo,
+    }
 
 
 TASKS = {
-    "CartPole-v1": Task("cartpole", 100_000, 2_048, 22.2, 500.0),
-    "Pendulum-v1": Task("pendulum", 100_000, 2_048, -1_231.0, -172.0),
-    "Acrobot-v1": Task("acrobot", 200_000, 4_096, -499.1, -73.5),
-    "MountainCarContinuous-v0": Task("mountain_car", 50_000, 2_048, -33.3, 94.5),
-    "LunarLander-v3": Task("lunar_lander", 500_000, 16_384, -182.0, 242.0),
+    "CartPole-v1": Task(
+        "cartpole",
+        Budget(100_000, 4_096),
+        22.2,
+        500.0,
+        _sparing(32, learning_rate=1e-3, epochs=10, minibatches=8),
+        Budget(30_000, 1_024),
+    ),
+    "Pendulum-v1": Task(
+        "pendulum",
+        Budget(100_000, 4_096),
+        -1_231.0,
+        -172.0,
+        _sparing(64, learning_rate=1e-3, epochs=10, minibatches=8),
+        Budget(30_000, 1_024),
+    ),
+    "Acrobot-v1": Task(
+        "acrobot", Budget(300_000, 8_192), -499.1, -73.5, _sparing(32, minibatches=8), Budget(30_000, 1_024)
+    ),
+    "MountainCarContinuous-v0": Task(
+        "mountain_car", Budget(50_000, 2_048), -33.3, 94.5, _sparing(32, minibatches=8), Budget(15_000, 512)
+    ),
+    "LunarLander-v3": Task(
+        "lunar_lander", Budget(200_000, 8_192), -182.0, 242.0, _sparing(128, minibatches=16), Budget(200_000, 8_192)
+    ),
+    "HalfCheetah-v5": Task(
+        "half_cheetah",
+        Budget(1_000_000, 51_200),
+        -280.6,
+        5_819.0,
+        _sparing(32, minibatches=4),
+        Budget(300_000, 20_480),
+    ),
 }
 
-ENVIRONMENTS = 16
+
+def _tables(changes: Changes) -> dict[str, object]:
+    return {section: dict(values) for section, values in changes.items()}
 
 
-def configuration(task: Task, setting: Setting, seed: int) -> Config:
-    """A run's configuration: the task's preset, with all its environments in one actor, and the setting's changes."""
+def configuration(task: Task, setting: Setting, seed: int, *, sparing: bool = False) -> Config:
+    """A run's configuration: the task's preset, with all its environments in one actor, and the changes."""
+    values = preset_values(task.preset)
+    shipped = build(values)
+    budget = task.sparing_budget if sparing else task.budget
     whole: dict[str, Any] = {
-        "run": {"seed": seed, "total_steps": task.total_steps, "stop_at_return": None},
-        "actor": {"environments": ENVIRONMENTS},
-        "evaluation": {"interval_steps": task.interval_steps},
-        "checkpoint": {"save_interval": task.total_steps, "max_checkpoints": 1},
+        "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
+        "actor": {"environments": shipped.train.actors * shipped.actor.environments},
+        "evaluation": {"interval_steps": budget.interval_steps},
+        "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
         "sampling": {"off_policy_degree": max(1, setting.lag)},
     }
-    changes: dict[str, object] = {section: dict(values) for section, values in setting.changes.items()}
-    return build(merge(preset_values(task.preset), whole, changes))
+    changes = (task.sparing, setting.changes) if sparing else (setting.changes,)
+    merged = merge(values, whole, *map(_tables, changes))
+    config = build(merged)
+    derived: dict[str, Any] = {
+        "ppo": {
+            "epochs": round(config.ppo.epochs * setting.epochs_times),
+            "minibatches": round(config.ppo.minibatches * setting.minibatches_times),
+        }
+    }
+    if not setting.replay:
+        derived["sampling"] = {"fresh_fraction": 1.0, "batch_segments": config.sampling.fresh_segments}
+    return build(merge(merged, derived))
 
 
-# As many fresh segments in a batch as with replay.
-_ALONE = {"fresh_fraction": 1.0, "batch_segments": ENVIRONMENTS}
+PRESETS = Experiment("Presets", "Every preset as it ships.", (Setting("as shipped"),))
+
+_LARGE: Changes = {"actor": {"environments": 16}, "sampling": {"batch_segments": 32, "fresh_fraction": 0.5}}
 
 REPLAY = Experiment(
     "Replay",
-    "One version between acting and training at most. All rows train on 16 fresh segments a batch; those with replay"
-    " add 16 replayed ones, and so have minibatches of twice the size at the same number of gradient steps.",
+    "One version between acting and training at most. Those with replay train on 4 fresh and 28 replayed segments a"
+    " batch; those without on 4 or on 16 fresh ones, with as many epochs, or with as many gradient steps for each"
+    " environment step.",
     (
-        Setting("none, equal epochs", {"sampling": _ALONE}),
-        Setting(
-            "none, equal gradient steps of equal size", {"sampling": _ALONE, "ppo": {"epochs": 20, "minibatches": 2}}
-        ),
+        Setting("none, 16 fresh, equal epochs", _LARGE, replay=False, minibatches_times=0.5),
+        Setting("none, 4 fresh, equal epochs", replay=False, minibatches_times=0.25),
+        Setting("none, 16 fresh, equal gradient steps", _LARGE, replay=False, epochs_times=4.0),
+        Setting("none, 4 fresh, equal gradient steps", replay=False, epochs_times=2.0, minibatches_times=0.5),
         Setting("uniform", {"sampling": {"alpha": 0.0}}),
+        Setting("uniform, 16 versions", {"sampling": {"alpha": 0.0, "max_staleness": 16}}),
         Setting("prioritized"),
     ),
+    sparing=True,
 )
 
 CORRECTIONS = {
@@ -128,15 +204,15 @@ CORRECTIONS = {
 
 def _lags(*lags: int) -> Experiment:
     behind = [
-        Setting(name, {"sampling": _ALONE, "ppo": changes}, lag, f"{lag} behind")
+        Setting(name, {"ppo": changes}, replay=False, lag=lag, group=f"{lag} behind")
         for lag in lags
         for name, changes in CORRECTIONS.items()
     ]
     return Experiment(
         "Forced lag",
         "No replay; actors act with exactly the version that many behind the one in training.",
-        (Setting("no lag", {"sampling": _ALONE}), *behind),
+        (Setting("no lag", replay=False), *behind),
     )
 
 
-EXPERIMENTS = {"replay": REPLAY, "lag": _lags(8, 16), "small-lag": _lags(1, 2, 4)}
+EXPERIMENTS = {"presets": PRESETS, "replay": REPLAY, "lag": _lags(8, 16), "small-lag": _lags(1, 2, 4)}

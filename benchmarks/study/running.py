@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.study.experiments import TASKS, Setting, configuration
 from benchmarks.study.in_process import Outcome, train
+from penstock.config import Config
 from penstock.files import write_json
 
 
@@ -20,11 +21,16 @@ class Run:
     task: str
     setting: Setting
     seed: int
+    sparing: bool = False
+
+    @property
+    def config(self) -> Config:
+        """Its configuration."""
+        return configuration(TASKS[self.task], self.setting, self.seed, sparing=self.sparing)
 
     def path(self, folder: Path) -> Path:
         """Where its outcome is kept: under a name that changes with its configuration."""
-        config = configuration(TASKS[self.task], self.setting, self.seed)
-        digest = hashlib.sha256(f"{config.to_toml()}lag {self.setting.lag}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256(f"{self.config.to_toml()}lag {self.setting.lag}".encode()).hexdigest()[:16]
         return folder / f"{self.task}-{digest}.json"
 
 
@@ -32,7 +38,7 @@ def play(run: Run, folder: Path) -> Outcome:
     """The run's outcome, trained now unless it is there."""
     path = run.path(folder)
     if not path.exists():
-        outcome = train(configuration(TASKS[run.task], run.setting, run.seed), run.setting.lag)
+        outcome = train(run.config, run.setting.lag)
         record = {"task": run.task, "setting": run.setting.label, "seed": run.seed, **asdict(outcome)}
         write_json(path, record)
     return read(path)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.study.estimates import estimate, interquartile_mean
+from benchmarks.study.experiments import EXPERIMENTS, REPLAY, TASKS, configuration
 from benchmarks.study.report import write_into
+from penstock.config import Config, preset
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,32 @@ def test_a_section_is_replaced_where_it_stands_and_the_rest_is_left_alone(tmp_pa
     text = document.read_text()
     assert text.index("Before.") < text.index("third") < text.index("second") < text.index("After.")
     assert "first" not in text
+
+
+def gradient_steps(config: Config) -> float:
+    """For each fresh segment."""
+    return config.ppo.epochs * config.ppo.minibatches / config.sampling.fresh_segments
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
+    made = {setting.name: configuration(TASKS[task], setting, 0, sparing=True) for setting in REPLAY.settings}
+    replayed = made["prioritized"]
+    for name, config in made.items():
+        equal = config.ppo.epochs if "epochs" in name else gradient_steps(config)
+        assert equal == (replayed.ppo.epochs if "epochs" in name else gradient_steps(replayed)), name
+        assert (config.sampling.fresh_fraction == 1.0) == name.startswith("none"), name
+        fresh = 16 if "16 fresh" in name else 4
+        assert (config.actor.environments, config.sampling.fresh_segments) == (fresh, fresh), name
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_experiment_with_the_presets_collects_and_trains_as_they_do(task: str) -> None:
+    shipped = preset(TASKS[task].preset)
+    for experiment in EXPERIMENTS.values():
+        if not experiment.sparing:
+            for setting in experiment.settings:
+                config = configuration(TASKS[task], setting, 0)
+                assert config.actor.environments == shipped.train.actors * shipped.actor.environments
+                assert config.sampling.fresh_segments == shipped.sampling.fresh_segments
+                assert config.ppo.epochs == shipped.ppo.epochs
