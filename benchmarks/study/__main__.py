@@ -30,7 +30,7 @@ def main() -> None:
     chosen = parser.parse_args()
     experiment, console = EXPERIMENTS[chosen.experiment], Console()
     runs = [
-        Run(task, setting, seed, experiment.sparing)
+        Run(experiment, task, setting, seed)
         for seed, task, setting in itertools.product(range(chosen.seeds), chosen.tasks, experiment.settings)
     ]
     with Progress(
@@ -44,7 +44,7 @@ def main() -> None:
 
         played = play_all(runs, chosen.folder, chosen.jobs, tell)
     outcomes = {
-        (task, setting.label): [played[Run(task, setting, seed, experiment.sparing)] for seed in range(chosen.seeds)]
+        (task, setting.label): [played[Run(experiment, task, setting, seed)] for seed in range(chosen.seeds)]
         for task, setting in itertools.product(chosen.tasks, experiment.settings)
     }
     picture = chosen.document.parent / "results" / f"{chosen.experiment}.png"

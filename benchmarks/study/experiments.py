@@ -23,19 +23,18 @@ class Task:
 
     Attributes:
         preset: Its name.
-        budget: With the preset.
+        budget, short_budget: Of a run; the short one is enough where steps are used well.
         random_return, reference_return: Where scores are 0 and 1: a random policy's mean return over 200 episodes or
             more, and what rl-zoo's PPO reaches.
         sparing: Changes of the preset for where environment steps are dear and training is not.
-        sparing_budget: With these.
     """
 
     preset: str
     budget: Budget
+    short_budget: Budget
     random_return: float
     reference_return: float
     sparing: Changes
-    sparing_budget: Budget
 
     @property
     def threshold(self) -> float:
@@ -85,16 +84,46 @@ class Experiment:
         says: What the settings are.
         settings: Its rows.
         sparing: Whether they are changes of the tasks' sparing settings, not of the presets.
+        short: Whether runs have the tasks' short budgets.
     """
 
     title: str
     says: str
     settings: tuple[Setting, ...]
     sparing: bool = False
+    short: bool = False
 
     def budget(self, task: Task) -> Budget:
         """Of each run of a task."""
-        return task.sparing_budget if self.sparing else task.budget
+        return task.short_budget if self.short else task.budget
+
+    def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
+        """A run's configuration: the task's, with all environments in one actor, and the setting's changes."""
+        values = preset_values(task.preset)
+        shipped, budget = build(values), self.budget(task)
+        whole: dict[str, Any] = {
+            "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
+            "actor": {"environments": shipped.train.actors * shipped.actor.environments},
+            "evaluation": {"interval_steps": budget.interval_steps},
+            "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
+            "sampling": {"off_policy_degree": max(1, setting.lag)},
+        }
+        changes = (task.sparing, setting.changes) if self.sparing else (setting.changes,)
+        merged = merge(values, whole, *map(_tables, changes))
+        config = build(merged)
+        derived: dict[str, Any] = {
+            "ppo": {
+                "epochs": round(config.ppo.epochs * setting.epochs_times),
+                "minibatches": round(config.ppo.minibatches * setting.minibatches_times),
+            }
+        }
+        if not setting.replay:
+            derived["sampling"] = {"fresh_fraction": 1.0, "batch_segments": config.sampling.fresh_segments}
+        return build(merge(merged, derived))
+
+
+def _tables(changes: Changes) -> dict[str, object]:
+    return {section: dict(values) for section, values in changes.items()}
 
 
 def _sparing(unroll_length: int, **ppo: object) -> Changes:
@@ -108,68 +137,38 @@ def _sparing(unroll_length: int, **ppo: object) -> Changes:
 TASKS = {
     "CartPole-v1": Task(
         "cartpole",
-        Budget(100_000, 4_096),
+        Budget(100_000, 2_048),
+        Budget(30_000, 1_024),
         22.2,
         500.0,
         _sparing(32, learning_rate=1e-3, epochs=10, minibatches=8),
-        Budget(30_000, 1_024),
     ),
     "Pendulum-v1": Task(
         "pendulum",
-        Budget(100_000, 4_096),
+        Budget(100_000, 2_048),
+        Budget(30_000, 1_024),
         -1_231.0,
         -172.0,
         _sparing(64, learning_rate=1e-3, epochs=10, minibatches=8),
-        Budget(30_000, 1_024),
     ),
     "Acrobot-v1": Task(
-        "acrobot", Budget(300_000, 8_192), -499.1, -73.5, _sparing(32, minibatches=8), Budget(30_000, 1_024)
+        "acrobot", Budget(300_000, 8_192), Budget(30_000, 1_024), -499.1, -73.5, _sparing(32, minibatches=8)
     ),
     "MountainCarContinuous-v0": Task(
-        "mountain_car", Budget(50_000, 2_048), -33.3, 94.5, _sparing(32, minibatches=8), Budget(15_000, 512)
+        "mountain_car", Budget(50_000, 2_048), Budget(15_000, 512), -33.3, 94.5, _sparing(32, minibatches=8)
     ),
     "LunarLander-v3": Task(
-        "lunar_lander", Budget(200_000, 8_192), -182.0, 242.0, _sparing(128, minibatches=16), Budget(200_000, 8_192)
+        "lunar_lander", Budget(200_000, 8_192), Budget(200_000, 8_192), -182.0, 242.0, _sparing(128, minibatches=16)
     ),
     "HalfCheetah-v5": Task(
         "half_cheetah",
         Budget(1_000_000, 51_200),
+        Budget(300_000, 20_480),
         -280.6,
         5_819.0,
         _sparing(32, minibatches=4),
-        Budget(300_000, 20_480),
     ),
 }
-
-
-def _tables(changes: Changes) -> dict[str, object]:
-    return {section: dict(values) for section, values in changes.items()}
-
-
-def configuration(task: Task, setting: Setting, seed: int, *, sparing: bool = False) -> Config:
-    """A run's configuration: the task's preset, with all its environments in one actor, and the changes."""
-    values = preset_values(task.preset)
-    shipped = build(values)
-    budget = task.sparing_budget if sparing else task.budget
-    whole: dict[str, Any] = {
-        "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
-        "actor": {"environments": shipped.train.actors * shipped.actor.environments},
-        "evaluation": {"interval_steps": budget.interval_steps},
-        "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
-        "sampling": {"off_policy_degree": max(1, setting.lag)},
-    }
-    changes = (task.sparing, setting.changes) if sparing else (setting.changes,)
-    merged = merge(values, whole, *map(_tables, changes))
-    config = build(merged)
-    derived: dict[str, Any] = {
-        "ppo": {
-            "epochs": round(config.ppo.epochs * setting.epochs_times),
-            "minibatches": round(config.ppo.minibatches * setting.minibatches_times),
-        }
-    }
-    if not setting.replay:
-        derived["sampling"] = {"fresh_fraction": 1.0, "batch_segments": config.sampling.fresh_segments}
-    return build(merge(merged, derived))
 
 
 PRESETS = Experiment("Presets", "Every preset as it ships.", (Setting("as shipped"),))
@@ -191,6 +190,7 @@ REPLAY = Experiment(
         Setting("prioritized"),
     ),
     sparing=True,
+    short=True,
 )
 
 CORRECTIONS = {
@@ -204,14 +204,22 @@ CORRECTIONS = {
 
 def _lags(*lags: int) -> Experiment:
     behind = [
-        Setting(name, {"ppo": changes}, replay=False, lag=lag, group=f"{lag} behind")
+        Setting(
+            name,
+            {**_LARGE, "ppo": changes},
+            replay=False,
+            minibatches_times=0.5,
+            lag=lag,
+            group=f"{lag} behind",
+        )
         for lag in lags
         for name, changes in CORRECTIONS.items()
     ]
     return Experiment(
         "Forced lag",
-        "No replay; actors act with exactly the version that many behind the one in training.",
-        (Setting("no lag", replay=False), *behind),
+        "No replay, 16 segments a batch; actors act with exactly the version that many behind the one in training.",
+        (Setting("no lag", _LARGE, replay=False, minibatches_times=0.5), *behind),
+        sparing=True,
     )
 
 

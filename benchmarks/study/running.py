@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.study.experiments import TASKS, Setting, configuration
+from benchmarks.study.experiments import TASKS, Experiment, Setting
 from benchmarks.study.in_process import Outcome, train
 from penstock.config import Config
 from penstock.files import write_json
@@ -18,15 +18,15 @@ from penstock.files import write_json
 class Run:
     """One training run."""
 
+    experiment: Experiment
     task: str
     setting: Setting
     seed: int
-    sparing: bool = False
 
     @property
     def config(self) -> Config:
         """Its configuration."""
-        return configuration(TASKS[self.task], self.setting, self.seed, sparing=self.sparing)
+        return self.experiment.configuration(TASKS[self.task], self.setting, self.seed)
 
     def path(self, folder: Path) -> Path:
         """Where its outcome is kept: under a name that changes with its configuration."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.study.estimates import estimate, interquartile_mean
-from benchmarks.study.experiments import EXPERIMENTS, REPLAY, TASKS, configuration
+from benchmarks.study.experiments import PRESETS, REPLAY, TASKS
 from benchmarks.study.report import write_into
 from penstock.config import Config, preset
 
@@ -65,7 +65,7 @@ def gradient_steps(config: Config) -> float:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
-    made = {setting.name: configuration(TASKS[task], setting, 0, sparing=True) for setting in REPLAY.settings}
+    made = {setting.name: REPLAY.configuration(TASKS[task], setting, 0) for setting in REPLAY.settings}
     replayed = made["prioritized"]
     for name, config in made.items():
         equal = config.ppo.epochs if "epochs" in name else gradient_steps(config)
@@ -76,12 +76,10 @@ def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_an_experiment_with_the_presets_collects_and_trains_as_they_do(task: str) -> None:
-    shipped = preset(TASKS[task].preset)
-    for experiment in EXPERIMENTS.values():
-        if not experiment.sparing:
-            for setting in experiment.settings:
-                config = configuration(TASKS[task], setting, 0)
-                assert config.actor.environments == shipped.train.actors * shipped.actor.environments
-                assert config.sampling.fresh_segments == shipped.sampling.fresh_segments
-                assert config.ppo.epochs == shipped.ppo.epochs
+def test_presets_are_studied_as_they_ship(task: str) -> None:
+    shipped, (setting,) = preset(TASKS[task].preset), PRESETS.settings
+    config = PRESETS.configuration(TASKS[task], setting, 0)
+    assert (config.policy, config.ppo) == (shipped.policy, shipped.ppo)
+    assert config.actor.environments == shipped.train.actors * shipped.actor.environments
+    assert config.sampling == shipped.sampling
+    assert config.run.total_steps == shipped.run.total_steps
