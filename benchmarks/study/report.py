@@ -19,6 +19,8 @@ from benchmarks.study.in_process import Outcome
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """By task and label of setting: one a seed."""
 
+_COLUMNS = 3
+
 _COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
 
 
@@ -94,29 +96,30 @@ def _percent(mean: Estimate) -> str:
 
 
 def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
-    """Learning curves: a column a task, a row a group, a line a setting; bands hold the middle half of the seeds."""
+    """Learning curves: a row of panels for each group, one a task; bands hold the middle half of the seeds."""
     groups = list(dict.fromkeys(setting.group for setting in experiment.settings if setting.group)) or [""]
-    size = (4.2 * len(tasks) + 2.6, 3.0 * len(groups))
-    figure, axes = plt.subplots(len(groups), len(tasks), figsize=size, squeeze=False, layout="constrained")
-    for row, group in enumerate(groups):
+    panels = [(group, task) for group in groups for task in tasks]
+    columns = min(len(tasks), _COLUMNS) if len(groups) == 1 else len(tasks)
+    rows = -(-len(panels) // columns)
+    size = (4.2 * columns + 2.6, 3.0 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for number, (axis, (group, task)) in enumerate(zip(axes.flat, panels, strict=False)):
         settings = [setting for setting in experiment.settings if setting.group in ("", group)]
-        for axis, task in zip(axes[row], tasks, strict=True):
-            for setting, colour in zip(settings, _COLOURS, strict=False):
-                _draw_curves(
-                    axis,
-                    experiment.budget(TASKS[task]).total_steps,
-                    outcomes[task, setting.label],
-                    colour,
-                    setting.name,
-                )
-            axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
-            axis.set_title(f"{task}, {group}" if group else task, fontsize=10)
-            axis.set_xlabel("environment steps", fontsize=8)
-            axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k")
-            axis.tick_params(labelsize=8)
-            axis.spines[["top", "right"]].set_visible(False)
-        axes[row][0].set_ylabel("return, 20 deterministic episodes", fontsize=8)
-        axes[row][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
+        for setting, colour in zip(settings, _COLOURS, strict=False):
+            budget = experiment.budget(TASKS[task])
+            _draw_curves(axis, budget.total_steps, outcomes[task, setting.label], colour, setting.name)
+        axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
+        axis.set_title(f"{task}, {group}" if group else task, fontsize=10)
+        axis.set_xlabel("environment steps", fontsize=8)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k")
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+        if number % columns == 0:
+            axis.set_ylabel("return, deterministic episodes", fontsize=8)
+        if number % columns == columns - 1 and len(settings) > 1:
+            axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
