@@ -121,7 +121,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "an_unknown_option": lambda place: Mistake(train("--ppo.epoch=3"), ["--ppo.epoch=3", "penstock train --help"]),
     "a_value_of_the_wrong_type": lambda place: Mistake(train("--seed=one"), ["run.seed", "'one'"]),
     "settings_that_would_deadlock": lambda place: Mistake(
-        train("--envs-per-actor=64"), ["actor.environments 64", "raise sampling.batch_segments"]
+        train("--envs-per-actor=256"), ["actor.environments 256", "raise sampling.batch_segments"]
     ),
     "too_few_actors_for_the_variants": lambda place: Mistake(
         train('--environment.variants=[{"length": 1}, {"length": 2}]'),
