@@ -7,12 +7,13 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree torture hostile soak priority-updates snapshot-latency
+.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree bench-degrees torture hostile soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make install | check | format | proto | lock | clean"
 	@echo "make bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
+	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
 	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
 	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
 
@@ -58,6 +59,9 @@ bench-replay: install
 
 bench-sum-tree: install
 	@$(BIN)/python benchmarks/sum_tree.py $(ARGS)
+
+bench-degrees: install
+	@$(BIN)/python benchmarks/degrees.py $(ARGS)
 
 torture: install
 	@$(BIN)/python benchmarks/torture.py $(ARGS)

@@ -1,0 +1,142 @@
+"""Wall time to the threshold by `off_policy_degree`: fixed ones, and the one that the run chooses itself (-1).
+
+Whole runs of `penstock train` with a preset, one after another, the degrees in turn. What counts is the time from the
+first environment step to the evaluation that met the threshold. Writes `build/bench/degrees.json`; exits with 1 where
+the chosen degree took more than 1.05 times the best fixed one's time.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from penstock.config import preset
+from penstock.summary import Summary
+
+OUTPUT = Path(__file__).parent.parent / "build" / "bench"
+FIXED = (0, 1, 2, 4, 8)
+CHOSEN = -1
+MOST = 1.05
+_COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "train")
+_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """One run.
+
+    Attributes:
+        seconds: To the threshold; infinite where it was never met.
+        env_steps: The same in environment steps.
+        env_steps_per_s: Of the whole run.
+        lag: Mean age of fresh segments, in versions.
+    """
+
+    seconds: float
+    env_steps: float
+    env_steps_per_s: float
+    lag: float
+
+
+def reach(name: str, degree: int, seed: int) -> Reached:
+    """Trains until the threshold is met.
+
+    Raises:
+        subprocess.CalledProcessError: The run failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-degrees-") as folder:
+        options = {
+            "preset": name,
+            "run-dir": f"{folder}/run",
+            "seed": seed,
+            "stop-at-return": preset(name).evaluation.threshold,
+            "sampling.off-policy-degree": degree,
+            "evaluation.interval-steps": 2_048,
+        }
+        command = [*_COMMAND, *(f"--{option}={value}" for option, value in options.items())]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        summary = Summary.read(Path(folder) / "run" / "summary.json")
+    seconds, env_steps = summary.learn_wall_s_to_threshold, summary.env_steps_to_threshold
+    lag = summary.statistics.lag if summary.statistics else None
+    return Reached(
+        float("inf") if seconds is None else seconds,
+        float("inf") if env_steps is None else env_steps,
+        summary.env_steps_per_s,
+        lag.mean if lag else 0.0,
+    )
+
+
+def ratio_to_best(reached: Mapping[int, Sequence[Reached]]) -> tuple[float, float, float]:
+    """The chosen degree's median time over the least of the fixed ones', and its 95% bootstrap interval over seeds."""
+    times = {degree: np.array([run.seconds for run in runs]) for degree, runs in reached.items()}
+    generator = np.random.default_rng(0)
+
+    def ratio(drawn: Mapping[int, "np.ndarray[tuple[int], np.dtype[np.float64]]"]) -> float:
+        best = min(float(np.median(drawn[degree])) for degree in FIXED)
+        return float(np.median(drawn[CHOSEN])) / best
+
+    resampled = [
+        ratio({degree: each[generator.integers(each.size, size=each.size)] for degree, each in times.items()})
+        for _ in range(_RESAMPLES)
+    ]
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return ratio(times), float(low), float(high)
+
+
+def main() -> int:
+    """Measures, prints, and says whether the bound was kept."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--presets", nargs="+", default=["cartpole", "pendulum"])
+    parser.add_argument("--seeds", type=int, default=10)
+    arguments = parser.parse_args()
+    console, results, kept = Console(), {}, True
+    for name in arguments.presets:
+        reached: dict[int, list[Reached]] = {degree: [] for degree in (*FIXED, CHOSEN)}
+        for seed in range(arguments.seeds):
+            for degree, runs in reached.items():
+                runs.append(reach(name, degree, seed))
+                console.print(
+                    f"{name}, seed {seed}, degree {degree:2d}: {runs[-1].seconds:5.1f} s, {runs[-1].env_steps:,.0f}"
+                    f" steps at {runs[-1].env_steps_per_s:,.0f}/s, lag {runs[-1].lag:.2f}",
+                    highlight=False,
+                )
+        ratio, low, high = ratio_to_best(reached)
+        table = Table(title=name)
+        for heading in ("degree", "seconds, median", "steps, median", "steps/s", "lag"):
+            table.add_column(heading, justify="right")
+        for degree, runs in reached.items():
+            table.add_row(
+                "chosen" if degree == CHOSEN else str(degree),
+                f"{statistics.median(run.seconds for run in runs):.2f}",
+                f"{statistics.median(run.env_steps for run in runs):,.0f}",
+                f"{statistics.median(run.env_steps_per_s for run in runs):,.0f}",
+                f"{statistics.mean(run.lag for run in runs):.2f}",
+            )
+        console.print(table)
+        console.print(f"{name}: chosen over best fixed: {ratio:.2f} [{low:.2f}, {high:.2f}]", highlight=False)
+        kept &= ratio <= MOST
+        results[name] = {
+            "ratio": ratio,
+            "interval": [low, high],
+            "seconds": {str(degree): [run.seconds for run in runs] for degree, runs in reached.items()},
+            "env_steps": {str(degree): [run.env_steps for run in runs] for degree, runs in reached.items()},
+            "env_steps_per_s": {str(degree): [run.env_steps_per_s for run in runs] for degree, runs in reached.items()},
+            "lag": {str(degree): [run.lag for run in runs] for degree, runs in reached.items()},
+        }
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / "degrees.json").write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"written to {OUTPUT / 'degrees.json'}")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
