@@ -13,6 +13,7 @@ from benchmarks.study import in_process as study
 from exactness.textbook_ppo import Settings, TextbookPPO
 from helpers.processes import run
 from penstock.acting import randomness
+from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
 from penstock.learning import checkpoints
 from penstock.run_folder import RunFolder
@@ -88,7 +89,7 @@ def textbook(config: Config, iterations: int) -> TextbookPPO:
     def noise(first_step: int) -> np.ndarray:
         return draw(**streams, first_step=first_step, steps=settings.steps, size=1)
 
-    learner = TextbookPPO(settings, randomness.reset_seeds(**streams), noise)
+    learner = TextbookPPO(settings, randomness.reset_seeds(**streams), noise, flatten)
     learner.train(iterations)
     return learner
 

@@ -1,8 +1,8 @@
 """PPO as the textbooks have it: one process, one loop, synchronous, nothing of Penstock's.
 
 Schulman et al. 2017 with generalized advantage estimation (2016), over vectorised environments in NEXT_STEP autoreset
-mode. Where the initial noise and the seeds of resets come from is the caller's, since random streams are no part of
-the algorithm. Everything else is written out.
+mode. The noise, the seeds of resets and where parameters lie in memory are the caller's: random streams are no part of
+the algorithm, and how a vectorised sum rounds depends on where it begins. Everything else is written out.
 """
 
 import itertools
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 Noise = Callable[[int], NDArray[np.float32]]
 """From the steps taken so far to the noise of the next rollout, <float32>[N, T, size]: uniform for discrete actions,
 standard normal for continuous ones."""
+
+Layout = Callable[[nn.Module], nn.Parameter]
+"""Moves a module's parameters into one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class ActorCritic(nn.Module):
 class TextbookPPO:
     """Trains; `parameters` and the normalisers are what came out."""
 
-    def __init__(self, settings: Settings, reset_seeds: Sequence[int], noise: Noise) -> None:
+    def __init__(self, settings: Settings, reset_seeds: Sequence[int], noise: Noise, layout: Layout) -> None:
         self.settings, self.noise = settings, noise
         self.envs = SyncVectorEnv(
             [lambda: gymnasium.make(settings.env_id)] * settings.environments, autoreset_mode=AutoresetMode.NEXT_STEP
@@ -122,7 +125,7 @@ class TextbookPPO:
         size = self.envs.single_observation_space.shape[0]
         torch.manual_seed(settings.seed)
         self.model = ActorCritic(settings, size, space.n if self.discrete else space.shape[0], discrete=self.discrete)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.learning_rate, eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam([layout(self.model)], lr=settings.learning_rate, eps=1e-5, fused=True)
         self.shuffling = torch.Generator().manual_seed(settings.seed)
         self.observations, self.returns = RunningMeanVariance((size,)), RunningMeanVariance(())
         self.observation, _ = self.envs.reset(seed=list(reset_seeds))
@@ -202,10 +205,16 @@ class TextbookPPO:
                 policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
                 value_loss = (0.5 * (self.model.value(observations[rows]) - targets[rows]).square()).mean()
                 loss = policy_loss + s.value_coefficient * value_loss - s.entropy_coefficient * entropy.mean()
-                self.optimizer.zero_grad()
+                self.optimizer.zero_grad(set_to_none=False)
                 loss.backward()
-                nn.utils.clip_grad_norm_(self.model.parameters(), s.max_gradient_norm)
+                self.clip_gradient()
                 self.optimizer.step()
+
+    def clip_gradient(self) -> None:
+        gradients = [parameter.grad for parameter in self.model.parameters()]
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().float()
+        for gradient in gradients:
+            gradient *= (self.settings.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
 
     def normalised(self, observations: Tensor) -> Tensor:
         if not self.settings.normalise_observations:

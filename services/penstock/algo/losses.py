@@ -35,16 +35,37 @@ class Losses:
         policy: -mean(omega w min(r A, clip(r) A)).
         value: mean(omega (V - target)^2 / 2).
         entropy: In nats.
-        approximate_kl: Of target from proximal policy, mean((r - 1) - log r) (Schulman 2020).
-        clipped: Share of steps whose ratio r left the clip range.
     """
 
     total: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """How far the policy went from where a batch began; scalars.
+
+    Attributes:
+        approximate_kl: Of target from proximal policy, mean((r - 1) - log r) (Schulman 2020).
+        clipped: Share of steps whose ratio to the anchor left the clip range.
+    """
+
     approximate_kl: Tensor
     clipped: Tensor
+
+
+def anchor(settings: LossSettings, *, proximal_log_prob: Tensor, behaviour_log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    """The log probability that the clip is around, and the weight that corrects for who acted, <float32>[N] each.
+
+        anchor = pi_prox^(1 - a) mu^a       w = min(anchor / mu, C)
+
+    Both stay what they are while a batch is trained.
+    """
+    anchor_log_prob = torch.lerp(proximal_log_prob, behaviour_log_prob, settings.clip_anchor)
+    weight = ratio_of(anchor_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
+    return anchor_log_prob, weight
 
 
 def ppo_loss(
@@ -53,30 +74,40 @@ def ppo_loss(
     log_prob: Tensor,
     value: Tensor,
     entropy: Tensor,
-    proximal_log_prob: Tensor,
+    anchor_log_prob: Tensor,
     proximal_value: Tensor,
-    behaviour_log_prob: Tensor,
     advantage: Tensor,
     target: Tensor,
     importance: Tensor,
+    policy_weight: Tensor,
 ) -> Losses:
     """The loss of one minibatch of N valid steps; every tensor is <float32>[N], and only the first three carry
     gradients.
 
-        anchor = pi_prox^(1 - a) mu^a       w = min(anchor / mu, C)       r = pi / anchor
-        policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A))
+        policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A)),      r = pi / anchor
 
     The ratio w corrects for who acted, the clip stays near the anchor, omega corrects for how the step was drawn. With
-    a = 0 this is the decoupled objective, with a = 1 plain PPO; where the data is on policy all are the same.
+    a = 0 in `anchor` this is the decoupled objective, with a = 1 plain PPO; where the data is on policy all are the
+    same.
+
+    Args:
+        settings: Coefficients.
+        log_prob: Of the actions, under the policy that is trained.
+        value: V, of the policy that is trained.
+        entropy: Of the policy that is trained.
+        anchor_log_prob: As `anchor` has it.
+        proximal_value: V before the batch.
+        advantage: A.
+        target: Of V.
+        importance: omega.
+        policy_weight: omega w.
     """
     if settings.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
-    anchor_log_prob = torch.lerp(proximal_log_prob, behaviour_log_prob, settings.clip_anchor)
-    behaviour_weight = ratio_of(anchor_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
     ratio = ratio_of(log_prob - anchor_log_prob)
     clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
-    policy_loss = -(importance * behaviour_weight * surrogate).mean()
+    policy_loss = -(policy_weight * surrogate).mean()
 
     squared_error = (value - target).square()
     if settings.value_clip_range is not None:
@@ -86,8 +117,17 @@ def ppo_loss(
 
     mean_entropy = entropy.mean()
     total = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * mean_entropy
-    with torch.no_grad():
-        moved = log_prob - proximal_log_prob
-        approximate_kl = ((ratio_of(moved) - 1.0) - moved).mean()
-        clipped = ((ratio - 1.0).abs() > settings.clip_range).float().mean()
-    return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), approximate_kl, clipped)
+    return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach())
+
+
+@torch.no_grad()
+def movement(
+    settings: LossSettings, *, log_prob: Tensor, anchor_log_prob: Tensor, proximal_log_prob: Tensor
+) -> Movement:
+    """How far `log_prob` went from the other two, <float32>[N] each."""
+    moved = log_prob - proximal_log_prob
+    ratio = ratio_of(log_prob - anchor_log_prob)
+    return Movement(
+        approximate_kl=((ratio_of(moved) - 1.0) - moved).mean(),
+        clipped=((ratio - 1.0).abs() > settings.clip_range).float().mean(),
+    )

@@ -11,17 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo import advantages, priorities
-from penstock.algo.losses import Losses, LossSettings, ppo_loss
+from penstock.algo import advantages, losses, priorities
+from penstock.algo.losses import Losses, LossSettings, Movement
+from penstock.algo.parameters import clip_gradient, flatten
 from penstock.algo.policies import Network, Policy
 from penstock.algo.ratios import ratio_of
 from penstock.config import PPOConfig, SamplingConfig
 from penstock.learning import schedules
 from penstock.learning.batches import TrainingBatch
 from penstock.types import EnvironmentSpec
-
-_KL = 3
-"""Where the KL divergence stands in what `_descend` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +71,11 @@ class _Steps:
     action: Tensor
     proximal_log_prob: Tensor
     proximal_value: Tensor
-    behaviour_log_prob: Tensor
+    anchor_log_prob: Tensor
     advantage: Tensor
     target: Tensor
     importance: Tensor
+    policy_weight: Tensor
 
     def take(self, rows: Tensor) -> "_Steps":
         """The chosen rows, in this order."""
@@ -86,6 +85,36 @@ class _Steps:
         """As equal parts as can be, in order, without copies."""
         split = [torch.tensor_split(getattr(self, name), parts) for name in self.__slots__]
         return [_Steps(*columns) for columns in zip(*split, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimated:
+    """What is known of a batch before it is trained.
+
+    Attributes:
+        steps: To train on.
+        correction: <float32>[B, T] D_t, which priorities are made of.
+        behaviour_weight: <float32>[N] of its valid steps, proximal over behaviour probability, cut.
+    """
+
+    steps: _Steps
+    correction: Tensor
+    behaviour_weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """One pass over a batch. Its scalars are left on the device, which nobody waits for until the batch is done.
+
+    Attributes:
+        losses: Of each minibatch.
+        gradient_norms: Of each minibatch.
+        movement: How far the policy had gone, as the minibatches found it.
+    """
+
+    losses: list[Losses]
+    gradient_norms: list[Tensor]
+    movement: Movement
 
 
 class Learner:
@@ -110,7 +139,8 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=ppo.learning_rate, eps=1e-5, fused=True)
+        self.parameters = flatten(self.policy)
+        self.optimizer = torch.optim.Adam([self.parameters], lr=ppo.learning_rate, eps=1e-5, fused=True)
         self.generator = torch.Generator().manual_seed(seed)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
@@ -125,20 +155,19 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         settings = self._loss_settings(progress)
-        steps, correction = self._estimate(batch, progress)
-        trail: list[Tensor] = []
+        estimated = self._estimate(batch, settings, progress)
+        epochs: list[_Epoch] = []
         for _ in range(ppo.epochs):
-            epoch = [self._descend(minibatch, settings) for minibatch in self._minibatches(steps)]
-            trail += epoch
-            if ppo.target_kl is not None and float(torch.stack(epoch)[:, _KL].mean()) > ppo.target_kl:
+            epochs.append(self._train_epoch(estimated.steps, settings))
+            if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
                 break
         fresh_steps = self._learn_moments(batch)
-        priority = priorities.segment_priorities(correction, batch.valid, self._sampling.eta)
+        priority = priorities.segment_priorities(estimated.correction, batch.valid, self._sampling.eta)
         return TrainingOutcome(
             priorities=priority.double().cpu().numpy(),
             fresh_steps=fresh_steps,
-            updates=len(trail),
-            statistics=self._statistics(batch, steps, fresh_steps, trail, rate),
+            updates=sum(len(epoch.losses) for epoch in epochs),
+            statistics=_statistics(batch, estimated, fresh_steps, epochs, rate),
         )
 
     def _loss_settings(self, progress: float) -> LossSettings:
@@ -154,7 +183,7 @@ class Learner:
         )
 
     @torch.no_grad()
-    def _estimate(self, batch: TrainingBatch, progress: float) -> tuple[_Steps, Tensor]:
+    def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:
         """Advantages, targets and weights under the parameters as they are now: the proximal policy."""
         proximal_value = self.policy.value(batch.observation)
         proximal_log_prob = self.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
@@ -181,46 +210,60 @@ class Learner:
             epsilon=sampling.epsilon,
         )
         valid = batch.valid
+        proximal, behaviour = proximal_log_prob[valid], batch.behaviour_log_prob[valid]
+        anchor, weight = losses.anchor(settings, proximal_log_prob=proximal, behaviour_log_prob=behaviour)
+        importance = importance[:, None].expand_as(valid)[valid]
         steps = _Steps(
             observation=batch.observation[:, :-1][valid],
             action=batch.action[valid],
-            proximal_log_prob=proximal_log_prob[valid],
+            proximal_log_prob=proximal,
             proximal_value=proximal_value[:, :-1][valid],
-            behaviour_log_prob=batch.behaviour_log_prob[valid],
+            anchor_log_prob=anchor,
             advantage=estimates.advantage[valid],
             target=estimates.target[valid],
-            importance=importance[:, None].expand_as(valid)[valid],
+            importance=importance,
+            policy_weight=importance * weight,
         )
-        return steps, estimates.correction
+        cut = ratio_of(proximal - behaviour).clamp(max=settings.behaviour_weight_clip)
+        return _Estimated(steps, estimates.correction, behaviour_weight=cut)
 
-    def _minibatches(self, steps: _Steps) -> list[_Steps]:
+    def _train_epoch(self, steps: _Steps, settings: LossSettings) -> _Epoch:
         """Every valid step once, shuffled, in as equal minibatches as can be."""
         count = steps.advantage.shape[0]
         # A minibatch of nothing has no mean: its losses would be NaN.
         parts = max(1, min(self._ppo.minibatches, count))
-        order = torch.randperm(count, generator=self.generator).to(self._device)
-        return steps.take(order).split(parts)
-
-    def _descend(self, steps: _Steps, settings: LossSettings) -> Tensor:
-        """One gradient step; <float32>[6] losses and the gradient's norm, left on the device."""
-        distribution, value = self.policy.evaluate(steps.observation)
-        losses: Losses = ppo_loss(
+        shuffled = steps.take(torch.randperm(count, generator=self.generator).to(self._device))
+        done = [self._descend(minibatch, settings) for minibatch in shuffled.split(parts)]
+        log_probs, epoch_losses, norms = zip(*done, strict=True)
+        movement = losses.movement(
             settings,
-            log_prob=distribution.log_prob(steps.action),
+            log_prob=torch.cat(log_probs),
+            anchor_log_prob=shuffled.anchor_log_prob,
+            proximal_log_prob=shuffled.proximal_log_prob,
+        )
+        return _Epoch(list(epoch_losses), list(norms), movement)
+
+    def _descend(self, steps: _Steps, settings: LossSettings) -> tuple[Tensor, Losses, Tensor]:
+        """One gradient step; the log probabilities before it, the losses, and the gradient's norm."""
+        distribution, value = self.policy.evaluate(steps.observation)
+        log_prob = distribution.log_prob(steps.action)
+        loss = losses.ppo_loss(
+            settings,
+            log_prob=log_prob,
             value=value,
             entropy=distribution.entropy(),
-            proximal_log_prob=steps.proximal_log_prob,
+            anchor_log_prob=steps.anchor_log_prob,
             proximal_value=steps.proximal_value,
-            behaviour_log_prob=steps.behaviour_log_prob,
             advantage=steps.advantage,
             target=steps.target,
             importance=steps.importance,
+            policy_weight=steps.policy_weight,
         )
-        self.optimizer.zero_grad(set_to_none=True)
-        losses.total.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self._ppo.max_gradient_norm)
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        norm = clip_gradient(self.parameters, self._ppo.max_gradient_norm)
         self.optimizer.step()
-        return torch.stack([losses.policy, losses.value, losses.entropy, losses.approximate_kl, losses.clipped, norm])
+        return log_prob.detach(), loss, norm
 
     def _learn_moments(self, batch: TrainingBatch) -> int:
         """Fresh segments enter the normalisers once, after the last epoch, so that they stand still within a batch."""
@@ -229,37 +272,42 @@ class Learner:
         self.policy.learn_moments(batch.observation[fresh, :-1][valid], batch.discounted_return[fresh][valid])
         return int(valid.sum())
 
-    @torch.no_grad()
-    def _statistics(
-        self, batch: TrainingBatch, steps: _Steps, fresh_steps: int, trail: list[Tensor], rate: float
-    ) -> TrainingStatistics:
-        log_ratio = steps.proximal_log_prob - steps.behaviour_log_prob
-        weight = ratio_of(log_ratio).clamp(max=self._ppo.behaviour_weight_clip)
-        unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
-        explained = 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
-        # The one place where the device is waited for.
-        numbers = torch.cat(
-            [
-                torch.stack(trail).mean(0),
-                torch.stack([_effective_share(weight), _effective_share(weight[:fresh_steps]), explained]),
-            ]
-        ).tolist()
-        return TrainingStatistics(
-            policy_loss=numbers[0],
-            value_loss=numbers[1],
-            entropy=numbers[2],
-            approximate_kl=numbers[3],
-            clipped_share=numbers[4],
-            gradient_norm=numbers[5],
-            learning_rate=rate,
-            effective_sample_share=numbers[6],
-            fresh_effective_share=numbers[7],
-            explained_variance=numbers[8],
-            staleness_mean=float(batch.staleness.mean()),
-            staleness_max=int(batch.staleness.max()),
-            fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
-            fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
-        )
+
+@torch.no_grad()
+def _statistics(
+    batch: TrainingBatch, estimated: _Estimated, fresh_steps: int, epochs: list[_Epoch], rate: float
+) -> TrainingStatistics:
+    steps, weight = estimated.steps, estimated.behaviour_weight
+    minibatches = [loss for epoch in epochs for loss in epoch.losses]
+    means = (
+        [loss.policy for loss in minibatches],
+        [loss.value for loss in minibatches],
+        [loss.entropy for loss in minibatches],
+        [norm for epoch in epochs for norm in epoch.gradient_norms],
+        [epoch.movement.approximate_kl for epoch in epochs],
+        [epoch.movement.clipped for epoch in epochs],
+    )
+    unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
+    explained = 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
+    shares = (_effective_share(weight), _effective_share(weight[:fresh_steps]), explained)
+    # The one place where the device is waited for.
+    numbers = torch.stack([*(torch.stack(each).mean() for each in means), *shares]).tolist()
+    return TrainingStatistics(
+        policy_loss=numbers[0],
+        value_loss=numbers[1],
+        entropy=numbers[2],
+        gradient_norm=numbers[3],
+        approximate_kl=numbers[4],
+        clipped_share=numbers[5],
+        learning_rate=rate,
+        effective_sample_share=numbers[6],
+        fresh_effective_share=numbers[7],
+        explained_variance=numbers[8],
+        staleness_mean=float(batch.staleness.mean()),
+        staleness_max=int(batch.staleness.max()),
+        fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
+        fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
+    )
 
 
 def _effective_share(weight: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penstock.algo.losses import Losses, LossSettings, ppo_loss
+from penstock.algo.losses import Losses, LossSettings, Movement, anchor, movement, ppo_loss
 
 PLAIN = LossSettings(
     clip_range=0.2,
@@ -37,7 +37,31 @@ class Minibatch:
         return dataclasses.replace(self, **changes)
 
     def loss(self, settings: LossSettings = PLAIN) -> Losses:
-        return ppo_loss(settings, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        anchor_log_prob, weight = self.anchor(settings)
+        return ppo_loss(
+            settings,
+            log_prob=self.log_prob,
+            value=self.value,
+            entropy=self.entropy,
+            anchor_log_prob=anchor_log_prob,
+            proximal_value=self.proximal_value,
+            advantage=self.advantage,
+            target=self.target,
+            importance=self.importance,
+            policy_weight=self.importance * weight,
+        )
+
+    def movement(self, settings: LossSettings = PLAIN) -> Movement:
+        anchor_log_prob, _ = self.anchor(settings)
+        return movement(
+            settings,
+            log_prob=self.log_prob,
+            anchor_log_prob=anchor_log_prob,
+            proximal_log_prob=self.proximal_log_prob,
+        )
+
+    def anchor(self, settings: LossSettings) -> tuple[Tensor, Tensor]:
+        return anchor(settings, proximal_log_prob=self.proximal_log_prob, behaviour_log_prob=self.behaviour_log_prob)
 
 
 def random_minibatch(seed: int, steps: int = 12) -> Minibatch:
@@ -148,7 +172,7 @@ def test_an_anchor_nearer_to_an_old_policy_lets_the_new_one_go_less_far_from_it(
 @pytest.mark.parametrize("clip_anchor", [0.0, 0.5, 1.0])
 def test_the_kl_is_that_from_the_proximal_policy_wherever_the_clip_is(clip_anchor: float) -> None:
     minibatch = random_minibatch(6)
-    assert torch.equal(minibatch.loss(anchored(clip_anchor)).approximate_kl, minibatch.loss().approximate_kl)
+    assert torch.equal(minibatch.movement(anchored(clip_anchor)).approximate_kl, minibatch.movement().approximate_kl)
 
 
 @pytest.mark.parametrize("value_clip_range", [None, 0.3])
@@ -232,10 +256,10 @@ def test_a_clipped_value_is_credited_for_no_more_than_the_clip_range(value: floa
 def test_what_is_reported_about_the_ratios_is_as_worked_by_hand() -> None:
     minibatch = random_minibatch(4, steps=4)
     ratios = torch.tensor([0.5, 1.0, 1.1, 2.0], dtype=torch.float64)
-    losses = minibatch.but(log_prob=minibatch.proximal_log_prob + ratios.log()).loss()
-    assert losses.clipped.item() == 0.5
+    moved = minibatch.but(log_prob=minibatch.proximal_log_prob + ratios.log()).movement()
+    assert moved.clipped.item() == 0.5
     kl = sum(ratio - 1.0 - math.log(ratio) for ratio in ratios.tolist()) / 4
-    assert losses.approximate_kl.item() == pytest.approx(kl)
+    assert moved.approximate_kl.item() == pytest.approx(kl)
 
 
 def test_log_ratios_beyond_what_a_float_holds_leave_the_loss_finite() -> None:

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from penstock.algo.parameters import clip_gradient, flatten
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 2))
+
+
+def gradients_of(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+def test_a_flattened_module_computes_what_it_did() -> None:
+    plain, flat = network(), network()
+    flatten(flat)
+    rows = torch.randn(5, 3)
+    assert torch.equal(plain(rows), flat(rows))
+
+
+def test_a_step_on_the_flat_parameters_is_one_on_each_of_the_modules() -> None:
+    plain, flat = network(), network()
+    parameters = flatten(flat)
+    optimizers = [torch.optim.Adam(each, lr=0.1, fused=True) for each in (list(plain.parameters()), [parameters])]
+    rows = torch.randn(5, 3)
+    for _ in range(4):
+        for module, optimizer in zip((plain, flat), optimizers, strict=True):
+            optimizer.zero_grad(set_to_none=False)
+            module(rows).square().mean().backward()
+            optimizer.step()
+        for one, other in zip(plain.parameters(), flat.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_each_parameter_begins_where_an_allocation_of_its_own_would() -> None:
+    module = network()
+    flatten(module)
+    assert all(parameter.data_ptr() % 64 == 0 for parameter in module.parameters())
+
+
+def test_parameters_that_are_loaded_later_are_those_that_are_optimised() -> None:
+    module = network()
+    parameters = flatten(module)
+    module.load_state_dict({name: torch.ones_like(value) for name, value in module.state_dict().items()})
+    assert parameters.sum() == sum(value.numel() for value in module.parameters())
+
+
+@pytest.mark.parametrize("most", [0.01, 1e3])
+def test_the_gradient_is_clipped_as_torch_clips_it(most: float) -> None:
+    plain, flat = network(), network()
+    parameters = flatten(flat)
+    rows = torch.randn(5, 3)
+    for module in (plain, flat):
+        module(rows).square().mean().backward()
+    expected = nn.utils.clip_grad_norm_(plain.parameters(), most)
+    torch.testing.assert_close(clip_gradient(parameters, most), expected)
+    torch.testing.assert_close(gradients_of(flat), gradients_of(plain))
