@@ -64,10 +64,19 @@ def estimate(
     goes_on = (~(terminated | truncated)).float()
     delta = reward + discount * (~terminated).float() * value[:, 1:] - value[:, :-1]
     decay = discount * trace_decay * goes_on
-    correction, advantage = torch.empty_like(delta), torch.empty_like(delta)
     following = torch.zeros_like(delta[:, 0])
-    for step in range(steps - 1, -1, -1):
-        advantage[:, step] = delta[:, step] + decay[:, step] * following
-        following = rho[:, step] * delta[:, step] + decay[:, step] * trace[:, step] * following
-        correction[:, step] = following
-    return Estimates(advantage=advantage, target=value[:, :-1] + correction, correction=correction)
+    corrections, decayed = [], []
+    # Time first, so that each of the many small sums goes over memory as it lies.
+    for weighted, gain, fade in zip(*(_backwards(each) for each in (rho * delta, decay * trace, decay)), strict=True):
+        decayed.append(fade * following)
+        following = weighted + gain * following
+        corrections.append(following)
+    correction = torch.stack(corrections[::-1], dim=1)
+    return Estimates(
+        advantage=delta + torch.stack(decayed[::-1], dim=1), target=value[:, :-1] + correction, correction=correction
+    )
+
+
+def _backwards(values: Tensor) -> list[Tensor]:
+    """The columns of <float32>[B, T], the last first."""
+    return list(values.t().contiguous().unbind())[::-1]

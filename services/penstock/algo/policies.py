@@ -135,10 +135,11 @@ class Policy(nn.Module):
 
 
 def _hidden_layers(inputs: int, network: Network) -> list[nn.Module]:
-    activation = nn.Tanh if network.activation == "tanh" else nn.ReLU
     layers: list[nn.Module] = []
     for width in network.hidden_sizes:
-        layers += [_linear(inputs, width, math.sqrt(2.0)), activation()]
+        # In place: small networks are bound by memory, not by arithmetic.
+        activation = nn.Tanh() if network.activation == "tanh" else nn.ReLU(inplace=True)
+        layers += [_linear(inputs, width, math.sqrt(2.0)), activation]
         inputs = width
     return layers
 
