@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.spaces import describe
 from penstock.errors import ConfigurationError
 from penstock.types import EnvironmentSpec
@@ -187,7 +188,8 @@ def import_modules(names: Sequence[str]) -> None:
 
 def _make(env_id: str, count: int, kwargs: dict[str, Any], vectorization: str) -> VectorEnv[Any, Any, Any]:
     if vectorization == "native":
-        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
+        envs = gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
+        return SeparateGenerators(envs)
     return SyncVectorEnv(
         [lambda: gymnasium.make(env_id, **kwargs)] * count,
         copy=False,

@@ -1,8 +1,11 @@
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from numpy.typing import NDArray
 
 from helpers.environments import same_step_counting
 from penstock.acting.environments import (
@@ -152,3 +155,34 @@ def test_a_module_that_cannot_be_imported_is_named() -> None:
 
 def test_a_module_that_can_be_imported_is() -> None:
     import_modules(["helpers.environments"])
+
+
+def actions_that_fall() -> Iterator[NDArray[np.int64]]:
+    generator = np.random.default_rng(0)
+    while True:
+        yield generator.integers(0, 2, 6)
+
+
+def test_cart_poles_of_one_native_vector_live_as_single_ones_would() -> None:
+    single, native = (make_environments("CartPole-v1", 6, kwargs={}, vectorization=each) for each in ("sync", "native"))
+    ended = 0
+    for environments in (single, native):
+        environments.reset([11, 12, 13, 14, 15, 16])
+    for action in itertools.islice(actions_that_fall(), 200):
+        np.testing.assert_allclose(native.observation, single.observation, rtol=1e-5, atol=1e-6)
+        outcomes = [environments.step(action) for environments in (single, native)]
+        np.testing.assert_array_equal(outcomes[0].terminated, outcomes[1].terminated)
+        np.testing.assert_array_equal(outcomes[0].valid, outcomes[1].valid)
+        np.testing.assert_array_equal(outcomes[0].reward, outcomes[1].reward)
+        ended += int(outcomes[0].terminated.sum())
+    assert ended > 20
+
+
+def test_a_native_cart_pole_begins_the_same_episodes_whoever_shares_its_vector() -> None:
+    few, many = (make_environments("CartPole-v1", count, kwargs={}, vectorization="native") for count in (2, 6))
+    few.reset([14, 15])
+    many.reset([11, 12, 13, 14, 15, 16])
+    for action in itertools.islice(actions_that_fall(), 200):
+        np.testing.assert_array_equal(few.observation, many.observation[3:5])
+        few.step(action[3:5])
+        many.step(action)
