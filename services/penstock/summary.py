@@ -51,7 +51,8 @@ class Summary:
         evaluation: Of the best checkpoint, on episodes that played no part in choosing it; None if nothing evaluated.
         env_steps_to_threshold: When an evaluation first reached `evaluation.threshold`; None: it did not, or there is
             none.
-        learn_wall_s_to_threshold: The same in seconds from the first environment step.
+        learn_wall_s_to_threshold: The same in seconds from the first environment step, without those in which
+            training waited for an evaluation.
         policy_version: The version of the evaluated checkpoint.
         staleness_mean: Mean age of trained segments, in policy versions.
         samples_per_insert: Uses of segments over segments collected.

@@ -33,7 +33,7 @@ class RunProgress:
         updates: Gradient steps.
         segments_trained: Uses of segments, replayed ones included.
         segments_fresh: Segments trained for the first time.
-        training_s: Seconds since the first environment step, over all sessions of the run.
+        training_s: Seconds of training since the first environment step, over all sessions of the run.
         env_steps_to_threshold: When an evaluation first reached the threshold; None: not yet.
         learn_wall_s_to_threshold: The same in seconds from the first environment step.
         best_return: Best mean return of an evaluation; None before the first.

@@ -48,6 +48,7 @@ class RunStatistics:
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
         self._total_steps = total_steps
         self._opened_at_s, self._first_step_at_s = time.time(), math.inf
+        self._stood_still_s = 0.0
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
         self._variants = [VariantStatus(arguments) for arguments in variants]
@@ -117,6 +118,11 @@ class RunStatistics:
         with self._lock:
             self._phase, self._waiting_for = phase, ""
 
+    def stood_still(self, seconds: float) -> None:
+        """Training waited so long for an evaluation, which is no time of its own."""
+        with self._lock:
+            self._stood_still_s += seconds
+
     def trained(
         self,
         batch: Batch,
@@ -159,10 +165,13 @@ class RunStatistics:
 
     @property
     def training_s(self) -> float:
-        """Seconds since the first environment step, earlier sessions included."""
+        """Seconds since the first environment step, without those spent waiting for evaluations; earlier sessions
+        included.
+        """
         with self._lock:
-            since = max(0.0, time.time() - self._first_step_at_s) if math.isfinite(self._first_step_at_s) else 0.0
-            return self.earlier_s + since
+            if not math.isfinite(self._first_step_at_s):
+                return self.earlier_s
+            return self.earlier_s + max(0.0, time.time() - self._first_step_at_s - self._stood_still_s)
 
     @property
     def training(self) -> TrainingStatistics | None:

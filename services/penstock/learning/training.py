@@ -271,6 +271,7 @@ class TrainingRun:
         self._evaluations.wait(self._stopping)
         waited_s = time.monotonic() - started
         metrics.LEARNER_WAIT_SECONDS.labels("evaluator").inc(waited_s)
+        self._statistics.stood_still(waited_s)
         # The batch that comes next did not take longer for this.
         self._batch_at += waited_s
 

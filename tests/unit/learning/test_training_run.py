@@ -1,4 +1,5 @@
 import json
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
 from penstock.types import (
+    ActorReport,
     Batch,
     CommitOutcome,
     Drops,
@@ -270,6 +272,16 @@ def test_training_waits_for_a_synchronous_evaluation(folder: RunFolder) -> None:
     during = [batches for batches in outside.batches_when_asked if batches < outside.batches]
     assert len(during) >= 3
     assert outside.batches_when_answered[: len(during)] == during
+
+
+def test_time_spent_waiting_for_an_evaluation_is_no_training_time() -> None:
+    statistics = RunStatistics(total_steps=1000, earlier_s=5.0)
+    statistics.report(ActorReport(0, time.time(), (), environment_s=0.0, policy_s=0.0, waiting_s=0.0))
+    time.sleep(0.3)
+    before = statistics.training_s
+    assert before >= 5.3
+    statistics.stood_still(0.2)
+    assert statistics.training_s == pytest.approx(before - 0.2, abs=0.1)
 
 
 def test_training_goes_on_during_an_asynchronous_evaluation(folder: RunFolder) -> None:
