@@ -141,7 +141,18 @@ TASKS = {
         Budget(30_000, 1_024),
         22.2,
         500.0,
-        _sparing(32, learning_rate=1e-3, epochs=10, minibatches=8),
+        {
+            "environment": {"vectorization": "sync"},
+            "policy": {"activation": "relu"},
+            **_sparing(
+                32,
+                learning_rate=1e-3,
+                learning_rate_schedule="constant",
+                trace_decay=0.95,
+                epochs=10,
+                minibatches=8,
+            ),
+        },
     ),
     "Pendulum-v1": Task(
         "pendulum",

@@ -6,7 +6,8 @@ from helpers.processes import Command, EndedRun, end_of
 
 OPTIONS = (
     "--seed=1 --total-steps=6000 --stop-at-return=None --actors=1 --envs-per-actor=8 --ppo.epochs=3"
-    " --sampling.batch-segments=32 --evaluation.episodes=5 --evaluation.interval-steps=2000 --evaluation.threshold=20"
+    " --sampling.batch-segments=32 --sampling.fresh-fraction=0.5 --evaluation.episodes=5"
+    " --evaluation.interval-steps=2000 --evaluation.threshold=20"
     " --checkpoint.save-interval=1000 --checkpoint.max-checkpoints=2"
 )
 FILE = "[ppo]\nepochs = 7\nminibatches = 2\ndiscount = 0.98\n"

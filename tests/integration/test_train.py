@@ -163,7 +163,7 @@ def test_the_configuration_in_the_folder_is_the_one_that_ran(ended_run: EndedRun
         run={"seed": 1, "total_steps": 6_000, "stop_at_return": None},
         train={"actors": 1},
         actor={"environments": 8},
-        sampling={"batch_segments": 32},
+        sampling={"batch_segments": 32, "fresh_fraction": 0.5},
         evaluation={"threshold": 20.0, "interval_steps": 2_000, "episodes": 5},
         checkpoint={"save_interval": 1_000, "max_checkpoints": 2},
         # An option, a variable, the file of --config; the preset's learning rate is under all of them.
