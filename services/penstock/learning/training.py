@@ -31,6 +31,8 @@ from penstock.types import Batch, CommitOutcome, CoordinatorStatistics, Evaluati
 
 _BATCH_WAIT_S = 0.5
 _JOURNAL_INTERVAL_S = 1.0
+_JOURNAL_SHARE = 0.01
+"""Of a run, after which a record is due however fast it goes: a run of a second has a curve too."""
 _SHOWN_STATISTICS = (
     "entropy",
     "approximate_kl",
@@ -94,7 +96,7 @@ class TrainingRun:
         self._progress = dataclasses.replace(resumed, version=max(resumed.version, versions.first_free))
         self._first_env_steps = resumed.env_steps
         self._save_at = resumed.env_steps + config.checkpoint.save_interval
-        self._journal_at = 0.0
+        self._journal_at, self._journal_at_steps = 0.0, 0.0
         self._noted_version = self._progress.version
         self._noted_totals = statistics.totals()
         self._chosen = ChosenDegree(config.sampling.first_degree) if config.sampling.off_policy_degree < 0 else None
@@ -261,8 +263,9 @@ class TrainingRun:
         if self._progress.env_steps >= self._save_at:
             self._save()
             self._save_at = self._progress.env_steps + self._config.checkpoint.save_interval
-        if time.monotonic() >= self._journal_at:
+        if time.monotonic() >= self._journal_at or self._progress.env_steps >= self._journal_at_steps:
             self._journal_at = time.monotonic() + _JOURNAL_INTERVAL_S
+            self._journal_at_steps = self._progress.env_steps + _JOURNAL_SHARE * self._config.run.total_steps
             self._note()
 
     def _await_evaluation(self) -> None:

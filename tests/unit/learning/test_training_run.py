@@ -190,6 +190,13 @@ def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder
     assert versions[-1] == conclusion.progress.version
 
 
+def test_a_run_of_a_moment_has_a_curve_too(folder: RunFolder) -> None:
+    conclusion, _ = conclude(folder, InProcess(), lambda: False, batches=20)
+    records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    versions = [record["version"] for record in records if record["kind"] == "training"]
+    assert versions == list(range(1, conclusion.progress.version + 1))
+
+
 def test_every_record_of_the_journal_has_lag_staleness_and_the_times_since_the_one_before(folder: RunFolder) -> None:
     conclude(folder, InProcess(), lambda: False)
     records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
