@@ -12,21 +12,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from penstock.config import preset
 from penstock.summary import Summary
 
-OUTPUT = Path(__file__).parent.parent / "build" / "bench"
+OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
 FIXED = (0, 1, 2, 4, 8)
 CHOSEN = -1
 MOST = 1.05
-_COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "train")
+_COMMAND = (sys.executable, "-m", "penstock", "train")
 _RESAMPLES = 10_000
 
 
@@ -80,7 +81,7 @@ def ratio_to_best(reached: Mapping[int, Sequence[Reached]]) -> tuple[float, floa
     times = {degree: np.array([run.seconds for run in runs]) for degree, runs in reached.items()}
     generator = np.random.default_rng(0)
 
-    def ratio(drawn: Mapping[int, "np.ndarray[tuple[int], np.dtype[np.float64]]"]) -> float:
+    def ratio(drawn: Mapping[int, NDArray[np.float64]]) -> float:
         best = min(float(np.median(each)) for degree, each in drawn.items() if degree != CHOSEN)
         return float(np.median(drawn[CHOSEN])) / best
 
@@ -125,17 +126,14 @@ def main() -> int:
         console.print(table)
         console.print(f"{name}: chosen over best fixed: {ratio:.2f} [{low:.2f}, {high:.2f}]", highlight=False)
         kept &= ratio <= MOST
-        results[name] = {
-            "ratio": ratio,
-            "interval": [low, high],
-            "seconds": {str(degree): [run.seconds for run in runs] for degree, runs in reached.items()},
-            "env_steps": {str(degree): [run.env_steps for run in runs] for degree, runs in reached.items()},
-            "env_steps_per_s": {str(degree): [run.env_steps_per_s for run in runs] for degree, runs in reached.items()},
-            "lag": {str(degree): [run.lag for run in runs] for degree, runs in reached.items()},
+        runs_of = {
+            field.name: {str(degree): [getattr(run, field.name) for run in runs] for degree, runs in reached.items()}
+            for field in fields(Reached)
         }
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "degrees.json").write_text(json.dumps(results, indent=2) + "\n")
-    console.print(f"written to {OUTPUT / 'degrees.json'}")
+        results[name] = {"ratio": ratio, "interval": [low, high], **runs_of}
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"written to {OUTPUT}")
     return 0 if kept else 1
 
 

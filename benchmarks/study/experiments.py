@@ -103,6 +103,7 @@ class Experiment:
         shipped, budget = build(values), self.budget(task)
         whole: dict[str, Any] = {
             "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
+            "train": {"actors": 1},
             "actor": {"environments": shipped.train.actors * shipped.actor.environments},
             "evaluation": {"interval_steps": budget.interval_steps},
             "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},

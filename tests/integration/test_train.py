@@ -146,10 +146,12 @@ def test_the_statistics_of_a_run_that_ended_are_plausible_and_its_last_lines_say
     assert statistics.recent is not None and statistics.recent_batches == min(100, statistics.batches_trained)
     assert 0.0 < statistics.recent.effective_sample_share <= 1.0 + 1e-5
     assert 0.0 < statistics.recent.entropy <= statistics.first_entropy <= math.log(2.0) + 1e-5
-    for name in ("fresh_lag_mean", "staleness_mean", "batch_train_s", "batch_wait_s", "collect_environment_s"):
-        assert all(record[name] is None or record[name] >= 0.0 for record in training), name
-        # Actors report twice a second; a record that comes sooner has nothing of theirs.
-        assert any(record[name] is not None for record in training), name
+    for name in ("fresh_lag_mean", "staleness_mean", "batch_train_s", "batch_wait_s"):
+        assert all(record[name] >= 0.0 for record in training), name
+    # Actors report a few times a second; a record that comes sooner has nothing of theirs.
+    collecting = [record["collect_environment_s"] for record in training]
+    assert any(seconds is not None for seconds in collecting)
+    assert all(seconds is None or seconds >= 0.0 for seconds in collecting)
     said = ended_run.end.stdout
     assert "of the data counts" in said and f"asynchronous, lag {statistics.lag.mean:.1f}" in said
 
