@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -422,6 +423,36 @@ def test_calls_are_counted_by_method_and_status(loopback: Loopback) -> None:
         f"calls are counted as {expected}",
     )
     assert (handled(unary) - started, seconds(unary) - observed) == (3, 3)
+
+
+def test_a_stream_that_is_read_when_its_server_has_stopped_counts_as_cancelled(loopback: Loopback) -> None:
+    method, stopped = methods.APPEND_SEGMENTS, asyncio.Event()
+
+    def handled(code: Code) -> float:
+        labels = {"grpc_type": method.kind, "grpc_service": method.service, "grpc_method": method.name}
+        return sample("grpc_server_handled_total", **labels, grpc_code=code.name)
+
+    async def serve(requests: AsyncIterator[Any], context: Any) -> None:
+        await anext(requests)
+        await context.write(replay_pb2.AppendSegmentsResponse())
+        # As if the news of the end came a moment late.
+        with contextlib.suppress(asyncio.CancelledError):
+            await stopped.wait()
+        await stopped.wait()
+        await anext(requests)
+
+    async def stop() -> None:
+        await server.server.stop()
+        stopped.set()
+
+    server = loopback.methods({method: serve})
+    stream = loopback.plain(server, method)
+    stream.send(open_request())
+    stream.receive()
+    before = handled(Code.UNKNOWN), handled(Code.CANCELLED)
+    server.thread.run(stop(), PATIENCE_S)
+    until(lambda: (handled(Code.UNKNOWN), handled(Code.CANCELLED)) != before, "the stream ends")
+    assert (handled(Code.UNKNOWN), handled(Code.CANCELLED)) == (before[0], before[1] + 1)
 
 
 def test_a_mistake_of_the_servers_is_counted_and_costs_nobody_else(loopback: Loopback) -> None:

@@ -18,7 +18,7 @@ _CANCELLATION_DELAY_S = 0.005
 """The requests of a stream end alike when its client is done and when it gave up; gRPC tells which this much later."""
 
 _GONE_S = 1.0
-"""A client to which nothing can be written has gone; gRPC cancels its call within milliseconds."""
+"""Where nothing can be read or written any more, gRPC cancels the call within milliseconds."""
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
             error = unwrap(raised)
             if isinstance(error, DecodeError):
                 error = InvalidSegment(f"a malformed message: {error}")
-            if isinstance(error, (grpc.aio.InternalError, grpc.aio.UsageError)):
-                # A write failed since the client is gone: gRPC has cancelled this call, or will any moment.
+            if isinstance(error, grpc.aio.BaseError):
+                # The client is gone, or this server has stopped: gRPC has cancelled this call, or will any moment.
                 await _cancellation(_GONE_S)
             if not isinstance(error, PenstockError):
                 code = grpc.StatusCode.UNKNOWN
