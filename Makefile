@@ -7,12 +7,12 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree bench-degrees torture hostile soak priority-updates snapshot-latency
+.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree bench-degrees bench-loop torture hostile soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make install | check | format | proto | lock | clean"
-	@echo "make bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
+	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
 	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
 	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
@@ -62,6 +62,9 @@ bench-sum-tree: install
 
 bench-degrees: install
 	@$(BIN)/python benchmarks/degrees.py $(ARGS)
+
+bench-loop: install
+	@$(BIN)/python benchmarks/loop.py $(ARGS)
 
 torture: install
 	@$(BIN)/python benchmarks/torture.py $(ARGS)

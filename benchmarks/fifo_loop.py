@@ -1,0 +1,303 @@
+"""The loop with nothing between its processes but shared memory: what the services' path can at best come to.
+
+An actor and a learner as `penstock train` has them, with their own collector, learner and training loop. Windows go
+through a ring that both map, weights through another piece of memory, and semaphores do the rest: no messages, no
+priorities, no checks, nobody else who could join, and nothing left of it when a process dies.
+"""
+
+import argparse
+import json
+import multiprocessing as mp
+import sys
+import tempfile
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.acting.collector import Collector
+from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
+from penstock.apps.environments import make_configured
+from penstock.apps.learner import network_of
+from penstock.config import Config, build, merge, preset_values
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.evaluations import Evaluations
+from penstock.learning.journal import Journal
+from penstock.learning.learner import Learner
+from penstock.learning.statistics import RunStatistics
+from penstock.learning.training import TrainingRun
+from penstock.learning.versions import VersionMark
+from penstock.run_folder import RunFolder
+from penstock.types import (
+    Assignment,
+    Batch,
+    Columns,
+    CommitOutcome,
+    EnvironmentSpec,
+    EvaluationResult,
+    EvaluationTask,
+    SamplingPlan,
+    Schema,
+    StoreCounts,
+    Weights,
+)
+
+RING_WINDOWS = 16
+_WEIGHTS_BYTES = 2**22
+_PATIENCE_S = 30.0
+
+
+class SharedRing:
+    """Windows of one actor in memory that both processes map, and the weights on their way back."""
+
+    def __init__(self, context: SpawnContext, schema: Schema, window: int) -> None:
+        self.schema, self.window = schema, window
+        self._memory = context.RawArray("B", schema.segment_bytes * window * RING_WINDOWS)
+        self.versions = context.RawArray("q", RING_WINDOWS)
+        self.leave, self.filled = context.Semaphore(0), context.Semaphore(0)
+        self._weights, self._size = context.RawArray("B", _WEIGHTS_BYTES), context.Value("q")
+        self.published = context.RawValue("q", -1)
+        self.cpu_s = context.RawValue("d", 0.0)
+        self.ended = context.Event()
+
+    def columns(self) -> Columns:
+        """All rows of the ring, column by column."""
+        arrays, offset = [], 0
+        for column in self.schema.columns:
+            shape = (self.window * RING_WINDOWS, *column.segment_shape(self.schema.unroll_length))
+            count = int(np.prod(shape))
+            array = np.frombuffer(self._memory, column.dtype, count, offset).reshape(shape)
+            arrays.append(array)
+            offset += array.nbytes
+        return Columns(self.schema, tuple(arrays))
+
+    def put_weights(self, weights: Weights) -> None:
+        """Makes these the ones to act with."""
+        with self._size.get_lock():
+            memoryview(self._weights).cast("B")[: len(weights.data)] = weights.data
+            self._size.value, self.published.value = len(weights.data), weights.version
+
+    def weights(self) -> Weights:
+        """Those that were published last."""
+        with self._size.get_lock():
+            return Weights.of(self.published.value, bytes(memoryview(self._weights).cast("B")[: self._size.value]))
+
+
+def act(config: Config, ring: SharedRing) -> None:
+    """The actor's process: a window for every leave, until the run has ended."""
+    torch.set_num_threads(1)
+    environments = make_configured(config.environment, config.actor.environments)
+    numbers = tuple(range(environments.count))
+    assignment = Assignment(
+        slot=0, incarnation=1, environments=numbers, token=b"", seed=config.run.seed, replay_address=""
+    )
+    collector = Collector(
+        environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
+    )
+    rows, slot, runner = ring.columns().arrays, 0, None
+    while ring.leave.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():
+        if runner is None:
+            runner = PolicyRunner(ring.weights())
+        elif ring.published.value != runner.version:
+            runner.update(ring.weights())
+        window = collector.collect(runner)
+        begin = slot * ring.window
+        for row, column in zip(rows, window.columns.arrays, strict=True):
+            row[begin : begin + ring.window] = column
+        ring.versions[slot] = window.version
+        slot = (slot + 1) % RING_WINDOWS
+        ring.cpu_s.value = time.process_time()
+        ring.filled.release()
+    environments.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where a run stood: seconds, environment steps, and the processor seconds of both its processes."""
+
+    seconds: float
+    env_steps: int
+    actor_cpu_s: float
+    learner_cpu_s: float
+
+
+class FifoSource:
+    """The learner's end: a `BatchSource` and a `WeightSink`.
+
+    A batch is as large as the services': its fresh segments are the next windows, its replayed ones are drawn
+    uniformly from the ring.
+    """
+
+    waiting_for = ""
+
+    def __init__(self, ring: SharedRing) -> None:
+        self._ring, self._columns = ring, ring.columns()
+        self._read = 0
+        self._generator = np.random.default_rng(0)
+        self._number = 0
+        self.readings: list[Reading] = []
+
+    def publish(self, weights: Weights) -> None:
+        """Makes these the ones to act with."""
+        self._ring.put_weights(weights)
+
+    def open(self, plan: SamplingPlan) -> None:
+        """Gives leave for as much as the gate would."""
+        self._plan, window = plan, self._ring.window
+        if plan.fresh_segments % window or plan.outstanding_limit > window * RING_WINDOWS // 2:
+            sys.exit(f"a batch's {plan.fresh_segments} fresh segments do not fit to windows of {window}")
+        self._windows = plan.fresh_segments // window
+        for _ in range(plan.outstanding_limit // window):
+            self._ring.leave.release()
+
+    def adjust(self, plan: SamplingPlan) -> None:
+        """Keeps the degree that it began with."""
+
+    def next(self, timeout_s: float) -> Batch | None:
+        """The next windows, and older rows beside them."""
+        ring, plan = self._ring, self._plan
+        for _ in range(self._windows):
+            if not ring.filled.acquire(timeout=_PATIENCE_S):
+                sys.exit("the actor is gone")
+        slots = (self._read + np.arange(self._windows)) % RING_WINDOWS
+        self._read += self._windows
+        fresh = (slots[:, None] * ring.window + np.arange(ring.window)).reshape(-1)
+        # Not those that may be written to now.
+        behind = max(1, min(self._read, RING_WINDOWS - plan.outstanding_limit // ring.window))
+        ages = self._generator.integers(behind * ring.window, size=plan.batch_segments - fresh.size)
+        old = (self._read * ring.window - 1 - ages) % (RING_WINDOWS * ring.window)
+        rows = np.concatenate([fresh, old])
+        number, self._number = self._number, self._number + 1
+        self.readings.append(
+            Reading(
+                time.perf_counter(),
+                number * self._windows * ring.window * ring.schema.unroll_length,
+                ring.cpu_s.value,
+                time.process_time(),
+            )
+        )
+        return Batch(
+            number,
+            plan.fresh_segments,
+            rows.astype(np.uint64),
+            np.array(ring.versions, np.int64)[rows // ring.window],
+            np.ones(rows.size),
+            np.ones(rows.size),
+            StoreCounts(stored=RING_WINDOWS * ring.window, capacity=RING_WINDOWS * ring.window),
+            Columns(ring.schema, tuple(array[rows] for array in self._columns.arrays)),
+        )
+
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+        """Gives leave for as much as was trained."""
+        for _ in range(self._windows):
+            self._ring.leave.release()
+        done: Future[CommitOutcome] = Future()
+        done.set_result(CommitOutcome(priorities.size, 0))
+        return done
+
+
+class NoEvaluations:
+    """Nobody is asked: throughput is all that this is for."""
+
+    def ask(self, task: EvaluationTask) -> None:
+        """Lets it be."""
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        """There is none."""
+        return None
+
+
+def train(config: Config, folder: Path, env_steps: int) -> list[Reading]:
+    """Trains for so many environment steps, fewer than the run has; returns how far it had come at each batch."""
+    torch.set_num_threads(1)
+    environments = make_configured(config.environment, 1)
+    spec: EnvironmentSpec = environments.spec
+    environments.close()
+    schema, context = segment_schema(spec, config.actor.unroll_length), mp.get_context("spawn")
+    ring = SharedRing(context, schema, config.actor.environments)
+    actor = context.Process(target=act, args=(config, ring), name="actor")
+    actor.start()
+    run_folder = RunFolder(folder)
+    run_folder.create()
+    source, journal = FifoSource(ring), Journal(run_folder.metrics, resumed_at=0)
+    statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
+    learner = Learner(
+        spec,
+        network_of(config),
+        ppo=config.ppo,
+        sampling=config.sampling,
+        device=torch.device("cpu"),
+        seed=config.run.seed,
+    )
+    evaluations = Evaluations(
+        NoEvaluations(),
+        config.evaluation,
+        seed=config.run.seed,
+        folder=run_folder,
+        journal=journal,
+        statistics=statistics,
+        resumed=RunProgress(),
+    )
+    TrainingRun(
+        config,
+        learner,
+        device=torch.device("cpu"),
+        source=source,
+        sink=source,
+        evaluations=evaluations,
+        journal=journal,
+        statistics=statistics,
+        versions=VersionMark(run_folder.versions),
+        folder=run_folder,
+        resumed=RunProgress(),
+        stopping=lambda: bool(source.readings) and source.readings[-1].env_steps >= env_steps,
+    ).run()
+    ring.ended.set()
+    ring.leave.release()
+    actor.join(_PATIENCE_S)
+    if actor.is_alive():
+        actor.kill()
+    journal.close()
+    return source.readings
+
+
+def main() -> None:
+    """Trains as asked and prints the pace, and processor seconds a million environment steps, as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--total-steps", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    never = {"interval_steps": 10**12}
+    wanted: dict[str, Any] = {
+        "run": {"total_steps": 2 * arguments.total_steps, "seed": arguments.seed},
+        "evaluation": never,
+        "sampling": {"off_policy_degree": 1},
+    }
+    config = build(merge(preset_values(arguments.preset), wanted))
+    with tempfile.TemporaryDirectory(prefix="penstock-fifo-") as folder:
+        readings = train(config, Path(folder), arguments.total_steps)
+    # The first quarter warms up.
+    first, last = readings[len(readings) // 4], readings[-1]
+    steps = last.env_steps - first.env_steps
+    json.dump(
+        {
+            "env_steps_per_s": steps / (last.seconds - first.seconds),
+            "cpu_s_per_million": {
+                "actor": (last.actor_cpu_s - first.actor_cpu_s) / steps * 1e6,
+                "learner": (last.learner_cpu_s - first.learner_cpu_s) / steps * 1e6,
+            },
+        },
+        sys.stdout,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""The whole loop beside its peers: environment steps per second, and wall time to a return, on the same two cores.
+
+Each system trains in turn, in processes of its own, at the settings that were fastest here for the peers and with the
+shipped preset for Penstock. Only ratios within one run say something; `docs/BENCHMARKS.md` tells more.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import penstock_loop
+from peers.environment import peer_python
+from rich.console import Console
+from rich.table import Table
+
+from penstock.config import preset
+
+HERE = Path(__file__).parent
+OUTPUT = HERE.parent / "build" / "bench" / "loop.json"
+CORES = 2
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What all of them train.
+
+    Attributes:
+        env_id: Of Gymnasium.
+        preset: Penstock's for it.
+        threshold: The return to reach.
+        interval_steps: Environment steps from one evaluation to the next.
+        penstock_steps: Environment steps of the runs that are there for their pace alone.
+        peer_steps: Of the peers' runs.
+    """
+
+    env_id: str
+    preset: str
+    threshold: float
+    interval_steps: int
+    penstock_steps: int
+    peer_steps: dict[str, int]
+
+
+TASKS = (
+    Task(
+        "CartPole-v1",
+        "cartpole",
+        475.0,
+        2_048,
+        1_000_000,
+        {"sample_factory": 400_000, "sample_factory_learning": 250_000, "sb3": 60_000, "rllib": 200_000},
+    ),
+    Task(
+        "Pendulum-v1",
+        "pendulum",
+        -200.0,
+        2_048,
+        500_000,
+        {"sample_factory": 250_000, "sample_factory_learning": 350_000, "sb3": 60_000, "rllib": 150_000},
+    ),
+)
+PEERS = {
+    "sample_factory": ("sample_factory", ("--epochs=1",)),
+    "sample_factory_learning": ("sample_factory", ("--epochs=4",)),
+    "sb3": ("sb3", ()),
+    "rllib": ("rllib", ()),
+}
+"""Systems, with their environments and what more their scripts are told."""
+
+PACES = {"sample_factory": 3.0, "sb3": 8.0, "rllib": 6.0}
+"""How many times a peer's pace was promised."""
+
+MOST_TIME = 0.7
+"""Of SB3's wall time to the threshold."""
+
+LEAST_OF_FIFO = 0.9
+"""Of the pace of the same processes with shared memory between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One system on one task: medians over the rounds.
+
+    Attributes:
+        env_id, system: Which.
+        env_steps_per_s: Its pace; None for a system that is there to be learnt with alone.
+        learn_wall_s_to_threshold: Seconds from the first environment step to the threshold; None if it was not met in
+            most rounds.
+        env_steps_to_threshold: The same in environment steps.
+        final_return: As it is judged.
+        judged_by: What returns are means of.
+        settings: What was set how.
+        cpu_s_per_million: Processor seconds for a million environment steps, by process; Penstock alone.
+    """
+
+    env_id: str
+    system: str
+    env_steps_per_s: float | None
+    learn_wall_s_to_threshold: float | None
+    env_steps_to_threshold: float | None
+    final_return: float | None
+    judged_by: str
+    settings: str
+    cpu_s_per_million: dict[str, float] | None = None
+
+
+Run = dict[str, Any]
+
+
+def peer(name: str, task: Task, seed: int) -> Run:
+    """One run of a peer. Raises `subprocess.CalledProcessError` if it failed."""
+    environment, more = PEERS[name]
+    options = [
+        f"--env-id={task.env_id}",
+        f"--threshold={task.threshold}",
+        f"--total-steps={task.peer_steps[name]}",
+        f"--interval-steps={task.interval_steps}",
+        f"--seed={seed}",
+        *more,
+    ]
+    return _ask(peer_python(environment), HERE / "peers" / f"{environment}_loop.py", options)
+
+
+def penstock(task: Task, seed: int) -> Run:
+    """A run for the pace, and one for the threshold."""
+    pace = penstock_loop.throughput(task.preset, task.penstock_steps, seed)
+    summary = penstock_loop.reach(task.preset, task.interval_steps, seed)
+    config = preset(task.preset)
+    evaluation = summary.evaluation
+    return {
+        "env_steps_per_s": pace.env_steps_per_s,
+        "cpu_s_per_million": pace.cpu_s_per_million,
+        "learn_wall_s_to_threshold": summary.learn_wall_s_to_threshold,
+        "env_steps_to_threshold": summary.env_steps_to_threshold,
+        "final_return": evaluation.return_mean if evaluation else None,
+        "judged_by": f"{config.evaluation.episodes} deterministic episodes",
+        "settings": f"{config.train.actors} x {config.actor.environments} environments, {config.actor.unroll_length}"
+        f" steps each, batches of {config.sampling.batch_segments * config.actor.unroll_length:,},"
+        f" {config.sampling.fresh_fraction:.0%} new, {config.ppo.epochs} epochs, {config.ppo.minibatches} minibatches",
+    }
+
+
+def fifo(task: Task, seed: int) -> Run:
+    """The same processes with shared memory between them, for the pace."""
+    options = [f"--preset={task.preset}", f"--total-steps={task.penstock_steps}", f"--seed={seed}"]
+    return _ask(Path(sys.executable), HERE / "fifo_loop.py", options)
+
+
+def measure(name: str, task: Task, seed: int) -> Run:
+    """One run of any system."""
+    if name == "penstock":
+        return penstock(task, seed)
+    return fifo(task, seed) if name == "fifo" else peer(name, task, seed)
+
+
+def _ask(python: Path, script: Path, options: Sequence[str]) -> Run:
+    # What they print beside their answer would garble the display; it is shown if they fail.
+    done = subprocess.run([python, script, *options], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        raise subprocess.CalledProcessError(done.returncode, done.args)
+    run: Run = json.loads(done.stdout)
+    return run
+
+
+def case(task: Task, system: str, runs: Sequence[Run]) -> Case:
+    """The medians of some runs of one system."""
+
+    def median(name: str) -> float | None:
+        values = [run.get(name) for run in runs]
+        met = sorted(float("inf") if value is None else float(value) for value in values)
+        middle = statistics.median_high(met)
+        return None if middle == float("inf") else middle
+
+    processes = runs[0].get("cpu_s_per_million")
+    return Case(
+        task.env_id,
+        system,
+        median("env_steps_per_s"),
+        median("learn_wall_s_to_threshold"),
+        median("env_steps_to_threshold"),
+        statistics.median(run["final_return"] for run in runs) if "final_return" in runs[0] else None,
+        runs[0].get("judged_by", ""),
+        runs[0].get("settings", "as penstock's"),
+        {name: statistics.median(run["cpu_s_per_million"][name] for run in runs) for name in processes}
+        if processes
+        else None,
+    )
+
+
+def ratios(task: Task, runs: dict[str, list[Run]]) -> dict[str, float | None]:
+    """What was promised about a task: medians over the rounds of ratios within a round."""
+
+    def paces(system: str) -> float:
+        pairs = zip(runs["penstock"], runs[system], strict=True)
+        return float(statistics.median(ours["env_steps_per_s"] / theirs["env_steps_per_s"] for ours, theirs in pairs))
+
+    found: dict[str, float | None] = {f"pace over {system}": paces(system) for system in PACES if system in runs}
+    if "sb3" in runs:
+        ours, theirs = case(task, "", runs["penstock"]), case(task, "", runs["sb3"])
+        reached = ours.learn_wall_s_to_threshold, theirs.learn_wall_s_to_threshold
+        found["wall time to threshold over sb3"] = reached[0] / reached[1] if reached[0] and reached[1] else None
+    if "fifo" in runs:
+        found["pace over fifo"] = paces("fifo")
+        found["cpu share of the path between"] = statistics.median(
+            1.0 - sum(bare["cpu_s_per_million"].values()) / sum(whole["cpu_s_per_million"].values())
+            for whole, bare in zip(runs["penstock"], runs["fifo"], strict=True)
+        )
+    return {name: value if value is None else round(value, 3) for name, value in found.items()}
+
+
+def kept(name: str, ratio: float | None) -> bool:
+    """Whether a ratio is what was promised."""
+    if ratio is None:
+        return False
+    if name == "pace over fifo":
+        return ratio >= LEAST_OF_FIFO
+    if name.startswith("pace over "):
+        return ratio >= PACES[name.removeprefix("pace over ")]
+    return ratio <= (MOST_TIME if name.startswith("wall time") else 1.0 - LEAST_OF_FIFO)
+
+
+def show(cases: Sequence[Case], found: dict[str, dict[str, float | None]], console: Console) -> None:
+    """Prints everything as tables."""
+    table = Table("task", "system", "steps/s", "to threshold", "final return")
+    for each in cases:
+        wall, steps = each.learn_wall_s_to_threshold, each.env_steps_to_threshold
+        table.add_row(
+            each.env_id,
+            each.system,
+            f"{each.env_steps_per_s:,.0f}" if each.env_steps_per_s else "",
+            f"{wall:.1f} s, {steps:,.0f} steps" if wall and steps else "",
+            f"{each.final_return:.0f}" if each.final_return is not None else "",
+        )
+    console.print(table)
+    table = Table("task", "ratio", "measured", "kept")
+    for env_id, of_task in found.items():
+        for name, ratio in of_task.items():
+            table.add_row(env_id, name, "" if ratio is None else f"{ratio:.2f}", "yes" if kept(name, ratio) else "no")
+    console.print(table)
+
+
+def main() -> int:
+    """Measures, prints, writes, and says whether everything was kept."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tasks", nargs="+", choices=[task.preset for task in TASKS], default=["cartpole", "pendulum"])
+    parser.add_argument("--systems", nargs="+", choices=["fifo", *PEERS], default=["fifo", *PEERS])
+    arguments = parser.parse_args()
+    console = Console()
+    for environment in dict.fromkeys(PEERS[name][0] for name in arguments.systems if name in PEERS):
+        peer_python(environment)
+    # What is started from here inherits it.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    cases: list[Case] = []
+    found: dict[str, dict[str, float | None]] = {}
+    for task in (task for task in TASKS if task.preset in arguments.tasks):
+        runs: dict[str, list[Run]] = {name: [] for name in ("penstock", *arguments.systems)}
+        for seed in range(arguments.rounds):
+            for name, of_system in runs.items():
+                with console.status(f"{task.env_id}, round {seed + 1} of {arguments.rounds}: {name}"):
+                    of_system.append(measure(name, task, seed))
+                pace = of_system[-1]["env_steps_per_s"]
+                console.print(f"{task.env_id}, round {seed + 1}: {name}: {pace:,.0f} steps/s", highlight=False)
+        cases += [case(task, name, of_system) for name, of_system in runs.items()]
+        found[task.env_id] = ratios(task, runs)
+    show(cases, found, console)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps({"cases": [asdict(each) for each in cases], "ratios": found}, indent=2) + "\n")
+    console.print(f"written to {OUTPUT}")
+    return 0 if all(kept(name, ratio) for of_task in found.values() for name, ratio in of_task.items()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Stable-Baselines3 PPO with rl-zoo's settings, and one thread for torch, which is its fastest here."""
+
+import time
+from typing import Any
+
+import torch
+from loop_run import Course, Task
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+EPISODES = 20
+
+
+def _linear(initial: float) -> Any:
+    return lambda remaining: remaining * initial
+
+
+SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
+    "CartPole-v1": (
+        8,
+        {
+            "n_steps": 32,
+            "batch_size": 256,
+            "gae_lambda": 0.8,
+            "gamma": 0.98,
+            "n_epochs": 20,
+            "ent_coef": 0.0,
+            "learning_rate": _linear(0.001),
+            "clip_range": _linear(0.2),
+        },
+    ),
+    "Pendulum-v1": (
+        4,
+        {
+            "n_steps": 1024,
+            "gae_lambda": 0.95,
+            "gamma": 0.9,
+            "n_epochs": 10,
+            "ent_coef": 0.0,
+            "learning_rate": 1e-3,
+            "clip_range": 0.2,
+            "use_sde": True,
+            "sde_sample_freq": 4,
+        },
+    ),
+}
+"""Environments and arguments of PPO."""
+
+
+class Evaluations(BaseCallback):
+    """Evaluates between rollouts, beside the clock."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self._env, self._interval, self._due = make_vec_env(task.env_id, 1), task.interval_steps, task.interval_steps
+        self._apart_s = 0.0
+        self.course = Course(task.threshold)
+
+    def _on_training_start(self) -> None:
+        self.course.add(time.perf_counter(), 0)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps >= self._due:
+            self._due = self.num_timesteps + self._interval
+            self._evaluate()
+
+    def _on_training_end(self) -> None:
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        asked = time.perf_counter()
+        mean, _ = evaluate_policy(self.model, self._env, n_eval_episodes=EPISODES, deterministic=True)
+        self.course.add(asked - self._apart_s, self.num_timesteps, float(mean))
+        self._apart_s += time.perf_counter() - asked
+
+
+def main() -> None:
+    """Trains as asked."""
+    task = Task.asked()
+    torch.set_num_threads(1)
+    count, settings = SETTINGS[task.env_id]
+    model = PPO("MlpPolicy", make_vec_env(task.env_id, count, task.seed), seed=task.seed, **settings)
+    evaluations = Evaluations(task)
+    model.learn(task.total_steps, callback=evaluations)
+    evaluations.course.outcome(
+        f"{EPISODES} deterministic episodes",
+        f"{count} environments, {settings['n_steps']} steps each, {settings['n_epochs']} epochs, minibatches of"
+        f" {settings.get('batch_size', 64)}",
+    ).say()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Penstock's side of the loop benchmark: `penstock train` as it is shipped, watched from outside."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from penstock.summary import Summary
+
+SERVICES = ("actor", "learner", "replay", "evaluator")
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a run went.
+
+    Attributes:
+        env_steps_per_s: Over the part of the run that is counted.
+        cpu_s_per_million: Processor seconds of each service's processes for a million environment steps.
+    """
+
+    env_steps_per_s: float
+    cpu_s_per_million: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    seconds: float
+    env_steps: int
+    cpu_s: dict[str, float]
+
+
+def train(options: Mapping[str, object], watch: bool) -> tuple[Summary, Pace | None]:
+    """Runs `penstock train` with these options; watches its pace and processes, if asked to.
+
+    Raises:
+        subprocess.CalledProcessError: The run failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-loop-") as parent:
+        folder = Path(parent) / "run"
+        words = [f"--{name}={value}" for name, value in {**options, "run-dir": folder}.items()]
+        command = [sys.executable, "-m", "penstock", "train", *words]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            looks: list[_Look] = []
+            while watch and process.poll() is None:
+                time.sleep(_LOOK_S)
+                look = _look(psutil.Process(process.pid), folder / "metrics.jsonl")
+                if look is not None and (not looks or look.env_steps > looks[-1].env_steps):
+                    looks.append(look)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        return Summary.read(folder / "summary.json"), _pace(looks) if watch else None
+
+
+def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
+    """How far the run has come, and what its processes have used; None before it trains or when it is over."""
+    try:
+        env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
+        cpu_s = dict.fromkeys(SERVICES, 0.0)
+        for child in launcher.children():
+            service = next((word for word in child.cmdline() if word in SERVICES), None)
+            if service is not None:
+                times = child.cpu_times()
+                cpu_s[service] += times.user + times.system
+    except (OSError, IndexError, ValueError, psutil.Error):
+        return None
+    return _Look(time.perf_counter(), env_steps, cpu_s)
+
+
+def _pace(looks: list[_Look]) -> Pace:
+    # The first quarter warms up; when the last step is trained, some processes have ended.
+    first, last = looks[len(looks) // 4], looks[-2]
+    steps = last.env_steps - first.env_steps
+    return Pace(
+        steps / (last.seconds - first.seconds),
+        {service: (last.cpu_s[service] - first.cpu_s[service]) / steps * 1e6 for service in SERVICES},
+    )
+
+
+def throughput(name: str, total_steps: int, seed: int) -> Pace:
+    """The pace of a preset over so many steps, without evaluations."""
+    options = {"preset": name, "seed": seed, "total-steps": total_steps, "evaluation.interval-steps": 10**12}
+    _, pace = train(options, watch=True)
+    assert pace is not None
+    return pace
+
+
+def reach(name: str, interval_steps: int, seed: int) -> Summary:
+    """A run of a preset that stands still for its evaluations, to the end."""
+    options = {
+        "preset": name,
+        "seed": seed,
+        "evaluation.mode": "synchronous",
+        "evaluation.interval-steps": interval_steps,
+    }
+    summary, _ = train(options, watch=False)
+    return summary
