@@ -30,6 +30,7 @@ from penstock.wire.schema import decode_schema
 
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
+_ACKNOWLEDGED_WITHIN_S = 0.05
 _SMALL_BYTES = 2**20
 """What is copied on the loop itself. A thread that comes back from copying may wait for the interpreter for as long."""
 
@@ -37,35 +38,50 @@ T = TypeVar("T")
 
 
 class _Outbox:
-    """What an actor's stream still has to be told; acknowledgements and grants are gathered up while it writes."""
+    """What an actor's stream still has to be told; acknowledgements and grants are gathered up while it writes.
+
+    An acknowledgement waits a moment for a grant to go with it: a message costs more than all that stands in it.
+    """
 
     def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
         self._stored_sequence, self._staging = stored_sequence, staging
         self._grants: list[Grant] = []
         self._recalled = False
-        self.filled = asyncio.Event()
+        self._due: asyncio.TimerHandle | None = None
+        self._filled = asyncio.Event()
         self.granted = asyncio.Event()
-        self.filled.set()
+        self._filled.set()
 
     def acknowledge(self, sequence: int) -> None:
         self._stored_sequence = sequence
-        self.filled.set()
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(_ACKNOWLEDGED_WITHIN_S, self._filled.set)
 
     def grant(self, grant: Grant) -> None:
         self._grants.append(grant)
-        self.filled.set()
+        self._filled.set()
         self.granted.set()
 
     def recall(self) -> None:
         """All grants of this stream have returned to the gate: it ends, since its actor would still count on them."""
         self._recalled = True
-        self.filled.set()
+        self._filled.set()
 
     async def next(self) -> replay_pb2.AppendSegmentsResponse:
-        await self.filled.wait()
+        await self._filled.wait()
         if self._recalled:
             raise Unavailable("the learner came with a new plan and all grants are void; open the stream again")
-        self.filled.clear()
+        return self.take()
+
+    @property
+    def owes(self) -> bool:
+        return self._due is not None
+
+    def take(self) -> replay_pb2.AppendSegmentsResponse:
+        self._filled.clear()
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         grants, self._grants = self._grants, []
         staging, self._staging = self._staging, None
         return wire.encode_append_response(self._stored_sequence, grants, staging)
@@ -172,6 +188,8 @@ class ReplayServicer:
                 writing = tasks.create_task(self._write_acknowledgements(outbox, context))
                 await self._read_windows(requests, key, outbox, reader)
                 writing.cancel()
+            if outbox.owes:
+                await write_whole(context, outbox.take())
         finally:
             if staging is not None:
                 staging.close()
