@@ -104,7 +104,7 @@ class Experiment:
         whole: dict[str, Any] = {
             "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
             "train": {"actors": 1},
-            "actor": {"environments": shipped.train.actors * shipped.actor.environments},
+            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments},
             "evaluation": {"interval_steps": budget.interval_steps},
             "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
             "sampling": {"off_policy_degree": max(1, setting.lag)},

@@ -363,18 +363,24 @@ class TelemetryConfig(Section):
 class TrainConfig(Section):
     """[train] What `penstock train` starts besides replay, learner and evaluator."""
 
-    actors: PositiveInt = 2
-    """Actor processes. Where services are started by themselves: how many actors the run is meant to have, over which
-    environment.variants and temperatures are spread."""
+    actors: PositiveInt | Literal["auto"] = 2
+    """Actor processes. auto: as many as pay, at first one for every second core, and then more while the learner waits
+    for fresh segments and fewer while actors wait for the learner. Where services are started by themselves: how many
+    actors the run is meant to have, over which environment.variants and temperatures are spread."""
     replay_shards: PositiveInt = 1
     """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it is
     what others wait for."""
     max_restarts: NonNegativeInt = 20
     """Restarts of children that died, before the run is given up."""
 
+    @property
+    def least_actors(self) -> int:
+        """How many actors there will be at least."""
+        return self.replay_shards if self.actors == "auto" else self.actors
+
     @pydantic.model_validator(mode="after")
     def _check_shards(self) -> "TrainConfig":
-        if self.replay_shards > self.actors:
+        if self.replay_shards > self.least_actors:
             raise ValueError(
                 f"{self.actors} actors can't be spread over {self.replay_shards} replay services; raise train.actors or"
                 " lower train.replay_shards"
@@ -471,7 +477,7 @@ class Config(BaseSettings):
 
     @pydantic.model_validator(mode="after")
     def _check_spread(self) -> "Config":
-        variants, actors, episodes = len(self.environment.variants), self.train.actors, self.evaluation.episodes
+        variants, actors, episodes = len(self.environment.variants), self.train.least_actors, self.evaluation.episodes
         if variants > actors:
             raise ValueError(
                 f"{actors} actors are too few for {variants} environment.variants, each of which needs one; raise"

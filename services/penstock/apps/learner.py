@@ -61,7 +61,7 @@ def run(config: Config) -> None:
             now=time.monotonic(),
             variants=max(1, len(variants)),
             temperatures=spread_temperatures(
-                config.actor.lowest_temperature, config.actor.highest_temperature, config.train.actors
+                config.actor.lowest_temperature, config.actor.highest_temperature, config.train.least_actors
             ),
         )
         roster.spec = checkpoints.read_spec(newest) if newest else None

@@ -92,6 +92,23 @@ class Child:
         """How it ended; None while it runs."""
         return self.process.poll() if self.process else None
 
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM, if it runs."""
+        if self.process is not None and self.exit_code is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def end(self, timeout_s: float) -> None:
+        """Waits for its end, and kills it if that does not come in time."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
     def says_farewell(self) -> bool:
         """Whether it ended well only just now."""
         self.ended_well_at = self.ended_well_at or time.monotonic()
@@ -111,6 +128,8 @@ class Children:
 
     max_restarts: int
     members: list[Child] = field(default_factory=list)
+    dismissed: list[tuple[Child, float]] = field(default_factory=list)
+    """Those that were asked to end, and by when."""
     restarted: list[str] = field(default_factory=list)
 
     def __enter__(self) -> "Children":
@@ -128,6 +147,13 @@ class Children:
         """The child of this name."""
         return next(child for child in self.members if child.name == name)
 
+    def dismiss(self, name: str) -> None:
+        """Asks a child to end and forgets it; does not wait for that."""
+        child = self.find(name)
+        self.members.remove(child)
+        self.dismissed.append((child, time.monotonic() + _GRACE_S))
+        child.ask_to_end()
+
     def revive(self) -> list[str]:
         """Starts again whatever died; returns a line for each. A learner that ended well has finished the run.
 
@@ -135,6 +161,10 @@ class Children:
             PenstockError: A child gave up for a reason that starting again would not cure, or died too often.
         """
         told = []
+        for child, deadline in [*self.dismissed]:
+            if child.exit_code is not None or time.monotonic() > deadline:
+                self.dismissed.remove((child, deadline))
+                child.end(0.0)
         for child in self.members:
             code = child.exit_code
             if code is None or (code == 0 and (child.name == "learner" or child.says_farewell())):
@@ -161,21 +191,13 @@ class Children:
             self._stop(names)
 
     def _stop(self, names: tuple[str, ...]) -> None:
-        chosen = [child for child in self.members if not names or child.name in names]
+        everybody = [*self.members, *(child for child, _ in self.dismissed)]
+        chosen = [child for child in everybody if not names or child.name in names]
         for child in chosen:
-            if child.process is not None and child.exit_code is None:
-                child.process.send_signal(signal.SIGTERM)
+            child.ask_to_end()
         deadline = time.monotonic() + _GRACE_S
         for child in chosen:
-            if child.process is None:
-                continue
-            try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
-            if child.process.stdin is not None:
-                child.process.stdin.close()
+            child.end(max(0.0, deadline - time.monotonic()))
 
 
 @contextlib.contextmanager

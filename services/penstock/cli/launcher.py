@@ -13,6 +13,8 @@ from pathlib import Path
 
 from penstock.algo.spaces import check_spaces
 from penstock.apps.environments import make_configured
+from penstock.cli.actor_count import ActorCount
+from penstock.cli.actors import HOST, Actors
 from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
 from penstock.config import Config, build, merge
@@ -29,7 +31,6 @@ _POLL_S = 0.2
 _STATUS_TIMEOUT_S = 1.0
 _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
-_HOST = "127.0.0.1"
 
 Observer = Callable[[RunStatus, list[str]], None]
 """Called a few times a second with the run's status and what there is to tell."""
@@ -66,10 +67,12 @@ def train(
             settled = _changed(config, {"run": {"dir": None}, "replay": {"restore": None}})
             write_atomically(folder.config, settled.to_toml().encode())
             folder.summary.unlink(missing_ok=True)
-            places = _choose_places(folder, config.train.replay_shards, config.train.actors)
-            _start(config, folder, places, children)
+            count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
+            first = count.wanted if count else config.train.least_actors
+            places = _choose_places(folder, config.train.replay_shards, first)
+            actors = _start(config, folder, places, count, children)
             try:
-                _watch(config, places, children, thread, observer)
+                _watch(config, places, children, actors, thread, observer)
             finally:
                 # The learner saves its checkpoint while the others still answer.
                 children.stop("learner")
@@ -150,7 +153,7 @@ class _Places:
     replays: list[tuple[str, int]]
     """Of each replay service, and the port of its metrics."""
     actors: list[tuple[str, int]]
-    """Of each actor, and the port of its metrics."""
+    """Of each of the first actors, and the port of its metrics."""
     options: list[str]
 
     @property
@@ -162,7 +165,7 @@ class _Places:
 def _choose_places(folder: RunFolder, shards: int, actors: int) -> _Places:
     # All at once, since what is chosen is not taken yet.
     ports = free_ports(4 + 2 * (shards + actors))
-    learner, evaluator, *others = (f"{_HOST}:{port}" for port in [*ports[:2], *ports[4::2]])
+    learner, evaluator, *others = (f"{HOST}:{port}" for port in [*ports[:2], *ports[4::2]])
     pairs = list(zip(others, ports[5::2], strict=True))
     replays = pairs[:shards]
     settings = {
@@ -179,7 +182,7 @@ def _choose_places(folder: RunFolder, shards: int, actors: int) -> _Places:
     return _Places(learner, evaluator, replays, pairs[shards:], options)
 
 
-def _start(config: Config, folder: RunFolder, places: _Places, children: Children) -> None:
+def _start(config: Config, folder: RunFolder, places: _Places, count: ActorCount | None, children: Children) -> Actors:
     settings = ["--config", str(folder.config), *places.options]
     addresses, arguments = {}, {}
     for name, (address, metrics_port) in zip(places.replay_names, places.replays, strict=True):
@@ -195,17 +198,16 @@ def _start(config: Config, folder: RunFolder, places: _Places, children: Childre
         arguments[name] = ["replay", *settings, *own]
     addresses |= {"learner": places.learner, "evaluator": places.evaluator}
     arguments |= {name: [name, *settings] for name in ("learner", "evaluator")}
-    for number, (address, metrics_port) in enumerate(places.actors):
-        name = f"actor-{number}"
-        addresses[name] = address
-        listen = [f"--actor.listen={address}", f"--actor.metrics-port={metrics_port}"]
-        arguments[name] = ["actor", *settings, *listen]
+    # Before anything is started, so that a launcher that dies leaves a list of what may be left.
     write_json(folder.services, addresses)
     for name in addresses:
         children.add(Child(name, arguments[name], folder.logs / f"{name}.log"))
+    return Actors(places.actors, count, children, folder, settings, addresses)
 
 
-def _watch(config: Config, places: _Places, children: Children, thread: LoopThread, observer: Observer) -> None:
+def _watch(
+    config: Config, places: _Places, children: Children, actors: Actors, thread: LoopThread, observer: Observer
+) -> None:
     """Until the learner has ended well: keeps the children alive and the observer informed."""
     _await_health(config, places, children, observer)
     client = StatusClient(thread, places.learner)
@@ -217,7 +219,7 @@ def _watch(config: Config, places: _Places, children: Children, thread: LoopThre
                 status = client.get(_STATUS_TIMEOUT_S)
             except Unavailable:
                 status = dataclasses.replace(status, waiting_for="the learner")
-            observer(status, news)
+            observer(status, [*news, *actors.adapt(status)])
             time.sleep(_POLL_S)
         observer(dataclasses.replace(status, phase="finished", waiting_for=""), [])
     finally:

@@ -1,0 +1,101 @@
+"""`--actors auto`: how many actors a run on one machine should have, from where its time goes."""
+
+import os
+from dataclasses import dataclass
+
+from penstock.types import CoordinatorStatistics, RunStatus
+
+INTERVAL_S = 5.0
+"""Between two looks; an actor that was just started steps by then."""
+
+STARVED = 0.1
+"""Share of the time the learner may wait for fresh segments before another actor is tried."""
+
+IDLE_ACTORS = 1.25
+"""Actors' worth of waiting at which one of them is superfluous: the others take its work over and still wait."""
+
+WORTH_IT = 1.05
+"""The least by which another actor must quicken the run; cores that are taken already do not."""
+
+_FRESH = "fresh segments"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    seconds: float
+    env_steps: int
+    starved_s: float
+    batches: int
+    collecting_s: float
+    gated_s: float
+
+    @classmethod
+    def at(cls, status: RunStatus, statistics: CoordinatorStatistics) -> "_Look":
+        # Means over a session times its batches: what was spent so far, whose differences are the present.
+        times, batches = statistics.times, statistics.batches_trained
+        collecting_s = (times.collect_environment_s or 0.0) + (times.collect_policy_s or 0.0)
+        return cls(
+            status.elapsed_s,
+            status.env_steps,
+            sum(wait.seconds for wait in statistics.waits if wait.reason.startswith(_FRESH)),
+            batches,
+            collecting_s * batches,
+            (times.collect_wait_s or 0.0) * batches,
+        )
+
+
+class ActorCount:
+    """Decides, look by look, to have one actor more or one fewer.
+
+    Attributes:
+        wanted: How many there should be now.
+    """
+
+    def __init__(self, least: int = 1, most: int | None = None) -> None:
+        """Begins with an actor for every second core.
+
+        Args:
+            least: At least so many.
+            most: At most so many; None: as many as there are cores.
+        """
+        cores = len(os.sched_getaffinity(0))
+        self._least, self._most = least, max(least, cores if most is None else most)
+        self.wanted = min(self._most, max(least, cores // 2))
+        self._before: _Look | None = None
+        self._pace_before_growing: float | None = None
+
+    def observe(self, status: RunStatus) -> str:
+        """Looks at the run, every few seconds of it; returns what it decided, and why, or nothing."""
+        statistics = status.coordinator
+        if statistics is None or status.phase != "training" or not statistics.batches_trained:
+            return ""
+        now, before = _Look.at(status, statistics), self._before
+        if before is None or now.seconds < before.seconds or now.batches < before.batches:
+            # The first one, or a learner that was started again.
+            self._before = now
+            return ""
+        seconds = now.seconds - before.seconds
+        if seconds < INTERVAL_S or now.batches == before.batches:
+            return ""
+        self._before = now
+        starved = (now.starved_s - before.starved_s) / seconds
+        gated_s, collecting_s = now.gated_s - before.gated_s, now.collecting_s - before.collecting_s
+        gated = gated_s / max(gated_s + collecting_s, 1e-9)
+        return self._decide(starved, gated, (now.env_steps - before.env_steps) / seconds)
+
+    def _decide(self, starved: float, gated: float, pace: float) -> str:
+        grown_from, self._pace_before_growing = self._pace_before_growing, None
+        if grown_from is not None and pace < WORTH_IT * grown_from:
+            self.wanted -= 1
+            self._most = self.wanted
+            return f"{self._actors()}: one more made it no faster ({pace:,.0f} after {grown_from:,.0f} steps/s)"
+        if starved > STARVED and self.wanted < self._most and self.wanted * gated < 1.0:
+            self.wanted, self._pace_before_growing = self.wanted + 1, pace
+            return f"{self._actors()}: the learner waits {starved:.0%} of the time for fresh segments"
+        if starved <= STARVED and self.wanted > self._least and self.wanted * gated > IDLE_ACTORS:
+            self.wanted -= 1
+            return f"{self._actors()}: they wait {gated:.0%} of the time for the learner"
+        return ""
+
+    def _actors(self) -> str:
+        return f"{self.wanted} actor{'s' if self.wanted != 1 else ''} from now on"

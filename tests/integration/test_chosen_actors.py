@@ -1,0 +1,61 @@
+"""`--actors auto`: actors that come and go while a run goes on."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import WITH_HELPERS, Command, end_of, wait_for
+from penstock.cli.actor_count import ActorCount
+from penstock.cli.actors import HOST, Actors
+from penstock.cli.children import Children, free_ports
+from penstock.rpc.health import is_serving
+from penstock.run_folder import RunFolder
+from penstock.types import RunStatus
+
+SETTINGS = (
+    "--env-id=Paced-v0 --env-import=helpers.paced --actors=auto --envs-per-actor=8 --ppo.epochs=1"
+    " --evaluation.episodes=5 --evaluation.interval-steps=1000000 --total-steps=10000000"
+)
+
+
+def services(folder: RunFolder) -> list[str]:
+    return list(json.loads(folder.services.read_text())) if folder.services.exists() else []
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has one actor")
+def test_a_run_whose_learner_starves_gets_another_actor_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with Command("train", *SETTINGS.split(), f"--run-dir={folder.root}", environment=WITH_HELPERS) as command:
+        first = command.until(lambda: [name for name in services(folder) if name.startswith("actor")], "a first actor")
+        another = f"actor-{len(first)}"
+        command.until(lambda: another in services(folder), "another actor", 60.0)
+        command.until(lambda: f"{len(first) + 1} actors from now on" in command.stdout, "that it is told")
+        log = folder.logs / f"{another}.log"
+        command.until(lambda: log.exists() and "joined" in log.read_text(), "it joins", 30.0)
+        os.kill(command.pid, signal.SIGINT)
+        end = end_of(command)
+    assert end.left_behind == []
+    assert not folder.services.exists()
+
+
+def test_an_actor_that_is_not_needed_ends_well_and_is_not_started_again(tmp_path: Path) -> None:
+    folder, count = RunFolder(tmp_path / "run"), ActorCount(least=2, most=2)
+    folder.create()
+    ports = free_ports(5)
+    settings = ["--env-id=CartPole-v1", f"--actor.learner-address={HOST}:{ports[4]}"]
+    places = [(f"{HOST}:{ports[0]}", ports[1]), (f"{HOST}:{ports[2]}", ports[3])]
+    with Children(max_restarts=0) as children:
+        actors = Actors(places, count, children, folder, settings, {"learner": f"{HOST}:{ports[4]}"})
+        assert services(folder) == ["learner", "actor-0", "actor-1"]
+        leaving = children.find("actor-1")
+        wait_for(lambda: is_serving(places[1][0], 0.2), "it has started")
+        count.wanted = 1
+        actors.adapt(RunStatus())
+        assert services(folder) == ["learner", "actor-0"]
+        wait_for(lambda: children.revive() == [] and not children.dismissed, "it ends")
+        assert leaving.exit_code == 0
+        assert [child.name for child in children.members] == ["actor-0"]
+        assert children.find("actor-0").exit_code is None

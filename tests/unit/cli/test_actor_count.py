@@ -1,0 +1,126 @@
+from dataclasses import dataclass, replace
+
+import pytest
+
+from penstock.cli.actor_count import IDLE_ACTORS, INTERVAL_S, ActorCount
+from penstock.types import CoordinatorStatistics, MeanTimes, RunStatus, Wait
+
+
+@dataclass
+class Run:
+    """A run whose time goes where it is told: what the learner says of it, from the beginning."""
+
+    seconds: float = 0.0
+    env_steps: float = 0.0
+    starved_s: float = 0.0
+    gated_s: float = 0.0
+    collecting_s: float = 0.0
+    batches: int = 0
+
+    def goes_on(self, *, actors: int, starved: float, gated: float, pace: float = 1000.0) -> RunStatus:
+        """One interval more, in which the learner starves and actors are gated for these shares of it."""
+        seconds = INTERVAL_S + 0.1
+        self.seconds += seconds
+        self.env_steps += pace * seconds
+        self.starved_s += starved * seconds
+        self.gated_s += gated * actors * seconds
+        self.collecting_s += (1.0 - gated) * actors * seconds
+        self.batches += 10
+        times = MeanTimes(
+            collect_environment_s=0.75 * self.collecting_s / self.batches,
+            collect_policy_s=0.25 * self.collecting_s / self.batches,
+            collect_wait_s=self.gated_s / self.batches,
+        )
+        waits = (Wait("the replay service", 1.0, 0.0), Wait("fresh segments of shard 0", self.starved_s, 0.0))
+        return RunStatus(
+            phase="training",
+            elapsed_s=self.seconds,
+            env_steps=int(self.env_steps),
+            coordinator=CoordinatorStatistics(
+                "asynchronous", 1, batches_trained=self.batches, times=times, waits=waits
+            ),
+        )
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def begun(run: Run, count: ActorCount, **shares: float) -> ActorCount:
+    """After the first look, which has nothing to compare with."""
+    assert count.observe(run.goes_on(actors=count.wanted, **{"starved": 0.9, "gated": 0.9, **shares})) == ""
+    return count
+
+
+def test_it_begins_with_an_actor_for_every_second_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, wanted in ((1, 1), (2, 1), (4, 2), (16, 8)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert ActorCount().wanted == wanted
+        assert ActorCount(least=3).wanted == max(3, wanted)
+
+
+def test_a_starved_learner_gets_actors_as_long_as_they_quicken_the_run(run: Run) -> None:
+    count, wanted = begun(run, ActorCount(most=8)), []
+    first = count.wanted
+    for pace in (1000.0, 1500.0, 1900.0, 1950.0):
+        said = count.observe(run.goes_on(actors=count.wanted, starved=0.5, gated=0.0, pace=pace))
+        assert "waits 50% of the time for fresh segments" in said or "no faster" in said
+        wanted.append(count.wanted - first)
+    assert wanted == [1, 2, 3, 2]
+
+
+def test_an_actor_that_made_nothing_faster_goes_and_none_is_tried_again(run: Run) -> None:
+    count = begun(run, ActorCount(most=8))
+    first = count.wanted
+    assert count.observe(run.goes_on(actors=first, starved=0.5, gated=0.0, pace=1000.0))
+    assert count.wanted == first + 1
+    assert "no faster" in count.observe(run.goes_on(actors=first + 1, starved=0.4, gated=0.0, pace=1020.0))
+    assert count.wanted == first
+    for _ in range(3):
+        assert count.observe(run.goes_on(actors=first, starved=0.5, gated=0.0)) == ""
+
+
+def test_actors_that_wait_for_the_learner_are_retired_down_to_what_is_needed(run: Run) -> None:
+    count = begun(run, ActorCount(least=2, most=8))
+    count.wanted = 8
+    work = 2.6
+    for _ in range(10):
+        idle = 1.0 - work / count.wanted
+        count.observe(run.goes_on(actors=count.wanted, starved=0.0, gated=idle))
+    # One fewer would leave less than a quarter of one's time.
+    assert count.wanted - work <= IDLE_ACTORS < count.wanted + 1 - work
+    for _ in range(10):
+        count.observe(run.goes_on(actors=count.wanted, starved=0.0, gated=0.99))
+    assert count.wanted == 2
+
+
+def test_where_both_wait_another_actor_is_no_cure(run: Run) -> None:
+    count = begun(run, ActorCount(most=8))
+    count.wanted = 3
+    assert count.observe(run.goes_on(actors=3, starved=0.3, gated=0.5)) == ""
+    assert count.wanted == 3
+
+
+def test_it_never_goes_beyond_what_is_allowed(run: Run) -> None:
+    count, pace = begun(run, ActorCount(most=3)), 1000.0
+    for _ in range(10):
+        pace *= 1.2
+        count.observe(run.goes_on(actors=count.wanted, starved=0.9, gated=0.0, pace=pace))
+    assert count.wanted == 3
+
+
+def test_it_looks_at_intervals_of_training_alone(run: Run) -> None:
+    count = begun(run, ActorCount(most=8))
+    status = run.goes_on(actors=1, starved=0.9, gated=0.0)
+    for other in (RunStatus(phase="training"), replace(status, phase="evaluating"), replace(status, elapsed_s=6.0)):
+        assert count.observe(other) == ""
+    assert count.observe(status) != ""
+    assert count.observe(status) == ""
+
+
+def test_a_learner_that_was_started_again_begins_anew(run: Run) -> None:
+    count = begun(run, ActorCount(most=8))
+    again = Run()
+    assert count.observe(again.goes_on(actors=1, starved=0.9, gated=0.0)) == ""
+    assert count.observe(again.goes_on(actors=1, starved=0.9, gated=0.0)) != ""
