@@ -440,6 +440,7 @@ class ActorReport:
         environment_s: Seconds in the environments.
         policy_s: Seconds in the policy.
         waiting_s: Seconds without a grant or without weights new enough.
+        building_s: Seconds in which segments were put together and handed over.
     """
 
     env_steps: int
@@ -448,6 +449,7 @@ class ActorReport:
     environment_s: float
     policy_s: float
     waiting_s: float
+    building_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,6 +552,7 @@ class MeanTimes:
     Attributes:
         collect_environment_s: In the environments, for the fresh steps of a batch, summed over the actors.
         collect_policy_s: The same in the actors' policies.
+        collect_build_s: The same in putting segments together and handing them over.
         collect_wait_s: The same without a grant or without weights new enough.
         batch_wait_s: That the learner waited for a batch.
         batch_train_s: That it trained on one.
@@ -558,10 +561,16 @@ class MeanTimes:
 
     collect_environment_s: float | None = None
     collect_policy_s: float | None = None
+    collect_build_s: float | None = None
     collect_wait_s: float | None = None
     batch_wait_s: float | None = None
     batch_train_s: float | None = None
     evaluation_s: float | None = None
+
+    @property
+    def collect_busy_s(self) -> float:
+        """What the actors did for the fresh steps of a batch, all in all, without waiting."""
+        return sum(filter(None, (self.collect_environment_s, self.collect_policy_s, self.collect_build_s)))
 
 
 @dataclass(frozen=True, slots=True)

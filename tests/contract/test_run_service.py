@@ -79,7 +79,9 @@ def receive_weights(stream: PlainStream) -> Weights:
 def report(*returns: float, env_steps: int = 10, first_step_at_s: float = 0.0) -> ActorReport:
     """What an actor with these finished episodes tells."""
     episodes = tuple(Episode(value, 5, environment, False) for environment, value in enumerate(returns))
-    return ActorReport(env_steps, first_step_at_s, episodes, environment_s=0.1, policy_s=0.2, waiting_s=0.3)
+    return ActorReport(
+        env_steps, first_step_at_s, episodes, environment_s=0.1, policy_s=0.2, waiting_s=0.3, building_s=0.4
+    )
 
 
 # Places
@@ -471,7 +473,7 @@ def test_what_the_coordinator_counts_reaches_the_runs_status_field_by_field(loop
         evaluations=1,
         lag=Ages(1.0, 1.0, 2),
         staleness=Ages(3.0, 3.0, 7),
-        times=MeanTimes(0.1, 0.2, 0.3, 0.125, 0.5, 2.0),
+        times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0),
         drops=Drops(8, 3, 5, 9),
         last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),

@@ -19,6 +19,7 @@ class Timing:
 
     environment_s: float = 0.0
     policy_s: float = 0.0
+    building_s: float = 0.0
     waiting_s: float = 0.0
 
 

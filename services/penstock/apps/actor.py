@@ -8,6 +8,7 @@ import torch
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.protocols import SegmentSink
 from penstock.acting.spaces import segment_schema
 from penstock.acting.variants import make_variant
 from penstock.algo.spaces import check_spaces
@@ -119,13 +120,21 @@ def _collect_as(
                 elif weights.version != runner.version:
                     runner.update(weights)
                 reporter.begin()
-                sink.send(collector.collect(runner))
+                _collect_window(collector, runner, sink)
                 metrics.ACTOR_VERSION.set(runner.version)
             reporter.report_if_due()
         sink.drain(_DRAIN_S)
         reporter.report()
     finally:
         sink.close()
+
+
+def _collect_window(collector: Collector, runner: PolicyRunner, sink: SegmentSink) -> None:
+    timing, started = collector.timing, time.perf_counter()
+    stepped_s = timing.environment_s + timing.policy_s
+    sink.send(collector.collect(runner))
+    stepped_s = timing.environment_s + timing.policy_s - stepped_s
+    timing.building_s += time.perf_counter() - started - stepped_s
 
 
 class _Reporter:
@@ -156,6 +165,7 @@ class _Reporter:
         metrics.ACTOR_STEPS.inc(steps)
         metrics.ACTOR_SECONDS.labels("environment").inc(timing.environment_s)
         metrics.ACTOR_SECONDS.labels("policy").inc(timing.policy_s)
+        metrics.ACTOR_SECONDS.labels("building").inc(timing.building_s)
         metrics.ACTOR_SECONDS.labels("waiting").inc(timing.waiting_s)
         self._membership.report(
             ActorReport(
@@ -165,5 +175,6 @@ class _Reporter:
                 environment_s=timing.environment_s,
                 policy_s=timing.policy_s,
                 waiting_s=timing.waiting_s,
+                building_s=timing.building_s,
             )
         )

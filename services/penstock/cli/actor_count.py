@@ -33,13 +33,12 @@ class _Look:
     def at(cls, status: RunStatus, statistics: CoordinatorStatistics) -> "_Look":
         # Means over a session times its batches: what was spent so far, whose differences are the present.
         times, batches = statistics.times, statistics.batches_trained
-        collecting_s = (times.collect_environment_s or 0.0) + (times.collect_policy_s or 0.0)
         return cls(
             status.elapsed_s,
             status.env_steps,
             sum(wait.seconds for wait in statistics.waits if wait.reason.startswith(_FRESH)),
             batches,
-            collecting_s * batches,
+            times.collect_busy_s * batches,
             (times.collect_wait_s or 0.0) * batches,
         )
 

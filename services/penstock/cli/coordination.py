@@ -113,8 +113,11 @@ def _collect(statistics: CoordinatorStatistics) -> str:
     times = statistics.times
     if times.collect_environment_s is None or times.collect_policy_s is None:
         return "-"
-    whole = _seconds(times.collect_environment_s + times.collect_policy_s)
-    parts = f"environment {_seconds(times.collect_environment_s)}, policy {_seconds(times.collect_policy_s)}"
+    whole = _seconds(times.collect_busy_s)
+    parts = (
+        f"environment {_seconds(times.collect_environment_s)}, policy {_seconds(times.collect_policy_s)}, building"
+        f" {_seconds(times.collect_build_s)}"
+    )
     return f"{whole} of actors' time a batch ({parts}); they wait {actors_waiting_share(statistics):.0%} of the time"
 
 

@@ -138,5 +138,5 @@ def actors_waiting_share(statistics: CoordinatorStatistics) -> float:
     """Share of the actors' time in which they waited for leave to collect, or for weights; 0 where none is known."""
     times = statistics.times
     waiting_s = times.collect_wait_s or 0.0
-    total_s = (times.collect_environment_s or 0.0) + (times.collect_policy_s or 0.0) + waiting_s
+    total_s = times.collect_busy_s + waiting_s
     return waiting_s / total_s if total_s > 0.0 else 0.0

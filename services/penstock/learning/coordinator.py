@@ -47,6 +47,7 @@ class Totals:
     actor_steps: int = 0
     environment_s: float = 0.0
     policy_s: float = 0.0
+    building_s: float = 0.0
     actor_wait_s: float = 0.0
 
     def since(self, earlier: "Totals") -> "Totals":
@@ -61,6 +62,7 @@ class Totals:
         return MeanTimes(
             collect_environment_s=_mean(self.environment_s * steps, self.actor_steps),
             collect_policy_s=_mean(self.policy_s * steps, self.actor_steps),
+            collect_build_s=_mean(self.building_s * steps, self.actor_steps),
             collect_wait_s=_mean(self.actor_wait_s * steps, self.actor_steps),
             batch_wait_s=_mean(self.wait_s, self.batches),
             batch_train_s=_mean(self.train_s, self.batches),
@@ -97,6 +99,7 @@ class Coordinator:
         totals.actor_steps += report.env_steps
         totals.environment_s += report.environment_s
         totals.policy_s += report.policy_s
+        totals.building_s += report.building_s
         totals.actor_wait_s += report.waiting_s
 
     def waited(self, reason: str, seconds: float) -> None:

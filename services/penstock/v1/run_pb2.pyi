@@ -66,20 +66,22 @@ class DiscreteSpace(_message.Message):
     def __init__(self, n: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
 
 class ActorReport(_message.Message):
-    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s")
+    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s")
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_AT_S_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_S_FIELD_NUMBER: _ClassVar[int]
     POLICY_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
+    BUILDING_S_FIELD_NUMBER: _ClassVar[int]
     env_steps: int
     first_step_at_s: float
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
     environment_s: float
     policy_s: float
     waiting_s: float
-    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ...) -> None: ...
+    building_s: float
+    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("episode_return", "steps", "environment", "truncated")
@@ -252,20 +254,22 @@ class Ages(_message.Message):
     def __init__(self, last: _Optional[float] = ..., mean: _Optional[float] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class MeanTimes(_message.Message):
-    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s")
+    __slots__ = ("collect_environment_s", "collect_policy_s", "collect_wait_s", "batch_wait_s", "batch_train_s", "evaluation_s", "collect_build_s")
     COLLECT_ENVIRONMENT_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_POLICY_S_FIELD_NUMBER: _ClassVar[int]
     COLLECT_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     BATCH_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     BATCH_TRAIN_S_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_S_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_BUILD_S_FIELD_NUMBER: _ClassVar[int]
     collect_environment_s: float
     collect_policy_s: float
     collect_wait_s: float
     batch_wait_s: float
     batch_train_s: float
     evaluation_s: float
-    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ...) -> None: ...
+    collect_build_s: float
+    def __init__(self, collect_environment_s: _Optional[float] = ..., collect_policy_s: _Optional[float] = ..., collect_wait_s: _Optional[float] = ..., batch_wait_s: _Optional[float] = ..., batch_train_s: _Optional[float] = ..., evaluation_s: _Optional[float] = ..., collect_build_s: _Optional[float] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("reason", "seconds", "share")

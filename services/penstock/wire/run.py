@@ -125,6 +125,7 @@ def encode_report(report: ActorReport) -> run_pb2.ActorReport:
         environment_s=report.environment_s,
         policy_s=report.policy_s,
         waiting_s=report.waiting_s,
+        building_s=report.building_s,
     )
 
 
@@ -142,6 +143,7 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
         environment_s=message.environment_s,
         policy_s=message.policy_s,
         waiting_s=message.waiting_s,
+        building_s=message.building_s,
     )
 
 

@@ -27,7 +27,7 @@ WELL = CoordinatorStatistics(
     segments_collected=1000,
     segments_trained=2000,
     batches_trained=60,
-    times=MeanTimes(collect_environment_s=0.5, collect_policy_s=0.3, collect_wait_s=0.2),
+    times=MeanTimes(collect_environment_s=0.5, collect_policy_s=0.2, collect_build_s=0.1, collect_wait_s=0.2),
     waits=(Wait("fresh segments", 4.0, 0.4), Wait("the replay service", 0.1, 0.01)),
     last=NUMBERS,
     recent=NUMBERS,

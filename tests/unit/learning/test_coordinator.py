@@ -33,8 +33,8 @@ def statistics_of(coordinator: Coordinator) -> CoordinatorStatistics:
     return statistics
 
 
-def report(env_steps: int, environment_s: float, policy_s: float, waiting_s: float) -> ActorReport:
-    return ActorReport(env_steps, 0.0, (), environment_s, policy_s, waiting_s)
+def report(env_steps: int, environment_s: float, policy_s: float, waiting_s: float, building_s: float) -> ActorReport:
+    return ActorReport(env_steps, 0.0, (), environment_s, policy_s, waiting_s, building_s)
 
 
 def test_without_a_plan_there_is_nothing_to_tell() -> None:
@@ -105,8 +105,8 @@ def test_a_batch_without_fresh_segments_says_nothing_about_the_lag() -> None:
 def test_actors_times_are_those_of_a_batchs_fresh_steps() -> None:
     coordinator = begun()
     # Two actors, which are three batches ahead: 0.2 s in the environments for 100 steps, and a batch has 25 of them.
-    coordinator.report(report(60, 0.14, 0.03, 0.4))
-    coordinator.report(report(40, 0.06, 0.05, 0.6))
+    coordinator.report(report(60, 0.14, 0.03, 0.4, 0.01))
+    coordinator.report(report(40, 0.06, 0.05, 0.6, 0.03))
     coordinator.trained(counted_batch(), TRAINING, fresh_steps=30, train_s=0.1)
     coordinator.trained(counted_batch(), TRAINING, fresh_steps=20, train_s=0.3)
     coordinator.evaluated(1.0)
@@ -114,6 +114,8 @@ def test_actors_times_are_those_of_a_batchs_fresh_steps() -> None:
     times = statistics_of(coordinator).times
     assert times.collect_environment_s == pytest.approx(0.05)
     assert times.collect_policy_s == pytest.approx(0.02)
+    assert times.collect_build_s == pytest.approx(0.01)
+    assert times.collect_busy_s == pytest.approx(0.08)
     assert times.collect_wait_s == pytest.approx(0.25)
     assert times.batch_train_s == pytest.approx(0.2)
     assert times.evaluation_s == 1.5
@@ -157,11 +159,11 @@ def test_what_is_no_finite_number_is_not_told_as_one() -> None:
 
 def test_what_came_since_an_earlier_look_has_means_of_its_own() -> None:
     coordinator = begun()
-    coordinator.report(report(10, 0.1, 0.1, 0.1))
+    coordinator.report(report(10, 0.1, 0.1, 0.1, 0.0))
     coordinator.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)
     coordinator.evaluated(9.0)
     earlier = coordinator.totals()
-    coordinator.report(report(20, 0.6, 0.4, 0.0))
+    coordinator.report(report(20, 0.6, 0.4, 0.0, 0.2))
     coordinator.waited("fresh segments", 0.5)
     coordinator.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=3.0)
     times = coordinator.totals().since(earlier).times

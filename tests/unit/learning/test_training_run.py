@@ -283,7 +283,7 @@ def test_training_waits_for_a_synchronous_evaluation(folder: RunFolder) -> None:
 
 def test_time_spent_waiting_for_an_evaluation_is_no_training_time() -> None:
     statistics = RunStatistics(total_steps=1000, earlier_s=5.0)
-    statistics.report(ActorReport(0, time.time(), (), environment_s=0.0, policy_s=0.0, waiting_s=0.0))
+    statistics.report(ActorReport(0, time.time(), (), environment_s=0.0, policy_s=0.0, waiting_s=0.0, building_s=0.0))
     time.sleep(0.3)
     before = statistics.training_s
     assert before >= 5.3

@@ -32,7 +32,7 @@ SUMMARY = Summary(
 
 
 def report(*returns: float) -> ActorReport:
-    return ActorReport(10, 0.0, tuple(Episode(value, 5, 0, False) for value in returns), 0.1, 0.1, 0.1)
+    return ActorReport(10, 0.0, tuple(Episode(value, 5, 0, False) for value in returns), 0.1, 0.1, 0.1, 0.1)
 
 
 def statistics(*variants: str) -> RunStatistics:
