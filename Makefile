@@ -7,12 +7,13 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree bench-degrees bench-loop torture hostile soak priority-updates snapshot-latency
+.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture hostile soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make install | check | format | proto | lock | clean"
 	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
+	@echo "make actor-process     memory and start of an actor (docs/BENCHMARKS.md)"
 	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
 	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
 	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
@@ -65,6 +66,9 @@ bench-degrees: install
 
 bench-loop: install
 	@$(BIN)/python benchmarks/loop.py $(ARGS)
+
+actor-process: install
+	@$(BIN)/python benchmarks/actor_process.py $(ARGS)
 
 torture: install
 	@$(BIN)/python benchmarks/torture.py $(ARGS)

@@ -110,10 +110,19 @@ def test_every_part_of_the_package_has_a_rule() -> None:
     } == set(ALLOWED)
 
 
-def test_the_replay_service_loads_neither_torch_nor_gymnasium() -> None:
+@pytest.mark.parametrize(
+    ("service", "unused"),
+    [
+        ("replay", ("torch", "gymnasium", "matplotlib")),
+        # A compiler takes 120 MB and half a second of whoever only hands segments over or reads them.
+        ("actor", ("numba", "matplotlib")),
+        ("learner", ("numba", "matplotlib")),
+    ],
+)
+def test_a_service_does_not_load_what_it_does_not_use(service: str, unused: tuple[str, ...]) -> None:
     script = (
-        "import sys, penstock.apps.replay, penstock.cli.options;"
-        "print([name for name in ('torch', 'gymnasium', 'matplotlib') if name in sys.modules])"
+        f"import sys, penstock.apps.{service}, penstock.cli.options;"
+        f"print([name for name in {unused!r} if name in sys.modules])"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from penstock.types import CoordinatorStatistics, RunStatus
 
 INTERVAL_S = 5.0
-"""Between two looks; an actor that was just started steps by then."""
+"""Between two looks. An actor that was just started steps by the next one, which only waits for that."""
 
 STARVED = 0.1
 """Share of the time the learner may wait for fresh segments before another actor is tried."""
@@ -62,6 +62,7 @@ class ActorCount:
         self.wanted = min(self._most, max(least, cores // 2))
         self._before: _Look | None = None
         self._pace_before_growing: float | None = None
+        self._settling = False
 
     def observe(self, status: RunStatus) -> str:
         """Looks at the run, every few seconds of it; returns what it decided, and why, or nothing."""
@@ -77,6 +78,9 @@ class ActorCount:
         if seconds < INTERVAL_S or now.batches == before.batches:
             return ""
         self._before = now
+        if self._settling:
+            self._settling = False
+            return ""
         starved = (now.starved_s - before.starved_s) / seconds
         gated_s, collecting_s = now.gated_s - before.gated_s, now.collecting_s - before.collecting_s
         gated = gated_s / max(gated_s + collecting_s, 1e-9)
@@ -89,7 +93,7 @@ class ActorCount:
             self._most = self.wanted
             return f"{self._actors()}: one more made it no faster ({pace:,.0f} after {grown_from:,.0f} steps/s)"
         if starved > STARVED and self.wanted < self._most and self.wanted * gated < 1.0:
-            self.wanted, self._pace_before_growing = self.wanted + 1, pace
+            self.wanted, self._pace_before_growing, self._settling = self.wanted + 1, pace, True
             return f"{self._actors()}: the learner waits {starved:.0%} of the time for fresh segments"
         if starved <= STARVED and self.wanted > self._least and self.wanted * gated > IDLE_ACTORS:
             self.wanted -= 1

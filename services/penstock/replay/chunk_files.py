@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.layout import checksums_of, runs, spans, whole_pages
+from penstock.replay.layout import runs, spans, whole_pages
 from penstock.replay.ring_store import RingStore
+from penstock.replay.row_checks import checksums_of
 from penstock.types import Schema
 
 PIECE_BYTES = 2**20

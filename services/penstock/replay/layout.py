@@ -6,7 +6,7 @@ Called by `ring_store`, `store_reader`, and by all that read headers.
 
 import enum
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.replay.row_checks import mix_rows
 from penstock.types import Columns, Schema
 
 MAX_SLOTS = 4096
@@ -131,23 +130,6 @@ def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
     for start, stop in zip([0, *ends], ends, strict=False):
         if start < stop:
             yield start, stop
-
-
-def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
-    """<uint64>[B] over what never changes of segments: identity and version, then payload.
-
-    Args:
-        headers: <HEADER>[B].
-        contents: <uint8>[B, bytes of a segment] C-ordered, one a column.
-    """
-    identity = np.empty((headers.size, 6), np.uint64)
-    for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
-        identity[:, position] = headers[field]
-    identity[:, 5] = headers["version"].view(np.uint64)
-    checksums = np.zeros(headers.size, np.uint64)
-    for content in (identity.view(np.uint8), *contents):
-        mix_rows(content, checksums)
-    return checksums
 
 
 def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:

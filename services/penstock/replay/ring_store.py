@@ -31,11 +31,10 @@ from penstock.replay.layout import (
     WATERMARK,
     Regions,
     State,
-    checksums_of,
     runs,
     session_of,
 )
-from penstock.replay.row_checks import check_values
+from penstock.replay.row_checks import check_values, checksums_of
 from penstock.types import Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
 

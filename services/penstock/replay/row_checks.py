@@ -3,6 +3,9 @@
 Compiled, one call for many rows, outside the GIL. Called by `replay.ring_store`.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +46,23 @@ def mix_rows(rows, checksums):  # type: ignore[no-untyped-def]
             mixed = (mixed ^ np.uint64(rows[index, byte])) * prime
             mixed ^= mixed >> right
         checksums[index] = mixed
+
+
+def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
+    """<uint64>[B] over what never changes of segments: identity and version, then payload.
+
+    Args:
+        headers: <HEADER>[B].
+        contents: <uint8>[B, bytes of a segment] C-ordered, one a column.
+    """
+    identity = np.empty((headers.size, 6), np.uint64)
+    for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
+        identity[:, position] = headers[field]
+    identity[:, 5] = headers["version"].view(np.uint64)
+    checksums = np.zeros(headers.size, np.uint64)
+    for content in (identity.view(np.uint8), *contents):
+        mix_rows(content, checksums)
+    return checksums
 
 
 @numba.njit("boolean(uint32[::1], uint32)", nogil=True, cache=True)

@@ -53,6 +53,14 @@ def begun(run: Run, count: ActorCount, **shares: float) -> ActorCount:
     return count
 
 
+def look(run: Run, count: ActorCount, *, starved: float, gated: float = 0.0, pace: float = 1000.0) -> str:
+    """A decision. After one to have another actor comes a look that waits for it to step."""
+    said = count.observe(run.goes_on(actors=count.wanted, starved=starved, gated=gated, pace=pace))
+    if "fresh segments" in said:
+        assert count.observe(run.goes_on(actors=count.wanted, starved=1.0, gated=0.0, pace=1.0)) == ""
+    return said
+
+
 def test_it_begins_with_an_actor_for_every_second_core(monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, wanted in ((1, 1), (2, 1), (4, 2), (16, 8)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
@@ -64,7 +72,7 @@ def test_a_starved_learner_gets_actors_as_long_as_they_quicken_the_run(run: Run)
     count, wanted = begun(run, ActorCount(most=8)), []
     first = count.wanted
     for pace in (1000.0, 1500.0, 1900.0, 1950.0):
-        said = count.observe(run.goes_on(actors=count.wanted, starved=0.5, gated=0.0, pace=pace))
+        said = look(run, count, starved=0.5, pace=pace)
         assert "waits 50% of the time for fresh segments" in said or "no faster" in said
         wanted.append(count.wanted - first)
     assert wanted == [1, 2, 3, 2]
@@ -73,12 +81,12 @@ def test_a_starved_learner_gets_actors_as_long_as_they_quicken_the_run(run: Run)
 def test_an_actor_that_made_nothing_faster_goes_and_none_is_tried_again(run: Run) -> None:
     count = begun(run, ActorCount(most=8))
     first = count.wanted
-    assert count.observe(run.goes_on(actors=first, starved=0.5, gated=0.0, pace=1000.0))
+    assert look(run, count, starved=0.5, pace=1000.0)
     assert count.wanted == first + 1
-    assert "no faster" in count.observe(run.goes_on(actors=first + 1, starved=0.4, gated=0.0, pace=1020.0))
+    assert "no faster" in look(run, count, starved=0.4, pace=1020.0)
     assert count.wanted == first
     for _ in range(3):
-        assert count.observe(run.goes_on(actors=first, starved=0.5, gated=0.0)) == ""
+        assert look(run, count, starved=0.5) == ""
 
 
 def test_actors_that_wait_for_the_learner_are_retired_down_to_what_is_needed(run: Run) -> None:
@@ -106,7 +114,7 @@ def test_it_never_goes_beyond_what_is_allowed(run: Run) -> None:
     count, pace = begun(run, ActorCount(most=3)), 1000.0
     for _ in range(10):
         pace *= 1.2
-        count.observe(run.goes_on(actors=count.wanted, starved=0.9, gated=0.0, pace=pace))
+        look(run, count, starved=0.9, pace=pace)
     assert count.wanted == 3
 
 
