@@ -10,7 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -248,6 +248,13 @@ def show(cases: Sequence[Case], found: dict[str, dict[str, float | None]], conso
     console.print(table)
 
 
+def write(cases: Mapping[str, Sequence[Case]], found: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Writes build/bench/loop.json."""
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    measured = [asdict(each) for of_task in cases.values() for each in of_task]
+    OUTPUT.write_text(json.dumps({"cases": measured, "ratios": found}, indent=2) + "\n")
+
+
 def main() -> int:
     """Measures, prints, writes, and says whether everything was kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -260,7 +267,7 @@ def main() -> int:
         peer_python(environment)
     # What is started from here inherits it.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    cases: list[Case] = []
+    cases: dict[str, list[Case]] = {}
     found: dict[str, dict[str, float | None]] = {}
     for task in (task for task in TASKS if task.preset in arguments.tasks):
         runs: dict[str, list[Run]] = {name: [] for name in ("penstock", *arguments.systems)}
@@ -270,11 +277,11 @@ def main() -> int:
                     of_system.append(measure(name, task, seed))
                 pace = of_system[-1]["env_steps_per_s"]
                 console.print(f"{task.env_id}, round {seed + 1}: {name}: {pace:,.0f} steps/s", highlight=False)
-        cases += [case(task, name, of_system) for name, of_system in runs.items()]
-        found[task.env_id] = ratios(task, runs)
-    show(cases, found, console)
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps({"cases": [asdict(each) for each in cases], "ratios": found}, indent=2) + "\n")
+            # After every round: whole runs take minutes, and what was measured must not be lost with the next one.
+            cases[task.env_id] = [case(task, name, of_system) for name, of_system in runs.items()]
+            found[task.env_id] = ratios(task, runs)
+            write(cases, found)
+    show([each for of_task in cases.values() for each in of_task], found, console)
     console.print(f"written to {OUTPUT}")
     return 0 if all(kept(name, ratio) for of_task in found.values() for name, ratio in of_task.items()) else 1
 

@@ -16,7 +16,7 @@ BATCH = 1024
 EPISODES = 100
 SETTINGS = {
     "CartPole-v1": {"lr": 1e-3, "gamma": 0.98, "num_epochs": 6},
-    "Pendulum-v1": {"lr": 1e-3, "gamma": 0.9, "num_epochs": 6, "vf_clip_param": 1e5},
+    "Pendulum-v1": {"lr": 1e-3, "gamma": 0.9, "num_epochs": 6},
 }
 
 
