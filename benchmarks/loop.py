@@ -180,6 +180,7 @@ def case(task: Task, system: str, runs: Sequence[Run]) -> Case:
         middle = statistics.median_high(met)
         return None if middle == float("inf") else middle
 
+    ended = [run["final_return"] for run in runs if run.get("final_return") is not None]
     processes = runs[0].get("cpu_s_per_million")
     return Case(
         task.env_id,
@@ -187,7 +188,7 @@ def case(task: Task, system: str, runs: Sequence[Run]) -> Case:
         median("env_steps_per_s"),
         median("learn_wall_s_to_threshold"),
         median("env_steps_to_threshold"),
-        statistics.median(run["final_return"] for run in runs) if "final_return" in runs[0] else None,
+        statistics.median(ended) if ended else None,
         runs[0].get("judged_by", ""),
         runs[0].get("settings", "as penstock's"),
         {name: statistics.median(run["cpu_s_per_million"][name] for run in runs) for name in processes}

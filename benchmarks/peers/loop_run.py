@@ -47,7 +47,7 @@ class Outcome:
         learn_wall_s_to_threshold: Seconds from the first environment step until the threshold was met, without
             evaluations; None if it never was.
         env_steps_to_threshold: The same in environment steps.
-        final_return: The last mean return that was measured.
+        final_return: The last mean return that was measured; None if none was.
         judged_by: What the return is the mean of.
         settings: What was set how.
     """
@@ -55,7 +55,7 @@ class Outcome:
     env_steps_per_s: float
     learn_wall_s_to_threshold: float | None
     env_steps_to_threshold: int | None
-    final_return: float
+    final_return: float | None
     judged_by: str
     settings: str
 
@@ -82,7 +82,8 @@ class Course:
         A peer that says nothing of its first environment step began, at its later pace, before its first report: the
         start of its processes is not counted.
         """
-        (first_s, first_steps, _), (last_s, last_steps, latest) = self._points[0], self._points[-1]
+        (first_s, first_steps, _), (last_s, last_steps, _) = self._points[0], self._points[-1]
+        latest = next((value for *_, value in reversed(self._points) if value == value), None)
         pace = (last_steps - first_steps) / (last_s - first_s)
         began_s = first_s - first_steps / pace
         met = next(((at, steps) for at, steps, value in self._points if value >= self.threshold), None)

@@ -10,6 +10,8 @@ def test_the_start_of_a_peers_processes_is_not_counted() -> None:
     course = Course(threshold=475.0)
     for seconds, env_steps, mean_return in ((140.0, 2_000, math.nan), (142.0, 4_000, 300.0), (146.0, 8_000, 480.0)):
         course.add(seconds, env_steps, mean_return)
+    # No episode ended in the last second.
+    course.add(147.0, 9_000, math.nan)
     outcome = course.outcome("training episodes", "")
     assert outcome.env_steps_per_s == pytest.approx(1_000.0)
     assert outcome.learn_wall_s_to_threshold == pytest.approx(8.0)
