@@ -138,6 +138,7 @@ def penstock(task: Task, seed: int) -> Run:
     return {
         "env_steps_per_s": pace.env_steps_per_s,
         "cpu_s_per_million": pace.cpu_s_per_million,
+        "path_share": pace.path_share,
         "learn_wall_s_to_threshold": summary.learn_wall_s_to_threshold,
         "env_steps_to_threshold": summary.env_steps_to_threshold,
         "final_return": evaluation.return_mean if evaluation else None,
@@ -211,10 +212,7 @@ def ratios(task: Task, runs: dict[str, list[Run]]) -> dict[str, float | None]:
         found["wall time to threshold over sb3"] = reached[0] / reached[1] if reached[0] and reached[1] else None
     if "fifo" in runs:
         found["pace over fifo"] = paces("fifo")
-        found["cpu share of the path between"] = statistics.median(
-            1.0 - sum(bare["cpu_s_per_million"].values()) / sum(whole["cpu_s_per_million"].values())
-            for whole, bare in zip(runs["penstock"], runs["fifo"], strict=True)
-        )
+    found["cpu share of the path between"] = statistics.median(run["path_share"] for run in runs["penstock"])
     return {name: value if value is None else round(value, 3) for name, value in found.items()}
 
 

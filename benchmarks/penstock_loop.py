@@ -24,10 +24,13 @@ class Pace:
     Attributes:
         env_steps_per_s: Over the part of the run that is counted.
         cpu_s_per_million: Processor seconds of each service's processes for a million environment steps.
+        path_share: Share in them of what lies between actors and learner: the replay service, and in the others all
+            threads beside the main one, which are gRPC's and the metrics'.
     """
 
     env_steps_per_s: float
     cpu_s_per_million: dict[str, float]
+    path_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class _Look:
     seconds: float
     env_steps: int
     cpu_s: dict[str, float]
+    path_s: float
 
 
 def train(options: Mapping[str, object], watch: bool) -> tuple[Summary, Pace | None]:
@@ -63,15 +67,17 @@ def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
     """How far the run has come, and what its processes have used; None before it trains or when it is over."""
     try:
         env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
-        cpu_s = dict.fromkeys(SERVICES, 0.0)
+        cpu_s, path_s = dict.fromkeys(SERVICES, 0.0), 0.0
         for child in launcher.children():
             service = next((word for word in child.cmdline() if word in SERVICES), None)
             if service is not None:
                 times = child.cpu_times()
                 cpu_s[service] += times.user + times.system
+                beside = [thread for thread in child.threads() if service == "replay" or thread.id != child.pid]
+                path_s += sum(thread.user_time + thread.system_time for thread in beside)
     except (OSError, IndexError, ValueError, psutil.Error):
         return None
-    return _Look(time.perf_counter(), env_steps, cpu_s)
+    return _Look(time.perf_counter(), env_steps, cpu_s, path_s)
 
 
 def _pace(looks: list[_Look]) -> Pace:
@@ -81,6 +87,7 @@ def _pace(looks: list[_Look]) -> Pace:
     return Pace(
         steps / (last.seconds - first.seconds),
         {service: (last.cpu_s[service] - first.cpu_s[service]) / steps * 1e6 for service in SERVICES},
+        (last.path_s - first.path_s) / (sum(last.cpu_s.values()) - sum(first.cpu_s.values())),
     )
 
 
