@@ -8,26 +8,23 @@ the chosen degree took more than 1.05 times the best fixed one's time.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+import penstock_loop
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from penstock.config import preset
-from penstock.summary import Summary
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
 FIXED = (0, 1, 2, 4, 8)
 CHOSEN = -1
 MOST = 1.05
-_COMMAND = (sys.executable, "-m", "penstock", "train")
 _RESAMPLES = 10_000
 
 
@@ -54,18 +51,15 @@ def reach(name: str, degree: int, seed: int) -> Reached:
     Raises:
         subprocess.CalledProcessError: The run failed.
     """
-    with tempfile.TemporaryDirectory(prefix="penstock-degrees-") as folder:
-        options = {
+    summary = penstock_loop.train(
+        {
             "preset": name,
-            "run-dir": f"{folder}/run",
             "seed": seed,
             "stop-at-return": preset(name).evaluation.threshold,
             "sampling.off-policy-degree": degree,
             "evaluation.interval-steps": 2_048,
         }
-        command = [*_COMMAND, *(f"--{option}={value}" for option, value in options.items())]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        summary = Summary.read(Path(folder) / "run" / "summary.json")
+    )
     seconds, env_steps = summary.learn_wall_s_to_threshold, summary.env_steps_to_threshold
     lag = summary.statistics.lag if summary.statistics else None
     return Reached(

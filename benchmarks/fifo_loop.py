@@ -20,20 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from study.in_process import learn
 
 from penstock.acting.collector import Collector
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
-from penstock.apps.learner import network_of
 from penstock.config import Config, build, merge, preset_values
-from penstock.learning.checkpoints import RunProgress
-from penstock.learning.evaluations import Evaluations
-from penstock.learning.journal import Journal
-from penstock.learning.learner import Learner
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.training import TrainingRun
-from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
 from penstock.types import (
     Assignment,
@@ -226,45 +219,21 @@ def train(config: Config, folder: Path, env_steps: int) -> list[Reading]:
     actor.start()
     run_folder = RunFolder(folder)
     run_folder.create()
-    source, journal = FifoSource(ring), Journal(run_folder.metrics, resumed_at=0)
-    statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
-    learner = Learner(
-        spec,
-        network_of(config),
-        ppo=config.ppo,
-        sampling=config.sampling,
-        device=torch.device("cpu"),
-        seed=config.run.seed,
-    )
-    evaluations = Evaluations(
-        NoEvaluations(),
-        config.evaluation,
-        seed=config.run.seed,
-        folder=run_folder,
-        journal=journal,
-        statistics=statistics,
-        resumed=RunProgress(),
-    )
-    TrainingRun(
+    source = FifoSource(ring)
+    learn(
         config,
-        learner,
-        device=torch.device("cpu"),
+        spec,
         source=source,
         sink=source,
-        evaluations=evaluations,
-        journal=journal,
-        statistics=statistics,
-        versions=VersionMark(run_folder.versions),
+        desk=NoEvaluations(),
         folder=run_folder,
-        resumed=RunProgress(),
         stopping=lambda: bool(source.readings) and source.readings[-1].env_steps >= env_steps,
-    ).run()
+    )
     ring.ended.set()
     ring.leave.release()
     actor.join(_PATIENCE_S)
     if actor.is_alive():
         actor.kill()
-    journal.close()
     return source.readings
 
 

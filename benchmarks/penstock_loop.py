@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +41,12 @@ class _Look:
     path_s: float
 
 
-def train(options: Mapping[str, object], watch: bool) -> tuple[Summary, Pace | None]:
-    """Runs `penstock train` with these options; watches its pace and processes, if asked to.
+Watch = Callable[["subprocess.Popen[bytes]", Path], None]
+"""Called with a run that has begun, and its folder."""
+
+
+def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None) -> Summary:
+    """Runs `penstock train` with these options, to its end.
 
     Raises:
         subprocess.CalledProcessError: The run failed.
@@ -51,16 +55,22 @@ def train(options: Mapping[str, object], watch: bool) -> tuple[Summary, Pace | N
         folder = Path(parent) / "run"
         words = [f"--{name}={value}" for name, value in {**options, "run-dir": folder}.items()]
         command = [sys.executable, "-m", "penstock", "train", *words]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            looks: list[_Look] = []
-            while watch and process.poll() is None:
-                time.sleep(_LOOK_S)
-                look = _look(psutil.Process(process.pid), folder / "metrics.jsonl")
-                if look is not None and (not looks or look.env_steps > looks[-1].env_steps):
-                    looks.append(look)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command)
-        return Summary.read(folder / "summary.json"), _pace(looks) if watch else None
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            watch(run, folder)
+        if run.returncode:
+            raise subprocess.CalledProcessError(run.returncode, command)
+        return Summary.read(folder / "summary.json")
+
+
+def _looks(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Look]:
+    """A look whenever the run has come further, until it ends."""
+    env_steps = 0
+    while run.poll() is None:
+        time.sleep(_LOOK_S)
+        look = _look(psutil.Process(run.pid), journal)
+        if look is not None and look.env_steps > env_steps:
+            env_steps = look.env_steps
+            yield look
 
 
 def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
@@ -80,7 +90,7 @@ def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
     return _Look(time.perf_counter(), env_steps, cpu_s, path_s)
 
 
-def _pace(looks: list[_Look]) -> Pace:
+def _pace(looks: Sequence[_Look]) -> Pace:
     # The first quarter warms up; when the last step is trained, some processes have ended.
     first, last = looks[len(looks) // 4], looks[-2]
     steps = last.env_steps - first.env_steps
@@ -94,18 +104,18 @@ def _pace(looks: list[_Look]) -> Pace:
 def throughput(name: str, total_steps: int, seed: int) -> Pace:
     """The pace of a preset over so many steps, without evaluations."""
     options = {"preset": name, "seed": seed, "total-steps": total_steps, "evaluation.interval-steps": 10**12}
-    _, pace = train(options, watch=True)
-    assert pace is not None
-    return pace
+    looks: list[_Look] = []
+    train(options, lambda run, folder: looks.extend(_looks(run, folder / "metrics.jsonl")))
+    return _pace(looks)
 
 
 def reach(name: str, interval_steps: int, seed: int) -> Summary:
     """A run of a preset that stands still for its evaluations, to the end."""
-    options = {
-        "preset": name,
-        "seed": seed,
-        "evaluation.mode": "synchronous",
-        "evaluation.interval-steps": interval_steps,
-    }
-    summary, _ = train(options, watch=False)
-    return summary
+    return train(
+        {
+            "preset": name,
+            "seed": seed,
+            "evaluation.mode": "synchronous",
+            "evaluation.interval-steps": interval_steps,
+        }
+    )

@@ -31,8 +31,9 @@ from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
+from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
 from penstock.learning.statistics import RunStatistics
-from penstock.learning.training import TrainingRun
+from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -42,6 +43,7 @@ from penstock.types import (
     Assignment,
     Batch,
     CommitOutcome,
+    EnvironmentSpec,
     EvaluationResult,
     EvaluationTask,
     SamplingPlan,
@@ -184,40 +186,8 @@ def train(
     )
     run_folder = RunFolder(folder)
     run_folder.create()
-    pipeline, journal = Pipeline(config, acting, lag, watch), Journal(run_folder.metrics, resumed_at=0)
-    statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
-    learner = Learner(
-        acting.spec,
-        network_of(config),
-        ppo=config.ppo,
-        sampling=config.sampling,
-        device=torch.device("cpu"),
-        seed=config.run.seed,
-    )
-    evaluations = Evaluations(
-        Desk(watched),
-        config.evaluation,
-        seed=config.run.seed,
-        folder=run_folder,
-        journal=journal,
-        statistics=statistics,
-        resumed=RunProgress(),
-    )
-    conclusion = TrainingRun(
-        config,
-        learner,
-        device=torch.device("cpu"),
-        source=pipeline,
-        sink=pipeline,
-        evaluations=evaluations,
-        journal=journal,
-        statistics=statistics,
-        versions=VersionMark(run_folder.versions),
-        folder=run_folder,
-        resumed=RunProgress(),
-        stopping=lambda: False,
-    ).run()
-    journal.close()
+    pipeline = Pipeline(config, acting, lag, watch)
+    conclusion = learn(config, acting.spec, source=pipeline, sink=pipeline, desk=Desk(watched), folder=run_folder)
     acting.close()
     watched.close()
     curve = _read_curve(run_folder.metrics)
@@ -229,6 +199,60 @@ def train(
         updates=conclusion.progress.updates,
         seconds=time.monotonic() - began,
     )
+
+
+def learn(
+    config: Config,
+    spec: EnvironmentSpec,
+    *,
+    source: BatchSource,
+    sink: WeightSink,
+    desk: EvaluationDesk,
+    folder: RunFolder,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Conclusion:
+    """A learner's part of a new run, on the CPU, between these ends.
+
+    Args:
+        config: As of `penstock train`.
+        spec: The environment's spaces.
+        source: Where batches come from.
+        sink: Where weights go.
+        desk: Where evaluations are done.
+        folder: Of the run.
+        stopping: Asked between batches.
+    """
+    device, resumed = torch.device("cpu"), RunProgress()
+    journal = Journal(folder.metrics, resumed_at=0)
+    statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
+    learner = Learner(
+        spec, network_of(config), ppo=config.ppo, sampling=config.sampling, device=device, seed=config.run.seed
+    )
+    evaluations = Evaluations(
+        desk,
+        config.evaluation,
+        seed=config.run.seed,
+        folder=folder,
+        journal=journal,
+        statistics=statistics,
+        resumed=resumed,
+    )
+    conclusion = TrainingRun(
+        config,
+        learner,
+        device=device,
+        source=source,
+        sink=sink,
+        evaluations=evaluations,
+        journal=journal,
+        statistics=statistics,
+        versions=VersionMark(folder.versions),
+        folder=folder,
+        resumed=resumed,
+        stopping=stopping,
+    ).run()
+    journal.close()
+    return conclusion
 
 
 def _read_curve(metrics: Path) -> tuple[tuple[int, float], ...]:

@@ -581,6 +581,11 @@ class Wait:
     seconds: float
     share: float
 
+    @property
+    def for_actors(self) -> bool:
+        """Whether it was for fresh segments; with several replay services the reason ends in which one."""
+        return self.reason.startswith("fresh segments")
+
 
 @dataclass(frozen=True, slots=True)
 class Drops:

@@ -50,6 +50,7 @@ def test_an_actor_that_is_not_needed_ends_well_and_is_not_started_again(tmp_path
     with Children(max_restarts=0) as children:
         actors = Actors(places, count, children, folder, settings, {"learner": f"{HOST}:{ports[4]}"})
         assert services(folder) == ["learner", "actor-0", "actor-1"]
+        actors.start()
         leaving = children.find("actor-1")
         wait_for(lambda: is_serving(places[1][0], 0.2), "it has started")
         count.wanted = 1

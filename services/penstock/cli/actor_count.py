@@ -17,8 +17,6 @@ IDLE_ACTORS = 1.25
 WORTH_IT = 1.05
 """The least by which another actor must quicken the run; cores that are taken already do not."""
 
-_FRESH = "fresh segments"
-
 
 @dataclass(frozen=True, slots=True)
 class _Look:
@@ -36,7 +34,7 @@ class _Look:
         return cls(
             status.elapsed_s,
             status.env_steps,
-            sum(wait.seconds for wait in statistics.waits if wait.reason.startswith(_FRESH)),
+            sum(wait.seconds for wait in statistics.waits if wait.for_actors),
             batches,
             times.collect_busy_s * batches,
             (times.collect_wait_s or 0.0) * batches,

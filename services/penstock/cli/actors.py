@@ -23,7 +23,7 @@ class Actors:
         settings: Sequence[str],
         others: Mapping[str, str],
     ) -> None:
-        """Starts the first ones.
+        """Lists the first ones among the run's services; `start` starts them.
 
         Args:
             places: host:port of each of them, and the port of its metrics.
@@ -35,9 +35,14 @@ class Actors:
         """
         self._count = count
         self._children, self._folder, self._settings, self._others = children, folder, settings, others
-        self._addresses: list[str] = []
-        for address, metrics_port in places:
-            self._add(address, metrics_port)
+        self._first = places
+        self._addresses = [address for address, _ in places]
+        self._list_services()
+
+    def start(self) -> None:
+        """Starts the first ones."""
+        for number, (_, metrics_port) in enumerate(self._first):
+            self._start(number, metrics_port)
 
     def adapt(self, status: RunStatus) -> list[str]:
         """Has as many as are wanted now; returns a line if that changed."""
@@ -46,7 +51,9 @@ class Actors:
         decision = self._count.observe(status)
         while len(self._addresses) < self._count.wanted:
             port, metrics_port = free_ports(2)
-            self._add(f"{HOST}:{port}", metrics_port)
+            self._addresses.append(f"{HOST}:{port}")
+            self._list_services()
+            self._start(len(self._addresses) - 1, metrics_port)
         while len(self._addresses) > self._count.wanted:
             self._addresses.pop()
             self._list_services()
@@ -54,11 +61,9 @@ class Actors:
             self._children.dismiss(f"actor-{len(self._addresses)}")
         return [decision] if decision else []
 
-    def _add(self, address: str, metrics_port: int) -> None:
-        name = f"actor-{len(self._addresses)}"
-        self._addresses.append(address)
-        self._list_services()
-        own = [f"--actor.listen={address}", f"--actor.metrics-port={metrics_port}"]
+    def _start(self, number: int, metrics_port: int) -> None:
+        name = f"actor-{number}"
+        own = [f"--actor.listen={self._addresses[number]}", f"--actor.metrics-port={metrics_port}"]
         self._children.add(Child(name, ["actor", *self._settings, *own], self._folder.logs / f"{name}.log"))
 
     def _list_services(self) -> None:

@@ -29,8 +29,6 @@ MOST_LATE = 0.1
 MOST_OVERWRITTEN = 0.1
 """Above it, the store is too small for its batches: segments go between the draw and the commit."""
 
-_FRESH = "fresh segments"
-
 
 def hints(statistics: CoordinatorStatistics) -> list[str]:
     """What to change, one line each, what matters most first; none where nothing stands out or it is too early."""
@@ -115,8 +113,7 @@ def _of_drops(statistics: CoordinatorStatistics) -> list[str]:
 
 
 def _of_waits(statistics: CoordinatorStatistics) -> list[str]:
-    # With several replay services a reason ends in which one.
-    fresh = sum(wait.share for wait in statistics.waits if wait.reason.startswith(_FRESH))
+    fresh = sum(wait.share for wait in statistics.waits if wait.for_actors)
     if fresh > MOST_WAITED:
         waited = f"the learner waited {fresh:.0%} of the time for fresh segments"
         if actors_waiting_share(statistics) <= MOST_WAITED:

@@ -19,7 +19,7 @@ from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
 from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
-from penstock.files import write_atomically, write_json
+from penstock.files import write_atomically
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
@@ -198,11 +198,12 @@ def _start(config: Config, folder: RunFolder, places: _Places, count: ActorCount
         arguments[name] = ["replay", *settings, *own]
     addresses |= {"learner": places.learner, "evaluator": places.evaluator}
     arguments |= {name: [name, *settings] for name in ("learner", "evaluator")}
-    # Before anything is started, so that a launcher that dies leaves a list of what may be left.
-    write_json(folder.services, addresses)
+    # All are listed before any is started, so that a launcher that dies leaves a list of what may be left.
+    actors = Actors(places.actors, count, children, folder, settings, addresses)
     for name in addresses:
         children.add(Child(name, arguments[name], folder.logs / f"{name}.log"))
-    return Actors(places.actors, count, children, folder, settings, addresses)
+    actors.start()
+    return actors
 
 
 def _watch(
