@@ -94,11 +94,22 @@ class EnvironmentConfig(Section):
     """Modules to import before the environment is made, because they register it."""
     vectorization: Literal["sync", "native"] = "sync"
     """sync: Gymnasium's SyncVectorEnv over single environments. native: the environment's own vectorised form."""
+    frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many of an environment's last frames the policy sees at once, stacked along the first axis; each is sent and
+    stored once. 4 is usual for Atari."""
+    training_kwargs: dict[str, Scalar] = {}
+    """Arguments laid over kwargs for the actors alone: what helps to learn and is not the task itself, such as clipped
+    rewards, or an episode's end with every lost life. Evaluations never see them."""
 
     @property
     def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
         """All arguments of each variant; those of the one environment where there are no variants."""
         return tuple({**self.kwargs, **variant} for variant in self.variants) or (self.kwargs,)
+
+    @property
+    def training_variants(self) -> tuple[dict[str, Scalar], ...]:
+        """All arguments of each variant, as actors use them."""
+        return tuple({**variant, **self.training_kwargs} for variant in self.variant_kwargs)
 
     @property
     def variant_names(self) -> tuple[str, ...]:

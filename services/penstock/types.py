@@ -357,7 +357,7 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BoxSpace:
-    """Real vectors; `low` and `high` have one value an element, in C order, and may be infinite."""
+    """Real vectors; `low` and `high` have one value an element, in C order, or one for all; they may be infinite."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -378,11 +378,20 @@ Space = BoxSpace | DiscreteSpace
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """What a policy needs to know of an environment."""
+    """What a policy needs to know of an environment.
+
+    Attributes:
+        id: Its name, for people.
+        observation: What the policy acts on.
+        action: What it answers with.
+        frames: How many frames, one a step and the oldest first, are stacked along the first axis of an observation.
+            Segments hold each frame once.
+    """
 
     id: str
     observation: Space
     action: Space
+    frames: int = 1
 
 
 @dataclass(frozen=True, slots=True)

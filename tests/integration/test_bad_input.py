@@ -26,7 +26,8 @@ class Odd(gymnasium.Env):
         self.observation_space = {
             "dict": Dict({"one": vector, "two": vector}),
             "tuple": Tuple((vector, vector)),
-            "image": Box(0, 255, (84, 84, 3), np.uint8),
+            "image": Box(0.0, 1.0, (84, 84, 3), np.float32),
+            "icon": Box(0, 255, (16, 16), np.uint8),
         }[kind]
 
     def reset(self, *, seed=None, options=None):
@@ -37,7 +38,7 @@ class Odd(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-for kind in ("dict", "tuple", "image"):
+for kind in ("dict", "tuple", "image", "icon"):
     gymnasium.register(f"Odd-{kind}-v0", Odd, kwargs={"kind": kind})
 """
 
@@ -151,7 +152,11 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     ),
     "observations_in_a_dict": odd_space("dict", "Dict("),
     "observations_in_a_tuple": odd_space("tuple", "Tuple("),
-    "observations_that_are_images": odd_space("image", "(84, 84, 3)"),
+    "images_that_are_not_bytes": odd_space("image", "(84, 84, 3)"),
+    "images_that_are_too_small": odd_space("icon", "16 x 16"),
+    "training_arguments_that_there_are_not": lambda place: Mistake(
+        train("--environment.training-kwargs=lengthh=2"), ["can't make", "lengthh"]
+    ),
     "a_port_in_use": lambda place: Mistake(
         ["replay", f"--replay.listen=127.0.0.1:{place.port}", "--replay.metrics-port=0"],
         [f"can't listen on 127.0.0.1:{place.port}", "in use", "choose another"],

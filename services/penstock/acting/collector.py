@@ -46,6 +46,7 @@ class Collector:
         self._unroll_length, self._discount = unroll_length, np.float32(discount)
         self._columns = segment_schema(environments.spec, unroll_length).empty(environments.count)
         self._action_map = ActionMap(environments.spec.action)
+        self._frames_before = environments.spec.frames - 1
         self._sequence, self._steps = 1, 0
         self._episode_return = np.zeros(environments.count)
         self._episode_steps = np.zeros(environments.count, np.int64)
@@ -61,14 +62,21 @@ class Collector:
         """Steps every environment T times; weights stay as they are meanwhile."""
         noise = self._noise(runner.policy.noise_size)
         columns = self._columns
-        observation, action = columns.column("observation"), columns.column("action")
+        frames, action = columns.column("observation"), columns.column("action")
+        # Before the first step, where frames are stacked, come the last ones of the window before.
+        before, observation = frames[:, : self._frames_before], frames[:, self._frames_before :]
+        before[:] = frames[:, self._unroll_length :][:, : self._frames_before]
         log_prob, reward = columns.column("behaviour_log_prob"), columns.column("reward")
         terminated, truncated = columns.column("terminated"), columns.column("truncated")
         valid, discounted_return = columns.column("valid"), columns.column("discounted_return")
         environments = self._environments
+        if self._frames_before:
+            frame_age = columns.column("frame_age")
         for step in range(self._unroll_length):
             started = time.perf_counter()
             observation[:, step] = environments.observation
+            if self._frames_before:
+                frame_age[:, step] = environments.frame_age
             action[:, step], log_prob[:, step] = runner.act(environments.acting_observation, noise[:, step])
             acted = time.perf_counter()
             outcome = environments.step(self._action_map(action[:, step], squashed=runner.squashes))
@@ -81,6 +89,8 @@ class Collector:
             self.timing.policy_s += acted - started
             self.timing.environment_s += stepped - acted
         observation[:, self._unroll_length] = environments.observation
+        if self._frames_before:
+            frame_age[:, self._unroll_length] = environments.frame_age
         window = Window(
             slot=self._assignment.slot,
             incarnation=self._assignment.incarnation,

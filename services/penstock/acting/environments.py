@@ -46,13 +46,15 @@ class Environments(Protocol):
         count: N.
         observation: [N, ...] what the next row records.
         acting_observation: [N, ...] what the policy acts on; the same, but where an adapted environment has reset
-            already.
+            already, and where frames are stacked.
+        frame_age: <uint8>[N] steps since the episode of that observation began, at most spec.frames - 1.
     """
 
     spec: EnvironmentSpec
     count: int
     observation: NDArray[np.generic]
     acting_observation: NDArray[np.generic]
+    frame_age: NDArray[np.uint8]
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes, each environment's generator seeded with its own number."""
@@ -72,6 +74,7 @@ class NextStepEnvironments:
         self._ended: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
+        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes."""
@@ -105,6 +108,7 @@ class SameStepEnvironments:
         self._hidden: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
+        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes."""
@@ -173,6 +177,12 @@ def make_environments(
     raise ConfigurationError(
         f"{env_id} does not reset by itself (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
     )
+
+
+def has_native_form(env_id: str) -> bool:
+    """Whether an environment that is registered already comes in a vectorised form of its own."""
+    registered = gymnasium.registry.get(env_id)
+    return registered is not None and registered.vector_entry_point is not None
 
 
 def import_modules(names: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ class _Streams:
 class SeparateGenerators(VectorWrapper[Any, Any, Any]):
     """A vector environment whose environments have seeds of their own, as `SyncVectorEnv`'s have.
 
-    One that takes a list of seeds is left to itself. One that has a single generator gets a stream for each
+    One that takes a list or an array of seeds is left to itself. One that has a single generator gets a stream for each
     environment in its place, which begins the episodes that a single environment of that seed would; since it must be
     known which environments reset in a step, its autoreset mode is to be NEXT_STEP.
     """
@@ -63,8 +63,10 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
         self, *, seed: Sequence[int], options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begins new episodes, each environment's generator seeded with its own number."""
-        with contextlib.suppress(Error, TypeError):
-            return self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        # Atari's takes an array, of C's integers.
+        for seeds in (list(seed), np.array(seed) % 2**31):
+            with contextlib.suppress(Error, TypeError):
+                return self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._streams = _Streams(seed)
         self.env.unwrapped.np_random = self._streams  # type: ignore[assignment]
         begun = self.env.reset(options=options)

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.algo.spaces import bounded
+from penstock.algo.spaces import bounded, bounds
 from penstock.errors import ConfigurationError
 from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, EnvironmentSpec, Extent, Schema, Space
 
@@ -33,9 +33,16 @@ def _describe(env_id: str, role: str, space: gymnasium.Space[object]) -> Space:
 
 
 def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
-    """The columns of a segment of this environment. Raises `ConfigurationError` for observations that are no box."""
+    """The columns of a segment of this environment. Raises `ConfigurationError` for observations that are no box.
+
+    Where observations are several frames, a segment has each frame once, with those before its first step, and every
+    row's age: how many of the frames before it are of its episode.
+    """
     if not isinstance(spec.observation, BoxSpace):
         raise ConfigurationError(f"{spec.id} has observations that are no Box; wrap it so that they are")
+    shape, before = spec.observation.shape, spec.frames - 1
+    if before:
+        shape = (shape[0] // spec.frames, *shape[1:])
     action = (
         Column("action", "int64")
         if isinstance(spec.action, DiscreteSpace)
@@ -44,7 +51,7 @@ def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
     return Schema(
         unroll_length,
         (
-            Column("observation", spec.observation.dtype, spec.observation.shape, Extent.STEP_AND_NEXT),
+            Column("observation", spec.observation.dtype, shape, Extent.STEP_AND_NEXT, before),
             action,
             Column("reward", "float32"),
             Column("terminated", "bool"),
@@ -52,6 +59,7 @@ def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
             Column("valid", "bool"),
             Column("behaviour_log_prob", "float32"),
             Column("discounted_return", "float32"),
+            *([Column("frame_age", "uint8", (), Extent.STEP_AND_NEXT)] if before else []),
         ),
     )
 
@@ -66,7 +74,7 @@ class ActionMap:
     def __init__(self, space: Space) -> None:
         self._space = space
         if isinstance(space, BoxSpace):
-            low, high = np.array(space.low), np.array(space.high)
+            low, high = bounds(space)
             self._bounded = bounded(space)
             self._low, self._high = low.astype(np.float32), high.astype(np.float32)
             unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments, StepOutcome, make_environments
+from penstock.acting.frames import with_frames
 from penstock.errors import ConfigurationError
 from penstock.types import DiscreteSpace, EnvironmentSpec, Space
 
@@ -31,6 +32,7 @@ class MixedEnvironments:
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
+        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes, each environment's generator seeded with its own number."""
@@ -60,6 +62,7 @@ class MixedEnvironments:
     def _observe(self) -> None:
         self.observation = _take_turns([part.observation for part in self._parts])
         self.acting_observation = _take_turns([part.acting_observation for part in self._parts])
+        self.frame_age = _take_turns([part.frame_age for part in self._parts])
 
 
 def make_mixed(
@@ -69,6 +72,7 @@ def make_mixed(
     variants: Sequence[Arguments],
     imports: Sequence[str] = (),
     vectorization: str = "sync",
+    frames: int = 1,
 ) -> Environments:
     """Makes N environments that take turns in being of these variants.
 
@@ -78,12 +82,11 @@ def make_mixed(
         variants: All arguments of each, at least one; those past N are not made.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
+        frames: How many of its last frames an observation is.
 
     Raises:
         ConfigurationError: As `make_environments`; or two variants have different spaces.
     """
-    if len(variants) == 1:
-        return make_environments(env_id, count, kwargs=variants[0], imports=imports, vectorization=vectorization)
     parts: list[Environments] = []
     try:
         for variant in range(min(count, len(variants))):
@@ -95,13 +98,14 @@ def make_mixed(
                 spec=parts[0].spec if parts else None,
                 imports=imports,
                 vectorization=vectorization,
+                frames=frames,
             )
             parts.append(part)
     except ConfigurationError:
         for part in parts:
             part.close()
         raise
-    return MixedEnvironments(parts)
+    return parts[0] if len(parts) == 1 else MixedEnvironments(parts)
 
 
 def make_variant(
@@ -113,6 +117,7 @@ def make_variant(
     spec: EnvironmentSpec | None = None,
     imports: Sequence[str] = (),
     vectorization: str = "sync",
+    frames: int = 1,
 ) -> Environments:
     """Makes N environments of one of the variants.
 
@@ -124,6 +129,7 @@ def make_variant(
         spec: The spaces of the first variant, which it must have too; None if it need not.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
+        frames: How many of its last frames an observation is.
 
     Raises:
         ConfigurationError: There is no such variant, it can't be made, or it has other spaces.
@@ -134,7 +140,10 @@ def make_variant(
             " start all services with the run's configuration"
         )
     try:
-        made = make_environments(env_id, count, kwargs=variants[variant], imports=imports, vectorization=vectorization)
+        made = with_frames(
+            make_environments(env_id, count, kwargs=variants[variant], imports=imports, vectorization=vectorization),
+            frames,
+        )
     except ConfigurationError as error:
         if len(variants) == 1:
             raise

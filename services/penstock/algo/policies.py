@@ -1,19 +1,23 @@
 """The policy: networks for action and value, with the normalisers, built from an environment's spaces alone."""
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian
 from penstock.algo.normalisation import RunningMoments
-from penstock.algo.spaces import bounded, check_spaces
+from penstock.algo.spaces import bounded, check_spaces, is_image
 from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 _LOG_STD_RANGE = (-5.0, 2.0)
 _MAX_SCALED_REWARD = 10.0
+_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of each layer (Mnih et al. 2015)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Network:
         initial_log_std: Log standard deviation of continuous actions at the start.
         state_dependent_std: Whether that deviation is an output of the network, not a parameter by itself.
         squash_actions: Whether continuous actions are kept within their bounds by a tanh, not by clipping.
-        normalise_observations: Whether observations are standardised.
+        normalise_observations: Whether flat observations are standardised; images are scaled to [0, 1] in any case.
         normalise_returns: Whether rewards are scaled by the deviation of discounted returns.
     """
 
@@ -42,7 +46,7 @@ class Network:
 
 
 class Policy(nn.Module):
-    """Networks for action and value over flat observations.
+    """Networks for action and value over flat observations, or over images by way of convolutional layers.
 
     Discrete actions are counted from 0. Continuous ones are in units of half the action range around its centre where
     the space is bounded, and as they are where it is not; `acting.spaces` turns both into what the environment takes,
@@ -59,18 +63,22 @@ class Policy(nn.Module):
         """
         super().__init__()
         check_spaces(spec)
-        assert isinstance(spec.observation, BoxSpace)
+        observation = spec.observation
+        assert isinstance(observation, BoxSpace)
         self.spec, self.network = spec, network
-        size = spec.observation.shape[0]
+        self._image = is_image(observation)
         outputs = spec.action.n if isinstance(spec.action, DiscreteSpace) else math.prod(spec.action.shape)
         continuous = isinstance(spec.action, BoxSpace)
         heads = 2 * outputs if continuous and network.state_dependent_std else outputs
         shared = network.trunk == "shared"
-        self.trunk = nn.Sequential(*_hidden_layers(size, network)) if shared else nn.Identity()
-        self.actor = nn.Sequential(
-            *([] if shared else _hidden_layers(size, network)), _output(size, network, heads, 0.01)
-        )
-        self.critic = nn.Sequential(*([] if shared else _hidden_layers(size, network)), _output(size, network, 1, 1.0))
+        trunk, features = _body(observation, network) if shared else ([], 0)
+        self.trunk = nn.Sequential(*trunk)
+
+        def head(outputs: int, gain: float) -> nn.Sequential:
+            body, width = ([], features) if shared else _body(observation, network)
+            return nn.Sequential(*body, _initialised(nn.Linear(width, outputs), gain))
+
+        self.actor, self.critic = head(heads, 0.01), head(1, 1.0)
         if isinstance(spec.action, BoxSpace):
             self.register_buffer("_bounded", torch.from_numpy(bounded(spec.action)), persistent=False)
             if network.state_dependent_std:
@@ -78,7 +86,7 @@ class Policy(nn.Module):
                     list(self.actor.parameters())[-1][outputs:] = network.initial_log_std
             else:
                 self.log_std = nn.Parameter(torch.full((outputs,), network.initial_log_std))
-        self.observation_moments = RunningMoments((size,))
+        self.observation_moments = RunningMoments(() if self._image else observation.shape)
         self.return_moments = RunningMoments(())
 
     @property
@@ -87,7 +95,7 @@ class Policy(nn.Module):
         return 1 if isinstance(self.spec.action, DiscreteSpace) else math.prod(self.spec.action.shape)
 
     def distribution(self, observation: Tensor) -> Distribution:
-        """The distribution over actions at raw observations, <float32>[..., D]."""
+        """The distribution over actions at raw observations, [..., D] or [..., C, H, W]."""
         return self._distribution(self._features(observation))
 
     def value(self, observation: Tensor) -> Tensor:
@@ -99,6 +107,11 @@ class Policy(nn.Module):
         features = self._features(observation)
         return self._distribution(features), self._value(features)
 
+    def estimate(self, observation: Tensor) -> tuple[Distribution, Tensor]:
+        """`distribution` at all rows but the last, [B, T, ...], and `value` at all of them, [B, T + 1, ...]."""
+        features = self._features(observation)
+        return self._distribution(features[:, :-1]), self._value(features)
+
     def scale_rewards(self, reward: Tensor) -> Tensor:
         """Rewards in the units in which values are learnt."""
         if not self.network.normalise_returns:
@@ -108,16 +121,19 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def learn_moments(self, observation: Tensor, discounted_return: Tensor) -> None:
-        """Takes fresh raw observations, <float32>[N, D], and discounted returns, <float32>[N], into the normalisers."""
-        if self.network.normalise_observations:
+        """Takes fresh raw observations, [N, ...], and discounted returns, <float32>[N], into the normalisers."""
+        if self.network.normalise_observations and not self._image:
             self.observation_moments.update(observation)
         if self.network.normalise_returns:
             self.return_moments.update(discounted_return)
 
     def _features(self, observation: Tensor) -> Tensor:
-        observation = observation.float()
-        if self.network.normalise_observations:
-            observation = self.observation_moments.standardise(observation)
+        if self._image:
+            observation = observation * (1.0 / 255.0)
+        elif self.network.normalise_observations:
+            observation = self.observation_moments.standardise(observation.float())
+        else:
+            observation = observation.float()
         features: Tensor = self.trunk(observation)
         return features
 
@@ -134,22 +150,46 @@ class Policy(nn.Module):
         return value
 
 
-def _hidden_layers(inputs: int, network: Network) -> list[nn.Module]:
+class Convolutions(nn.Sequential):
+    """Convolutional layers over images, <float32>[..., C, H, W], to features, <float32>[..., F]."""
+
+    def __init__(self, space: BoxSpace, activation: Callable[[], nn.Module]) -> None:
+        channels, *size = space.shape
+        layers: list[nn.Module] = []
+        for width, kernel, stride in _CONVOLUTIONS:
+            layers += [_initialised(nn.Conv2d(channels, width, kernel, stride), math.sqrt(2.0)), activation()]
+            channels, size = width, [(side - kernel) // stride + 1 for side in size]
+        super().__init__(*layers, nn.Flatten())
+        self.features = channels * math.prod(size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convolves images, with any number of dimensions before theirs."""
+        # In this order in memory a CPU convolves a third more images in a second.
+        rows = images.flatten(0, -4).contiguous(memory_format=torch.channels_last)
+        features: Tensor = super().forward(rows)  # type: ignore[no-untyped-call]
+        return features.view(*images.shape[:-3], self.features)
+
+
+def _body(space: BoxSpace, network: Network) -> tuple[list[nn.Module], int]:
+    """The layers from observations to features, and how many features there are."""
+    # In place: small networks are bound by memory, not by arithmetic.
+    activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
     layers: list[nn.Module] = []
+    features = space.shape[0]
+    if is_image(space):
+        layers.append(convolutions := Convolutions(space, activation))
+        features = convolutions.features
     for width in network.hidden_sizes:
-        # In place: small networks are bound by memory, not by arithmetic.
-        activation = nn.Tanh() if network.activation == "tanh" else nn.ReLU(inplace=True)
-        layers += [_linear(inputs, width, math.sqrt(2.0)), activation]
-        inputs = width
-    return layers
+        layers += [_initialised(nn.Linear(features, width), math.sqrt(2.0)), activation()]
+        features = width
+    return layers, features
 
 
-def _output(inputs: int, network: Network, outputs: int, gain: float) -> nn.Linear:
-    return _linear(network.hidden_sizes[-1] if network.hidden_sizes else inputs, outputs, gain)
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
-def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
+def _initialised(layer: Layer, gain: float) -> Layer:
+    assert layer.bias is not None
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

@@ -23,6 +23,7 @@ def describe(policy: Policy, version: int) -> str:
             "id": policy.spec.id,
             "observation": _space_to_json(policy.spec.observation),
             "action": _space_to_json(policy.spec.action),
+            "frames": policy.spec.frames,
         },
         "network": dataclasses.asdict(policy.network),
     }
@@ -34,7 +35,10 @@ def build(metadata: str) -> Policy:
     description = json.loads(metadata)
     environment, network = description["environment"], description["network"]
     spec = EnvironmentSpec(
-        environment["id"], _space_from_json(environment["observation"]), _space_from_json(environment["action"])
+        environment["id"],
+        _space_from_json(environment["observation"]),
+        _space_from_json(environment["action"]),
+        environment.get("frames", 1),
     )
     return Policy(spec, Network(**{**network, "hidden_sizes": tuple(network["hidden_sizes"])}))
 

@@ -76,11 +76,12 @@ def _make(config: Config, variant: int, spec: EnvironmentSpec | None = None) -> 
     return make_variant(
         config.environment.id,
         config.actor.environments,
-        variants=config.environment.variant_kwargs,
+        variants=config.environment.training_variants,
         variant=variant,
         spec=spec,
         imports=config.environment.imports,
         vectorization=config.environment.vectorization,
+        frames=config.environment.frame_stack,
     )
 
 

@@ -1,7 +1,9 @@
 """Environments as they are configured: for evaluations, checks and studies, in all variants."""
 
+from collections.abc import Sequence
+
 from penstock.acting.environments import Environments
-from penstock.acting.variants import make_mixed
+from penstock.acting.variants import Arguments, make_mixed
 from penstock.config import EnvironmentConfig
 
 
@@ -11,10 +13,20 @@ def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
     Raises:
         ConfigurationError: As `make_mixed`.
     """
+    return make_of(environment, count, environment.variant_kwargs)
+
+
+def make_of(environment: EnvironmentConfig, count: int, variants: Sequence[Arguments]) -> Environments:
+    """So many environments, which take turns in being of these variants of the configured one.
+
+    Raises:
+        ConfigurationError: As `make_mixed`.
+    """
     return make_mixed(
         environment.id,
         count,
-        variants=environment.variant_kwargs,
+        variants=variants,
         imports=environment.imports,
         vectorization=environment.vectorization,
+        frames=environment.frame_stack,
     )

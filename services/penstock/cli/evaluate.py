@@ -1,22 +1,19 @@
 """`penstock evaluate`: plays episodes with a trained policy, and records them."""
 
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from penstock.acting.environments import import_modules
+from penstock.acting.environments import has_native_form, import_modules
 from penstock.acting.evaluation import evaluate
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
-from penstock.acting.variants import make_mixed
+from penstock.apps.environments import make_of
+from penstock.cli.film import film
 from penstock.cli.options import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
 from penstock.types import EnvironmentSpec, EvaluationTask
-
-_VIDEO_EPISODES = 1
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -49,7 +46,7 @@ def command(arguments: Sequence[str]) -> int:
             " --episodes, or choose one by --variant"
         )
     kwargs = [environment.variant_kwargs[variant] for variant in variants]
-    environments = make_mixed(environment.id, named.episodes, variants=kwargs, imports=environment.imports)
+    environments = make_of(environment, named.episodes, kwargs)
     _check_same_spaces(path, policy, environments.spec)
     seed = secrets.randbits(63) if named.seed is None else named.seed
     task = EvaluationTask(0, policy.weights, named.episodes, not named.stochastic, seed, len(variants))
@@ -70,7 +67,7 @@ def command(arguments: Sequence[str]) -> int:
             print(f"variant {variant} ({name}): return {returns.return_mean:.1f} ± {returns.return_std:.1f}")
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        print(_record(policy, config, kwargs[0], folder / "videos", seed))
+        print(film(policy, environment, kwargs[0], folder / "videos", seed))
     return 0
 
 
@@ -96,30 +93,9 @@ def _config_of(path: Path, env_id: str | None) -> Config:
     values = load_toml(folder.config) if folder.config.exists() else {}
     if not values and env_id is None:
         raise ConfigurationError(f"{path} lies in no run's folder, so --env-id must say what to play")
-    return build(merge(values, {"environment": {"id": env_id}} if env_id else {}))
-
-
-def _record(policy: TrainedPolicy, config: Config, kwargs: dict[str, Any], folder: Path, seed: int) -> Path:
-    """Plays and films an episode; returns the file. Raises `ConfigurationError` if the environment shows no
-    pictures.
-    """
-    import gymnasium
-    from gymnasium.wrappers import RecordVideo
-
-    # Frames are drawn without a screen, and SDL need not say that it found none.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-
+    config = build(values)
+    if env_id is None:
+        return config
     import_modules(config.environment.imports)
-    try:
-        environment = gymnasium.make(config.environment.id, render_mode="rgb_array", **kwargs)
-        filmed = RecordVideo(environment, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"can't film {config.environment.id}: {error}") from None
-    for _ in range(_VIDEO_EPISODES):
-        observation, _ = filmed.reset(seed=seed % 2**31)
-        ended = False
-        while not ended:
-            observation, _, terminated, truncated, _ = filmed.step(policy.act(observation))
-            ended = terminated or truncated
-    filmed.close()  # type: ignore[no-untyped-call]
-    return max(folder.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
+    vectorization = config.environment.vectorization if has_native_form(env_id) else "sync"
+    return build(merge(values, {"environment": {"id": env_id, "vectorization": vectorization}}))

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.algo.spaces import check_spaces
-from penstock.apps.environments import make_configured
+from penstock.apps.environments import make_of
 from penstock.cli.actor_count import ActorCount
 from penstock.cli.actors import HOST, Actors
 from penstock.cli.children import Child, Children, free_ports
@@ -97,11 +97,13 @@ def _changed(config: Config, values: dict[str, object]) -> Config:
 def _check_environment(config: Config) -> None:
     """Fails here, in one line, rather than in a child's log."""
     environment = config.environment
-    environments = make_configured(environment, len(environment.variant_kwargs))
-    try:
-        check_spaces(environments.spec)
-    finally:
-        environments.close()
+    training = [environment.training_variants] if environment.training_kwargs else []
+    for variants in [environment.variant_kwargs, *training]:
+        environments = make_of(environment, len(variants), variants)
+        try:
+            check_spaces(environments.spec)
+        finally:
+            environments.close()
 
 
 def _prepare_folder(config: Config, *, resume: bool) -> RunFolder:

@@ -17,7 +17,7 @@ class TrainingBatch:
 
     Attributes:
         fresh_segments: How many are fresh.
-        observation: [B, T + 1, ...] raw; the last row follows the last step.
+        observation: [B, T + 1, ...] raw, as the policy saw it; the last row follows the last step.
         action: <int64>[B, T] or <float32>[B, T, A].
         reward: <float32>[B, T] raw.
         terminated, truncated: <bool>[B, T].
@@ -53,9 +53,10 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
     def column(name: str) -> Tensor:
         return tensor(batch.columns.column(name))
 
+    frames = any(each.name == "frame_age" for each in batch.columns.schema.columns)
     return TrainingBatch(
         fresh_segments=batch.fresh_segments,
-        observation=column("observation"),
+        observation=_stacked(column("observation"), column("frame_age")) if frames else column("observation"),
         action=column("action"),
         reward=column("reward"),
         terminated=column("terminated"),
@@ -66,3 +67,22 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
         priorities=tensor(batch.priorities),
         staleness=batch.number - batch.versions,
     )
+
+
+def _stacked(frames: Tensor, age: Tensor) -> Tensor:
+    """The frames that the policy saw at each row, stacked along the first axis, the oldest first.
+
+    Args:
+        frames: [B, T + k, C, ...] the k - 1 before the first row, then those of the rows.
+        age: <uint8>[B, T + 1] rows since the episode's first frame, which stands in for those before it.
+
+    Returns:
+        [B, T + 1, k C, ...].
+    """
+    segments, rows = age.shape
+    count = frames.shape[1] - rows + 1
+    back = torch.arange(count - 1, -1, -1, device=age.device)
+    newest = torch.arange(count - 1, count - 1 + rows, device=age.device)
+    chosen = newest[:, None] - torch.minimum(back, age[..., None].long())
+    stacked = frames[torch.arange(segments, device=age.device)[:, None, None], chosen]
+    return stacked.flatten(2, 3)

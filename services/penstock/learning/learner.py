@@ -185,8 +185,8 @@ class Learner:
     @torch.no_grad()
     def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:
         """Advantages, targets and weights under the parameters as they are now: the proximal policy."""
-        proximal_value = self.policy.value(batch.observation)
-        proximal_log_prob = self.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
+        distribution, proximal_value = self.policy.estimate(batch.observation)
+        proximal_log_prob = distribution.log_prob(batch.action)
         # A row that only reset has an action nobody chose; its ratio must not reach a neighbour's trace.
         corrected = batch.valid if self._ppo.v_trace else torch.zeros_like(batch.valid)
         log_ratio = (proximal_log_prob - batch.behaviour_log_prob).where(corrected, torch.zeros(()))

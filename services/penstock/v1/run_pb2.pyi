@@ -28,14 +28,16 @@ class Hello(_message.Message):
     def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("id", "observation", "action")
+    __slots__ = ("id", "observation", "action", "frames")
     ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     id: str
     observation: Space
     action: Space
-    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ...) -> None: ...
+    frames: int
+    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ...) -> None: ...
 
 class Space(_message.Message):
     __slots__ = ("box", "discrete")

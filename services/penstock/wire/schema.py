@@ -75,13 +75,22 @@ def _decode_column(message: block_pb2.Column) -> Column:
 def encode_environment(spec: EnvironmentSpec) -> run_pb2.EnvironmentSpec:
     """The message of an environment's spec."""
     return run_pb2.EnvironmentSpec(
-        id=spec.id, observation=_encode_space(spec.observation), action=_encode_space(spec.action)
+        id=spec.id,
+        observation=_encode_space(spec.observation),
+        action=_encode_space(spec.action),
+        frames=spec.frames,
     )
 
 
 def decode_environment(message: run_pb2.EnvironmentSpec) -> EnvironmentSpec:
-    """The spec of a message. Raises `InvalidSegment` for a space that makes no sense."""
-    return EnvironmentSpec(message.id, _decode_space(message.observation), _decode_space(message.action))
+    """The spec of a message. Raises `InvalidSegment` for a space that makes no sense, or frames that do not fill it."""
+    observation, action = _decode_space(message.observation), _decode_space(message.action)
+    frames = message.frames or 1
+    if frames > 1 and not (
+        isinstance(observation, BoxSpace) and observation.shape and not observation.shape[0] % frames
+    ):
+        raise InvalidSegment(f"{frames} frames can't be stacked along the first axis of the observations")
+    return EnvironmentSpec(message.id, observation, action, frames)
 
 
 def _encode_space(space: Space) -> run_pb2.Space:
@@ -105,9 +114,9 @@ def _decode_space(message: run_pb2.Space) -> Space:
     if kind == "box":
         box = message.box
         size = math.prod(box.shape)
-        if not 1 <= box.data_type <= len(DATA_TYPES) or len(box.low) != size or len(box.high) != size:
+        if not 1 <= box.data_type <= len(DATA_TYPES) or not {len(box.low), len(box.high)} <= {1, size}:
             raise InvalidSegment(
-                f"a box of shape {tuple(box.shape)} needs a known data type and {size} bounds on each side"
+                f"a box of shape {tuple(box.shape)} needs a known data type and 1 or {size} bounds on each side"
             )
         if np.isnan(box.low).any() or np.isnan(box.high).any():
             raise InvalidSegment("a box's bounds must be numbers")

@@ -178,6 +178,21 @@ def test_cart_poles_of_one_native_vector_live_as_single_ones_would() -> None:
     assert ended > 20
 
 
+def test_native_atari_games_have_seeds_of_their_own() -> None:
+    kwargs = {"stack_num": 1, "num_threads": 1}
+    few, many = (
+        make_environments("ALE/Pong-v5", count, kwargs=kwargs, imports=["ale_py"], vectorization="native")
+        for count in (2, 3)
+    )
+    few.reset([2**61 + 5, 7])
+    many.reset([7, 2**61 + 5, 8])
+    for action in np.random.default_rng(0).integers(0, 6, (60, 2)):
+        np.testing.assert_array_equal(few.observation[[1, 0]], many.observation[:2])
+        few.step(action)
+        many.step(np.append(action[::-1], 0))
+    assert not np.array_equal(many.observation[0], many.observation[2])
+
+
 def test_a_native_cart_pole_begins_the_same_episodes_whoever_shares_its_vector() -> None:
     few, many = (make_environments("CartPole-v1", count, kwargs={}, vectorization="native") for count in (2, 6))
     few.reset([14, 15])

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -116,6 +117,66 @@ def test_deviations_stay_within_their_range() -> None:
     distribution = policy.distribution(observations())
     assert isinstance(distribution, DiagonalGaussian)
     assert distribution.log_std.max().item() == 2.0
+
+
+IMAGES = EnvironmentSpec("Images-v0", BoxSpace("uint8", (2, 36, 44), (0.0,), (255.0,)), DiscreteSpace(3), frames=2)
+
+
+def images(*leading: int) -> torch.Tensor:
+    pixels = np.random.default_rng(0).integers(0, 256, (*leading, 2, 36, 44), np.uint8)
+    return torch.from_numpy(pixels)
+
+
+@pytest.mark.parametrize("trunk", ["separate", "shared"])
+def test_images_are_seen_alike_however_they_are_arranged(trunk: Literal["separate", "shared"]) -> None:
+    policy = fresh_policy(IMAGES, network=Network(hidden_sizes=(16,), trunk=trunk, activation="relu"))
+    sequences = images(3, 5)
+    distribution, value = policy.estimate(sequences)
+    assert isinstance(distribution, Categorical)
+    assert (distribution.log_probs.shape, value.shape) == ((3, 4, 3), (3, 5))
+    rows, one_by_one = policy.evaluate(sequences.flatten(0, 1))
+    assert isinstance(rows, Categorical)
+    torch.testing.assert_close(value.flatten(), one_by_one, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(distribution.log_probs, rows.log_probs.view(3, 5, 3)[:, :-1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_pixel_counts_by_its_share_of_255_whatever_type_it_comes_in() -> None:
+    policy = fresh_policy(IMAGES)
+    torch.testing.assert_close(policy.value(images(4).float()), policy.value(images(4)))
+    bright = torch.full((8, 2, 36, 44), 255, dtype=torch.uint8)
+    convolved = policy.critic[0](torch.ones(8, 2, 36, 44))
+    torch.testing.assert_close(policy.critic[1:](convolved).squeeze(-1), policy.value(bright))
+
+
+def test_a_policy_of_images_comes_back_from_its_weights_alone() -> None:
+    policy = fresh_policy(IMAGES)
+    weights = policy_weights.dump(policy, version=1)
+    loaded = policy_weights.load(weights)
+    assert loaded.spec == IMAGES
+    assert torch.equal(loaded.value(images(8)), policy.value(images(8)))
+    assert len(policy_weights.describe(policy, 1)) < 1_000
+
+
+def test_images_leave_the_normaliser_of_flat_observations_alone() -> None:
+    policy = fresh_policy(IMAGES)
+    before = policy.value(images(8))
+    policy.learn_moments(images(8), torch.arange(8.0))
+    assert torch.equal(policy.value(images(8)), before)
+    assert policy.return_moments.scale() != 1.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "says"),
+    [
+        ((1, 35, 84), "uint8", "35 x 84; they must be at least 36 x 36"),
+        ((84, 84), "uint8", r"\(84, 84\)"),
+        ((3, 84, 84), "float32", r"\(3, 84, 84\)"),
+    ],
+)
+def test_images_that_can_not_be_convolved_are_refused(shape: tuple[int, ...], dtype: str, says: str) -> None:
+    spec = EnvironmentSpec("Images-v0", BoxSpace(dtype, shape, (0.0,), (255.0,)), DiscreteSpace(3))
+    with pytest.raises(ConfigurationError, match=says):
+        check_spaces(spec)
 
 
 VARIANTS = [

@@ -1,0 +1,46 @@
+"""Pace of the presets that learn from pixels, and where their processor time goes. Writes build/bench/pixels.json."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import penstock_loop
+from rich.console import Console
+from rich.table import Table
+
+OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "pixels.json"
+
+
+def main() -> int:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--presets", nargs="+", default=["pong", "breakout"])
+    parser.add_argument("--total-steps", type=int, default=60_000)
+    arguments = parser.parse_args()
+    console, results = Console(), {}
+    table = Table(
+        "preset", "environment steps/s", "processor seconds a million steps: actor", "learner", "the path's share"
+    )
+    for name in arguments.presets:
+        with console.status(name):
+            pace = penstock_loop.throughput(name, arguments.total_steps, seed=0)
+        results[name] = dataclasses.asdict(pace)
+        spent = pace.cpu_s_per_million
+        table.add_row(
+            name,
+            f"{pace.env_steps_per_s:,.0f}",
+            f"{spent['actor']:,.0f}",
+            f"{spent['learner']:,.0f}",
+            f"{pace.path_share:.1%}",
+        )
+    console.print(table)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"written to {OUTPUT}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
