@@ -69,7 +69,12 @@ class Schema:
     @property
     def segment_bytes(self) -> int:
         """The size of one segment's columns, in bytes."""
-        return sum(column.segment_bytes(self.unroll_length) for column in self.columns)
+        return sum(self.column_bytes)
+
+    @property
+    def column_bytes(self) -> tuple[int, ...]:
+        """The size of each column in one segment, in bytes."""
+        return _column_bytes(self)
 
     @property
     def hash(self) -> int:
@@ -88,6 +93,11 @@ class Schema:
         shapes = [(segments, *column.segment_shape(self.unroll_length)) for column in self.columns]
         arrays = tuple(np.zeros(shape, column.dtype) for shape, column in zip(shapes, self.columns, strict=True))
         return Columns(self, arrays)
+
+
+@functools.lru_cache(maxsize=64)
+def _column_bytes(schema: Schema) -> tuple[int, ...]:
+    return tuple(column.segment_bytes(schema.unroll_length) for column in schema.columns)
 
 
 @functools.lru_cache(maxsize=64)

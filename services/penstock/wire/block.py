@@ -45,9 +45,9 @@ _FIXED_SIZES = {1: 8, 5: 4}
 def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
     """Where each column begins in the payload of so many segments, and how long the payload is, in bytes."""
     offsets, end = [], 0
-    for column in schema.columns:
+    for width in schema.column_bytes:
         offsets.append(end)
-        end += -(-segments * column.segment_bytes(schema.unroll_length) // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
+        end += -(-segments * width // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
     return tuple(offsets), end
 
 
@@ -74,8 +74,8 @@ def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
 def clear_gaps(schema: Schema, segments: int, start: int, into: NDArray[np.uint8]) -> None:
     """Zeroes what lies between the columns, in the part of a payload that begins at byte `start`."""
     offsets, total = layout(schema, segments)
-    for column, offset, following in zip(schema.columns, offsets, (*offsets[1:], total), strict=True):
-        end = offset + segments * column.segment_bytes(schema.unroll_length)
+    for width, offset, following in zip(schema.column_bytes, offsets, (*offsets[1:], total), strict=True):
+        end = offset + segments * width
         into[max(end - start, 0) : max(following - start, 0)] = 0
 
 
@@ -202,9 +202,8 @@ class BlockPart:
     def fragments(self) -> Iterator[Fragment]:
         """What this part brings of each column."""
         end = self.start + self.data.size
-        for index, (column, offset) in enumerate(zip(self.schema.columns, self.column_offsets, strict=True)):
-            size = self.segments * column.segment_bytes(self.schema.unroll_length)
-            start, stop = max(self.start, offset), min(end, offset + size)
+        for index, (width, offset) in enumerate(zip(self.schema.column_bytes, self.column_offsets, strict=True)):
+            start, stop = max(self.start, offset), min(end, offset + self.segments * width)
             if start < stop:
                 yield Fragment(index, start - offset, self.data[start - self.start : stop - self.start])
 
@@ -282,8 +281,8 @@ class BlockReader:
             f"{len(block.column_offsets)} column offsets for {len(schema.columns)} columns",
         )
         filled = 0
-        for column, offset in zip(schema.columns, block.column_offsets, strict=True):
-            end = offset + block.segments * column.segment_bytes(schema.unroll_length)
+        for column, width, offset in zip(schema.columns, schema.column_bytes, block.column_offsets, strict=True):
+            end = offset + block.segments * width
             _expect(
                 offset % COLUMN_ALIGNMENT == 0 and filled <= offset and end <= block.total_bytes,
                 f"column {column.name} of {block.segments} segments covers bytes {offset} to {end} of"
@@ -355,10 +354,9 @@ def _same_layout(one: block_pb2.Block, other: block_pb2.Block) -> bool:
 
 def _views(schema: Schema, segments: int, offsets: tuple[int, ...], payload: NDArray[np.uint8]) -> Columns:
     arrays = []
-    for column, offset in zip(schema.columns, offsets, strict=True):
-        size = segments * column.segment_bytes(schema.unroll_length)
+    for column, width, offset in zip(schema.columns, schema.column_bytes, offsets, strict=True):
         shape = (segments, *column.segment_shape(schema.unroll_length))
-        arrays.append(payload[offset : offset + size].view(column.dtype).reshape(shape))
+        arrays.append(payload[offset : offset + segments * width].view(column.dtype).reshape(shape))
     return Columns(schema, tuple(arrays))
 
 
