@@ -148,31 +148,36 @@ def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
         if kind == _LENGTH_DELIMITED:
             size, position = _read_varint(view, position)
             if tag == _FINAL_FIELD_TAG[0]:
-                _expect(final is None, "a message with two blocks")
+                if final is not None:
+                    raise _malformed("a message with two blocks")
                 final = view[position : position + size]
             position += size
         elif kind == _VARINT:
             _, position = _read_varint(view, position)
         else:
-            _expect(kind in _FIXED_SIZES, f"a field of wire type {kind}")
+            if kind not in _FIXED_SIZES:
+                raise _malformed(f"a field of wire type {kind}")
             position += _FIXED_SIZES[kind]
-        _expect(position <= end, "a message that ends within a field")
+        if position > end:
+            raise _malformed("a message that ends within a field")
         if tag != _FINAL_FIELD_TAG[0]:
             head.append(view[start:position])
-            _expect(len(head) <= _MAX_FIELDS, "a message of too many fields")
+            if len(head) > _MAX_FIELDS:
+                raise _malformed("a message of too many fields")
     return b"".join(head), final
 
 
 def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
-        _expect(position < len(view), "a message that ends within a number")
+        if position >= len(view):
+            raise _malformed("a message that ends within a number")
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise InvalidSegment("malformed message: a number of more than 64 bits")
+    raise _malformed("a number of more than 64 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,58 +241,57 @@ class BlockReader:
         head_bytes, payload = split_final(message)
         head = block_pb2.Block.FromString(head_bytes)
         if staged is not None:
-            _expect(payload is None, "a staged block with a payload")
+            if payload is not None:
+                raise _malformed("a staged block with a payload")
             data = staged[: head.total_bytes]
         else:
             data = np.frombuffer(payload if payload is not None else b"", np.uint8)
         if head.part == 0:
             self._check(schema, head)
             self._head, self._filled = head, 0
-        former = self._head
-        due = former.part + (head.part > 0) if former is not None else 0
-        _expect(former is not None and head.part == due, f"part {head.part} of a block, and part {due} was due")
-        assert former is not None
-        _expect(_same_layout(former, head), f"part {head.part} differs from the part before")
+        else:
+            self._check_follows(head)
         end = self._filled + data.size
-        _expect(
-            head.part_offset == self._filled and end <= head.total_bytes,
-            f"part {head.part} covers bytes {head.part_offset} to {head.part_offset + data.size} of"
-            f" {head.total_bytes}; it must begin at {self._filled}",
-        )
+        if head.part_offset != self._filled or end > head.total_bytes:
+            raise _malformed(
+                f"part {head.part} covers bytes {head.part_offset} to {head.part_offset + data.size} of"
+                f" {head.total_bytes}; it must begin at {self._filled}"
+            )
         last = head.part + 1 == head.parts
-        _expect(
-            last == (end == head.total_bytes),
-            f"part {head.part} of {head.parts} ends at byte {end} of {head.total_bytes}",
-        )
+        if last != (end == head.total_bytes):
+            raise _malformed(f"part {head.part} of {head.parts} ends at byte {end} of {head.total_bytes}")
         start, self._filled, self._head = self._filled, end, None if last else head
         return BlockPart(
             schema, head.segments, tuple(head.column_offsets), head.total_bytes, head.part == 0, last, start, data
         )
 
+    def _check_follows(self, head: block_pb2.Block) -> None:
+        former = self._head
+        due = former.part + 1 if former is not None else 0
+        if former is None or head.part != due:
+            raise _malformed(f"part {head.part} of a block, and part {due} was due")
+        if not _same_layout(former, head):
+            raise _malformed(f"part {head.part} differs from the part before")
+
     def _check(self, schema: Schema, block: block_pb2.Block) -> None:
-        _expect(
-            self._segments in (None, block.segments),
-            f"a block of {block.segments} segments, and {self._segments} were announced",
-        )
-        _expect(
-            block.schema_hash == schema.hash,
-            f"a block of schema {block.schema_hash:016x}; this run's is {schema.hash:016x}",
-        )
-        _expect(block.parts >= 1, "a block of no parts")
+        if self._segments not in (None, block.segments):
+            raise _malformed(f"a block of {block.segments} segments, and {self._segments} were announced")
+        if block.schema_hash != schema.hash:
+            raise _malformed(f"a block of schema {block.schema_hash:016x}; this run's is {schema.hash:016x}")
+        if block.parts < 1:
+            raise _malformed("a block of no parts")
         if block.total_bytes > self._max_bytes:
             raise Overloaded(f"a payload of {block.total_bytes} bytes; at most {self._max_bytes} are taken at once")
-        _expect(
-            len(block.column_offsets) == len(schema.columns),
-            f"{len(block.column_offsets)} column offsets for {len(schema.columns)} columns",
-        )
+        if len(block.column_offsets) != len(schema.columns):
+            raise _malformed(f"{len(block.column_offsets)} column offsets for {len(schema.columns)} columns")
         filled = 0
         for column, width, offset in zip(schema.columns, schema.column_bytes, block.column_offsets, strict=True):
             end = offset + block.segments * width
-            _expect(
-                offset % COLUMN_ALIGNMENT == 0 and filled <= offset and end <= block.total_bytes,
-                f"column {column.name} of {block.segments} segments covers bytes {offset} to {end} of"
-                f" {block.total_bytes}, after {filled}",
-            )
+            if offset % COLUMN_ALIGNMENT or not filled <= offset <= end <= block.total_bytes:
+                raise _malformed(
+                    f"column {column.name} of {block.segments} segments covers bytes {offset} to {end} of"
+                    f" {block.total_bytes}, after {filled}"
+                )
             filled = end
 
 
@@ -342,9 +346,10 @@ def check_values(columns: Columns) -> None:
     """
     for column, array in zip(columns.schema.columns, columns.arrays, strict=True):
         if column.dtype == "bool":
-            _expect(not array.size or int(array.view(np.uint8).max()) <= 1, f"column {column.name} has bytes above 1")
-        elif column.dtype.startswith("float"):
-            _expect(bool(np.isfinite(array).all()), f"column {column.name} has values that are not finite")
+            if array.size and int(array.view(np.uint8).max()) > 1:
+                raise _malformed(f"column {column.name} has bytes above 1")
+        elif column.dtype.startswith("float") and not np.isfinite(array).all():
+            raise _malformed(f"column {column.name} has values that are not finite")
 
 
 def _same_layout(one: block_pb2.Block, other: block_pb2.Block) -> bool:
@@ -360,6 +365,5 @@ def _views(schema: Schema, segments: int, offsets: tuple[int, ...], payload: NDA
     return Columns(schema, tuple(arrays))
 
 
-def _expect(condition: bool, what_came: str) -> None:
-    if not condition:
-        raise InvalidSegment(f"malformed message: {what_came}")
+def _malformed(what_came: str) -> InvalidSegment:
+    return InvalidSegment(f"malformed message: {what_came}")
