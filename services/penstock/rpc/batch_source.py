@@ -23,7 +23,7 @@ from penstock.errors import ConfigurationError, InvalidSegment, PenstockError, U
 from penstock.replay.store_reader import StoreReader
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
-from penstock.rpc.loop import LoopThread
+from penstock.rpc.loop import LoopThread, off_loop
 from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
 from penstock.types import Batch, BatchHead, CommitOutcome, MappedStore, SamplingPlan, Schema
@@ -371,7 +371,7 @@ class _Stream:
         """A batch whose columns are read from the store; segments that were overwritten meanwhile are drawn again."""
         assert self.reader is not None
         columns = block.allocate(self._schema, head.keys.size, self._pool)
-        while not await asyncio.to_thread(self.reader.gather, head.keys, columns):
+        while not await off_loop(head.keys.size * self._schema.segment_bytes, self.reader.gather, head.keys, columns):
             metrics.LEARNER_REDRAWS.inc()
             await self.ask(head.number)
             head = await self._redrawn.get()

@@ -1,13 +1,29 @@
-"""An event loop in a thread, for processes whose main thread computes."""
+"""An event loop in a thread, for processes whose main thread computes; and what is too long for any loop."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _CANCEL_AGAIN_S = 0.1
+
+_SMALL_BYTES = 2**20
+"""What is copied on the loop itself. A thread that comes back from copying may wait for the interpreter for as long."""
+
+
+async def off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Calls a function that touches `size` bytes: in a thread, if that takes longer than to get there and back."""
+    if size < _SMALL_BYTES:
+        return function(*arguments)
+    working = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        # The thread goes on: what it writes to must not be given to somebody else meanwhile.
+        await asyncio.gather(working, return_exceptions=True)
+        raise
 
 
 class LoopThread:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from penstock.replay.buffer import MAX_LEASES, ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import Lease
 from penstock.replay.staging import StagingAreas
 from penstock.rpc import methods
+from penstock.rpc.loop import off_loop
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.telemetry import metrics
@@ -31,10 +32,6 @@ from penstock.wire.schema import decode_schema
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
 _ACKNOWLEDGED_WITHIN_S = 0.05
-_SMALL_BYTES = 2**20
-"""What is copied on the loop itself. A thread that comes back from copying may wait for the interpreter for as long."""
-
-T = TypeVar("T")
 
 
 class _Outbox:
@@ -96,19 +93,6 @@ class _Writer:
     async def write(self, message: replay_pb2.SampleBatchesResponse | bytes) -> None:
         async with self._lock:
             await write_whole(self._context, message)
-
-
-async def _off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Calls a function that touches `size` bytes: in a thread, if that takes longer than to get there and back."""
-    if size < _SMALL_BYTES:
-        return function(*arguments)
-    working = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        # The thread goes on: what it writes to must not be given to somebody else meanwhile.
-        await asyncio.gather(working, return_exceptions=True)
-        raise
 
 
 class ReplayServicer:
@@ -218,7 +202,7 @@ class ReplayServicer:
                     self._give_up(former)
                     reserved = await self._reserve(part.head, key, outbox)
                 if isinstance(reserved, Reservation):
-                    await _off_loop(part.payload_bytes, self._put, reserved, part)
+                    await off_loop(part.payload_bytes, self._put, reserved, part)
                     self._check_current(key, outbox)
                 if part.last:
                     complete, reserved = reserved, 0
@@ -249,7 +233,7 @@ class ReplayServicer:
             outbox.acknowledge(reserved)
             return
         size = reserved.keys.size * self._segment_bytes
-        outbox.acknowledge(await _off_loop(size, self._buffer.seal, reserved, time.monotonic()))
+        outbox.acknowledge(await off_loop(size, self._buffer.seal, reserved, time.monotonic()))
         metrics.REPLAY_INSERTED.inc(reserved.keys.size)
         self._distribute()
 
@@ -380,7 +364,7 @@ class ReplayServicer:
         writing: Awaitable[None] | None = None
         try:
             for message, start, payload in wire.batch_messages(head, schema, part, parts):
-                whole = await _off_loop(payload.size, self._buffer.copy_bytes, head, offsets, start, payload)
+                whole = await off_loop(payload.size, self._buffer.copy_bytes, head, offsets, start, payload)
                 if writing is not None:
                     former, writing = writing, None
                     await former
