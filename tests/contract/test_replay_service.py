@@ -168,6 +168,50 @@ def test_the_parts_that_several_learner_ranks_ask_for_make_up_the_batch(loopback
             assert part.block.payload[offset : offset + len(sent)] == sent
 
 
+def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_else_soon_and_alone(
+    loopback: Loopback,
+) -> None:
+    server, plan = loopback.replay(), plan_with(fresh_segments=2, batch_segments=2)
+    appending = loopback.plain(server, methods.APPEND_SEGMENTS)
+    appending.send(open_request())
+    sampling = loopback.plain(server, methods.SAMPLE_BATCHES)
+
+    def request(number: int, *, former: replay_pb2.SampleBatchesResponse | None = None, columns: bool = False) -> None:
+        asked = batch_request(number)
+        asked.batch.head_only = not columns
+        if former is not None:
+            asked.batch.commit.CopyFrom(
+                replay_pb2.CommitBatchRequest(
+                    session=plan.session,
+                    batch=former.batch,
+                    keys=former.keys,
+                    priorities=np.ones(2).tobytes(),
+                    version=former.batch + 1,
+                )
+            )
+        sampling.send(asked)
+
+    sampling.send(plan_request(plan))
+    appending.send(window_request(1), window_request(3))
+    receive_stored(appending, 4)
+    request(0)
+    first = receive_batch(sampling)
+    request(1, former=first)
+    second = receive_batch(sampling)
+    assert (second.batch, second.committed.updated, second.HasField("counts")) == (1, 2, True)
+    request(2, former=second)
+    alone = receive_batch(sampling)
+    assert (alone.batch, alone.committed.updated, alone.HasField("counts")) == (1, 2, False)
+    appending.send(window_request(5, version=2), window_request(7, version=2))
+    third = receive_batch(sampling)
+    assert (third.batch, third.HasField("committed")) == (2, False)
+    receive_stored(appending, 8)
+    request(3, former=third, columns=True)
+    alone, fourth = receive_batch(sampling), receive_batch(sampling)
+    assert (alone.batch, alone.committed.updated, alone.HasField("block")) == (2, 2, False)
+    assert (fourth.batch, fourth.HasField("committed"), fourth.HasField("block")) == (3, False, True)
+
+
 def test_while_a_batch_is_not_ready_the_learner_is_told_why(loopback: Loopback) -> None:
     server = loopback.replay()
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))

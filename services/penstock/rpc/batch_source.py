@@ -79,7 +79,7 @@ class ReplayBatchSource:
         self._unsent: deque[_Commit] = deque()
         self._failure: PenstockError | None = None
         self._waiting = "the replay service"
-        self._next_number = 0
+        self._next_number = self._last_wanted = 0
         self._skipped = False
         self._heard_at = -math.inf
         self._wanted = asyncio.Event()
@@ -92,6 +92,7 @@ class ReplayBatchSource:
     def open(self, plan: SamplingPlan) -> None:
         """Announces how batches are wanted, and asks for the first ones."""
         self._plan, self._next_number = plan, plan.next_batch
+        self._last_wanted = plan.next_batch + self._prefetch
         self._task = self._thread.spawn(self._run())
 
     def adjust(self, plan: SamplingPlan) -> None:
@@ -124,6 +125,7 @@ class ReplayBatchSource:
         """Goes on without the batch that `next` would hand out; its `commit` without keys must follow."""
         with self._lock:
             self._next_number += 1
+            self._last_wanted = max(self._last_wanted, self._next_number + self._prefetch)
             self._skipped = True
             while self._ready and self._ready[0].number < self._next_number:
                 self._ready.popleft()
@@ -138,7 +140,10 @@ class ReplayBatchSource:
                 return None
             batch = self._ready.popleft()
             self._next_number = batch.number + 1
-        self._thread.call(self._wanted.set)
+            wanted = self._next_number + self._prefetch > self._last_wanted
+            self._last_wanted = max(self._last_wanted, self._next_number + self._prefetch)
+        if wanted:
+            self._thread.call(self._wanted.set)
         return batch
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
@@ -170,6 +175,8 @@ class ReplayBatchSource:
             if self._failure is not None:
                 raise self._failure
             self._skipped = self._skipped and keys.size > 0
+            # Whoever commits a batch takes the one after it next: what is asked for then goes with the commit.
+            self._last_wanted = max(self._last_wanted, number + 2 + self._prefetch)
             if not keys.size and self._unsent and not self._unsent[-1].request.keys:
                 # A service that is away is told once what it has missed, so that no queue grows meanwhile.
                 commit = _Commit(request, self._unsent.pop().outcome)
@@ -221,14 +228,16 @@ class ReplayBatchSource:
             backoff.reset()
             if stream.opened:
                 self._heard_at = time.monotonic()
+            if response.message.HasField("committed"):
+                self._take_outcome(response.message)
+                if not response.message.HasField("counts"):
+                    return
             if response.message.HasField("opened"):
                 self._heard_at = time.monotonic()
                 stream.open_store(wire.decode_mapped_store(response.message.opened))
                 self.reads = "mapped store" if stream.reader else "gRPC"
                 metrics.LEARNER_MAPPED.set(stream.reader is not None)
                 self._wanted.set()
-            elif response.message.HasField("committed"):
-                self._take_outcome(response.message)
             elif response.message.waiting:
                 with self._lock:
                     self._waiting = response.message.waiting
@@ -252,11 +261,15 @@ class ReplayBatchSource:
                 plan, adjusted, self._adjusted = self._plan, self._adjusted, False
             if adjusted and plan is not None:
                 await stream.adjust(replace(plan, next_batch=asked))
-            while stream.opened and (commit := self._next_unsent()) is not None:
-                await stream.commit(commit)
-            while stream.opened and (number := self._next_to_ask(asked)) is not None:
-                await stream.ask(number, self._replay_segments(number))
-                asked = number + 1
+            while stream.opened:
+                commit, number = self._next_unsent(), self._next_to_ask(asked)
+                if number is not None:
+                    await stream.ask(number, self._replay_segments(number), commit)
+                    asked = number + 1
+                elif commit is not None:
+                    await stream.commit(commit)
+                else:
+                    break
 
     def _next_unsent(self) -> replay_pb2.CommitBatchRequest | None:
         with self._lock:
@@ -269,15 +282,14 @@ class ReplayBatchSource:
         with self._lock:
             # The service expects a batch that was skipped until it is told to pass over it.
             number = max(asked, self._next_number)
-            wanted = number <= self._next_number + self._prefetch
-            return number if wanted and not self._skipped and not self._unsent else None
+            return number if number <= self._last_wanted and not self._skipped and not self._unsent else None
 
     def _take_outcome(self, message: replay_pb2.SampleBatchesResponse) -> None:
-        """Answers come in the order of the commits."""
+        """Answers come in the order of the commits, alone or in the head of some batch."""
         answer = message.committed
         with self._lock:
             commit = self._uncommitted.popleft()
-            if commit.request.batch != message.batch:
+            if commit.request.batch != message.batch and not message.HasField("counts"):
                 raise InvalidSegment(
                     f"{self._peer} answered to the commit of batch {message.batch}, and that of"
                     f" {commit.request.batch} was due"
@@ -331,9 +343,19 @@ class _Stream:
         async with self._writing:
             await self._call.write(replay_pb2.SampleBatchesRequest(commit=request))
 
-    async def ask(self, number: int, replay_segments: int | None = None) -> None:
+    async def ask(
+        self,
+        number: int,
+        replay_segments: int | None = None,
+        commit: replay_pb2.CommitBatchRequest | None = None,
+    ) -> None:
         request = replay_pb2.BatchRequest(
-            batch=number, part=0, parts=1, head_only=self.reader is not None, replay_segments=replay_segments
+            batch=number,
+            part=0,
+            parts=1,
+            head_only=self.reader is not None,
+            replay_segments=replay_segments,
+            commit=commit,
         )
         async with self._writing:
             await self._call.write(replay_pb2.SampleBatchesRequest(batch=request))

@@ -6,7 +6,9 @@ change of the buffer's state sets.
 
 import asyncio
 import contextlib
+import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -31,7 +33,8 @@ from penstock.wire.schema import decode_schema
 
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
-_ACKNOWLEDGED_WITHIN_S = 0.05
+_ANSWERED_WITHIN_S = 0.1
+"""So long at most the answer to a window or a commit waits for another message that it can go with."""
 
 
 class _Outbox:
@@ -52,7 +55,7 @@ class _Outbox:
     def acknowledge(self, sequence: int) -> None:
         self._stored_sequence = sequence
         if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(_ACKNOWLEDGED_WITHIN_S, self._filled.set)
+            self._due = asyncio.get_running_loop().call_later(_ANSWERED_WITHIN_S, self._filled.set)
 
     def grant(self, grant: Grant) -> None:
         self._grants.append(grant)
@@ -85,14 +88,36 @@ class _Outbox:
 
 
 class _Writer:
-    """What is written to a stream by several tasks: gRPC takes one message at a time."""
+    """What is written to a learner's stream by several tasks: gRPC takes one message at a time.
+
+    The answer to a commit that came with a request waits a moment for a batch to go with, as an acknowledgement does.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context, self._lock = context, asyncio.Lock()
+        self._answers: deque[replay_pb2.SampleBatchesResponse] = deque()
+        self.answer_due = math.inf
 
     async def write(self, message: replay_pb2.SampleBatchesResponse | bytes) -> None:
         async with self._lock:
             await write_whole(self._context, message)
+
+    def owe(self, answer: replay_pb2.SampleBatchesResponse) -> None:
+        """Keeps an answer until a head takes it along, or until it is due."""
+        self._answers.append(answer)
+        self.answer_due = min(self.answer_due, time.monotonic() + _ANSWERED_WITHIN_S)
+
+    def take_answer(self) -> replay_pb2.SampleBatchesResponse | None:
+        """The oldest answer that is owed."""
+        answer = self._answers.popleft() if self._answers else None
+        if not self._answers:
+            self.answer_due = math.inf
+        return answer
+
+    async def write_answers(self) -> None:
+        """Writes what is owed, each alone."""
+        while (answer := self.take_answer()) is not None:
+            await self.write(answer)
 
 
 class ReplayServicer:
@@ -291,14 +316,19 @@ class ReplayServicer:
             self._buffer.adjust_plan(wire.decode_plan(request.plan))
             self._distribute()
         elif kind == "commit":
-            outcome = self._commit(request.commit)
-            await writer.write(replay_pb2.SampleBatchesResponse(batch=request.commit.batch, committed=outcome))
+            writer.owe(self._answer(request.commit))
+            await writer.write_answers()
         elif kind == "batch" and 0 <= request.batch.part < max(1, request.batch.parts):
+            if request.batch.HasField("commit"):
+                writer.owe(self._answer(request.batch.commit))
             await asked.put(request.batch)
         else:
             raise InvalidSegment(
                 "after `plan` a sampling stream carries plans, commits, and requests for part 0 to parts - 1"
             )
+
+    def _answer(self, commit: replay_pb2.CommitBatchRequest) -> replay_pb2.SampleBatchesResponse:
+        return replay_pb2.SampleBatchesResponse(batch=commit.batch, committed=self._commit(commit))
 
     async def _serve_batches(
         self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, writer: _Writer
@@ -330,24 +360,29 @@ class ReplayServicer:
             reason, waited = self._buffer.training_waits_for(), time.monotonic()
             try:
                 # Changes come more often than notices are due.
-                async with asyncio.timeout(max(0.0, notice_due - waited)):
+                async with asyncio.timeout(max(0.0, min(notice_due, writer.answer_due) - waited)):
                     await changed.wait()
             except TimeoutError:
-                notice_due = time.monotonic() + _WAITING_NOTICE_S
-                await writer.write(
-                    replay_pb2.SampleBatchesResponse(
-                        batch=request.batch, part=request.part, parts=request.parts, waiting=reason
+                await writer.write_answers()
+                if time.monotonic() >= notice_due:
+                    notice_due = time.monotonic() + _WAITING_NOTICE_S
+                    await writer.write(
+                        replay_pb2.SampleBatchesResponse(
+                            batch=request.batch, part=request.part, parts=request.parts, waiting=reason
+                        )
                     )
-                )
             metrics.REPLAY_WAIT_SECONDS.labels("learner", reason).inc(time.monotonic() - waited)
 
     async def _send_batch(self, lease: Lease, request: replay_pb2.BatchRequest, writer: _Writer) -> None:
         part, parts = request.part, max(1, request.parts)
         attempt = 0
+        if not request.head_only:
+            # A head with columns may be thrown away before it is written.
+            await writer.write_answers()
         while True:
             head = self._buffer.head(lease, part, parts, attempt)
             if request.head_only:
-                await writer.write(wire.encode_batch_head(head, part, parts))
+                await writer.write(wire.encode_batch_head(head, part, parts, writer.take_answer()))
                 break
             if await self._send_columns(head, part, parts, writer):
                 break

@@ -114,18 +114,20 @@ class SamplingPlan(_message.Message):
     def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("batch", "part", "parts", "head_only", "replay_segments")
+    __slots__ = ("batch", "part", "parts", "head_only", "replay_segments", "commit")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     HEAD_ONLY_FIELD_NUMBER: _ClassVar[int]
     REPLAY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
     batch: int
     part: int
     parts: int
     head_only: bool
     replay_segments: int
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ...) -> None: ...
+    commit: CommitBatchRequest
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
     __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "opened", "committed", "block")

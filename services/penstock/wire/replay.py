@@ -253,8 +253,10 @@ def batch_messages(
         yield response, section.start, payload
 
 
-def encode_batch_head(draw: BatchHead, part: int, parts: int) -> replay_pb2.SampleBatchesResponse:
-    """The message of a batch without its columns."""
+def encode_batch_head(
+    draw: BatchHead, part: int, parts: int, answer: replay_pb2.SampleBatchesResponse | None = None
+) -> replay_pb2.SampleBatchesResponse:
+    """The message of a batch without its columns; an answer to a commit goes with it."""
     return replay_pb2.SampleBatchesResponse(
         batch=draw.number,
         part=part,
@@ -267,6 +269,7 @@ def encode_batch_head(draw: BatchHead, part: int, parts: int) -> replay_pb2.Samp
         counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
         environments=draw.environments.astype("<u4", copy=False).tobytes(),
+        committed=answer.committed if answer is not None else None,
     )
 
 
