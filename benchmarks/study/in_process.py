@@ -27,6 +27,7 @@ from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
 from penstock.apps.learner import network_of
 from penstock.config import Config
+from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
@@ -226,7 +227,14 @@ def learn(
     journal = Journal(folder.metrics, resumed_at=0)
     statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
     learner = Learner(
-        spec, network_of(config), ppo=config.ppo, sampling=config.sampling, device=device, seed=config.run.seed
+        spec,
+        network_of(config),
+        ppo=config.ppo,
+        sampling=config.sampling,
+        device=device,
+        seed=config.run.seed,
+        precision=config.learner.precision,
+        execution=config.learner.execution,
     )
     evaluations = Evaluations(
         desk,
@@ -240,7 +248,7 @@ def learn(
     conclusion = TrainingRun(
         config,
         learner,
-        device=device,
+        feed=BatchFeed(device),
         source=source,
         sink=sink,
         evaluations=evaluations,

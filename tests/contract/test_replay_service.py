@@ -33,7 +33,7 @@ from penstock.errors import InvalidSegment, SchemaMismatch
 from penstock.replay.ring_store import RingStore
 from penstock.rpc import methods
 from penstock.rpc.segment_sink import ReplaySegmentSink
-from penstock.types import Column, Extent, Grant, SamplingPlan, Schema
+from penstock.types import Batch, Column, Extent, Grant, SamplingPlan, Schema
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire.replay import encode_window
 from penstock.wire.schema import encode_schema
@@ -78,6 +78,20 @@ def test_windows_of_two_actors_come_back_in_batches_with_every_value_intact(loop
     assert set(sizes[5:]) == {8}
     assert len(set(trainer.fresh)) == len(trainer.fresh) == 30 * 4
     assert {slot for slot, _, _ in trainer.fresh} == {0, 1}
+
+
+def test_who_prepares_batches_is_told_of_each_when_it_arrives_and_before_it_is_handed_out(loopback: Loopback) -> None:
+    server, recorder, arrived = loopback.replay(), Recorder(), list[Batch]()
+    plan = plan_with(batch_segments=4, fresh_segments=4)
+    trainer = Trainer(loopback.source(server, plan, arrived=arrived.append), recorder, plan)
+    actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
+    batch = trainer.next()
+    # The next one arrives while this one would train, since the off-policy degree lets it be collected.
+    until(lambda: len(arrived) > 1, "the batch after it")
+    assert arrived[0] is batch
+    trainer.commit(batch)
+    assert trainer.next() is arrived[1]
+    actor.end()
 
 
 def test_windows_and_batches_of_more_than_a_message_travel_in_parts(loopback: Loopback) -> None:

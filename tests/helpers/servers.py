@@ -332,10 +332,18 @@ class Loopback:
         return self._client(ReplaySegmentSink(self.thread, assignment(slot, server.address, **options), schema))
 
     def source(
-        self, server: LiveServer, plan: SamplingPlan | None = None, *, schema: Schema = SCHEMA, prefetch: int = 1
+        self,
+        server: LiveServer,
+        plan: SamplingPlan | None = None,
+        *,
+        schema: Schema = SCHEMA,
+        prefetch: int = 1,
+        **options: Any,
     ) -> ReplayBatchSource:
-        """A learner's source of batches; opened, if with a plan."""
-        source = self._client(ReplayBatchSource(self.thread, server.address, schema, prefetch_batches=prefetch))
+        """A learner's source of batches, with options as its own; opened, if with a plan."""
+        source = self._client(
+            ReplayBatchSource(self.thread, server.address, schema, prefetch_batches=prefetch, **options)
+        )
         if plan is not None:
             source.open(plan)
         return source

@@ -1,5 +1,7 @@
 """Learners of small networks, and batches that a collector really collected for them."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -9,7 +11,7 @@ from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
-from penstock.config import PPOConfig, SamplingConfig
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.batches import TrainingBatch, to_tensors
 from penstock.learning.learner import Learner
 from penstock.types import Batch, StoreCounts
@@ -18,19 +20,35 @@ CPU = torch.device("cpu")
 SMALL = Network(hidden_sizes=(16, 16))
 
 
-def make_learner(env_id: str = "CartPole-v1", *, network: Network = SMALL, seed: int = 0, **ppo: object) -> Learner:
+def make_learner(
+    env_id: str = "CartPole-v1",
+    *,
+    network: Network = SMALL,
+    seed: int = 0,
+    device: torch.device = CPU,
+    precision: Precision = "float32",
+    execution: Execution = "auto",
+    **ppo: object,
+) -> Learner:
     """A learner of this environment, with settings of [ppo]."""
     return Learner(
         spec_of(env_id),
         network,
         ppo=PPOConfig(**{"epochs": 2, "minibatches": 2, **ppo}),
         sampling=SamplingConfig(),
-        device=CPU,
+        device=device,
         seed=seed,
+        precision=precision,
+        execution=execution,
     )
 
 
-def make_batch(
+def make_batch(env_id: str = "CartPole-v1", *, device: torch.device = CPU, **options: Any) -> TrainingBatch:
+    """`collect_batch`, as a learner takes it."""
+    return to_tensors(collect_batch(env_id, **options), device)
+
+
+def collect_batch(
     env_id: str = "CartPole-v1",
     *,
     segments: int = 6,
@@ -39,7 +57,7 @@ def make_batch(
     learner: Learner | None = None,
     number: int = 5,
     version: int = 3,
-) -> TrainingBatch:
+) -> Batch:
     """`segments` environments in one window, those past `fresh` as if replayed; `learner` or an untrained one acts."""
     weights = policy_weights.dump(learner.policy, version) if learner else fresh_weights(spec_of(env_id), seed=9)
     collector = Collector(
@@ -50,7 +68,7 @@ def make_batch(
     )
     fresh = segments if fresh is None else fresh
     replayed = np.arange(segments) >= fresh
-    batch = Batch(
+    return Batch(
         number=number,
         fresh_segments=fresh,
         keys=np.arange(segments, dtype=np.uint64),
@@ -60,7 +78,6 @@ def make_batch(
         counts=StoreCounts(),
         columns=collector.collect(PolicyRunner(weights)).columns,
     )
-    return to_tensors(batch, CPU)
 
 
 def parameters_of(learner: Learner) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 Noise is an argument, never drawn here, so that an actor's actions are a function of its seed and its steps.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -16,6 +17,14 @@ _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 _NODES: list[float] = _HERMITE_NODES.tolist()
 _WEIGHTS: list[float] = (_HERMITE_WEIGHTS / math.sqrt(2.0 * math.pi)).tolist()
 """Of a quadrature over the standard normal; 24 are exact to 1e-3 nats for deviations up to 2."""
+
+
+@functools.cache
+def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes and weights. Made once for a device: a CUDA graph can't hold a copy from Python's memory."""
+    # Whoever asks first, autograd may be the next.
+    with torch.inference_mode(False):
+        return torch.tensor(_NODES, dtype=dtype, device=device), torch.tensor(_WEIGHTS, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +123,7 @@ class SquashedGaussian:
     def entropy(self) -> Tensor:
         """<float32>[...] in nats, of what comes out: H(u) + E[log(1 - tanh(u)^2)], by Gauss-Hermite quadrature."""
         mean, deviation = self.gaussian.mean.unsqueeze(-1), torch.exp(self.gaussian.log_std).unsqueeze(-1)
-        nodes = torch.tensor(_NODES, dtype=mean.dtype, device=mean.device)
-        weights = torch.tensor(_WEIGHTS, dtype=mean.dtype, device=mean.device)
+        nodes, weights = _quadrature(mean.dtype, mean.device)
         before = mean + deviation * nodes
         # log(1 - tanh(u)^2) without the difference that vanishes.
         slope = 2.0 * (math.log(2.0) - before - torch.nn.functional.softplus(-2.0 * before))

@@ -15,12 +15,16 @@ from penstock.algo.ratios import ratio_of
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """Coefficients of the loss; [ppo] in the configuration explains each."""
+    """Coefficients of the loss; [ppo] in the configuration explains each.
 
-    clip_range: float
+    Those that follow a schedule are scalar tensors where a number would be fixed for good: in compiled and captured
+    code.
+    """
+
+    clip_range: float | Tensor
     value_clip_range: float | None
     value_coefficient: float
-    entropy_coefficient: float
+    entropy_coefficient: float | Tensor
     normalise_advantages: bool
     clip_anchor: float
     behaviour_weight_clip: float
@@ -80,6 +84,7 @@ def ppo_loss(
     target: Tensor,
     importance: Tensor,
     policy_weight: Tensor,
+    counted: Tensor | None = None,
 ) -> Losses:
     """The loss of one minibatch of N valid steps; every tensor is <float32>[N], and only the first three carry
     gradients.
@@ -101,21 +106,22 @@ def ppo_loss(
         target: Of V.
         importance: omega.
         policy_weight: omega w.
+        counted: <bool>[N] which rows are of the minibatch; the others only fill a fixed shape. None: all are.
     """
     if settings.normalise_advantages:
-        advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
+        advantage = _standardised(advantage, counted)
     ratio = ratio_of(log_prob - anchor_log_prob)
-    clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)
+    clipped_ratio = ratio.clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range)  # type: ignore[arg-type]
     surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
-    policy_loss = -(policy_weight * surrogate).mean()
+    policy_loss = -_mean(policy_weight * surrogate, counted)
 
     squared_error = (value - target).square()
     if settings.value_clip_range is not None:
         change = (value - proximal_value).clamp(-settings.value_clip_range, settings.value_clip_range)
         squared_error = torch.maximum(squared_error, (proximal_value + change - target).square())
-    value_loss = (importance * 0.5 * squared_error).mean()
+    value_loss = _mean(importance * 0.5 * squared_error, counted)
 
-    mean_entropy = entropy.mean()
+    mean_entropy = _mean(entropy, counted)
     total = policy_loss + settings.value_coefficient * value_loss - settings.entropy_coefficient * mean_entropy
     return Losses(total, policy_loss.detach(), value_loss.detach(), mean_entropy.detach())
 
@@ -131,3 +137,16 @@ def movement(
         approximate_kl=((ratio_of(moved) - 1.0) - moved).mean(),
         clipped=((ratio - 1.0).abs() > settings.clip_range).float().mean(),
     )
+
+
+def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
+    if counted is None:
+        return values.mean()
+    return torch.where(counted, values, 0.0).sum() / counted.sum()
+
+
+def _standardised(values: Tensor, counted: Tensor | None) -> Tensor:
+    if counted is None:
+        return (values - values.mean()) / (values.std(unbiased=False) + 1e-8)
+    centred = values - _mean(values, counted)
+    return centred / (_mean(centred.square(), counted).sqrt() + 1e-8)

@@ -76,7 +76,7 @@ class Policy(nn.Module):
 
         def head(outputs: int, gain: float) -> nn.Sequential:
             body, width = ([], features) if shared else _body(observation, network)
-            return nn.Sequential(*body, _initialised(nn.Linear(width, outputs), gain))
+            return nn.Sequential(*body, _initialised(_Output(width, outputs), gain))
 
         self.actor, self.critic = head(heads, 0.01), head(1, 1.0)
         if isinstance(spec.action, BoxSpace):
@@ -183,6 +183,16 @@ def _body(space: BoxSpace, network: Network) -> tuple[list[nn.Module], int]:
         layers += [_initialised(nn.Linear(features, width), math.sqrt(2.0)), activation()]
         features = width
     return layers, features
+
+
+class _Output(nn.Linear):
+    """In float32 also under autocast: bfloat16's 8 bits are too few for values and for ratios of probabilities."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(hidden.device.type):
+            return super().forward(hidden)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return super().forward(hidden.float())
 
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)

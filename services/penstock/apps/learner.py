@@ -12,8 +12,9 @@ from penstock.apps.service import Service
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch
 from penstock.learning import checkpoints
+from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
-from penstock.learning.devices import torch_device
+from penstock.learning.devices import execution_on, torch_device
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
@@ -47,6 +48,7 @@ def run(config: Config) -> None:
         folder = RunFolder(Path(config.run.dir))
         folder.create()
         device = torch_device(settings.device)
+        execution = execution_on(device, settings.execution)
         torch.set_num_threads(settings.threads)
         newest = checkpoints.newest(folder)
         resumed = checkpoints.read_progress(newest) if newest else RunProgress()
@@ -68,13 +70,27 @@ def run(config: Config) -> None:
         thread = LoopThread()
         servicer = RunServicer(thread, roster, statistics, max_actors=settings.max_actors)
         thread.run(servicer.server.start(settings.listen))
-        service.logger.info("serving", listen=settings.listen, device=str(device), resumed_from=str(newest))
+        service.logger.info(
+            "serving",
+            listen=settings.listen,
+            device=str(device),
+            execution=execution,
+            precision=settings.precision,
+            resumed_from=str(newest),
+        )
         try:
             schema, spec = _await_first_actor(service, roster)
             if schema is None or spec is None:
                 return
             learner = Learner(
-                spec, network_of(config), ppo=config.ppo, sampling=config.sampling, device=device, seed=config.run.seed
+                spec,
+                network_of(config),
+                ppo=config.ppo,
+                sampling=config.sampling,
+                device=device,
+                seed=config.run.seed,
+                precision=settings.precision,
+                execution=execution,
             )
             if newest is not None:
                 checkpoints.restore(learner, newest)
@@ -137,6 +153,7 @@ def _train(
         resumed=resumed,
         variants=len(config.environment.variants),
     )
+    feed = BatchFeed(device)
     source = open_batch_source(
         thread,
         config.learner.replay_addresses,
@@ -145,12 +162,13 @@ def _train(
         shard_timeout_s=config.learner.shard_timeout_s,
         largest_window=lambda: max(config.actor.environments, roster.largest_window),
         stopping=lambda: service.stopping,
+        arrived=feed.arrived,
     )
     try:
         training = TrainingRun(
             config,
             learner,
-            device=device,
+            feed=feed,
             source=source,
             sink=servicer,
             evaluations=evaluations,
@@ -166,6 +184,7 @@ def _train(
         raise ConfigurationError(str(error)) from error
     finally:
         source.close()
+        feed.close()
         journal.close()
     service.logger.info(
         "trained", stopped=conclusion.stopped, batches_by=source.reads, **dataclasses.asdict(conclusion.progress)

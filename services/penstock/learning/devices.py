@@ -1,7 +1,11 @@
-"""Torch devices by name."""
+"""Torch devices: by name, how tensors get there, and in which precision and way they are worked with."""
+
+import contextlib
 
 import torch
+from torch import Tensor
 
+from penstock.config import Execution, Precision
 from penstock.errors import ConfigurationError
 
 
@@ -11,6 +15,33 @@ def torch_device(name: str) -> torch.device:
     try:
         device = torch.device(chosen)
         torch.empty(0, device=device)
+        if device.type == "cuda":
+            # Streams and graphs are made on the current one.
+            torch.cuda.set_device(device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigurationError(f"learner.device {name!r} can't be used: {str(error).splitlines()[0]}") from None
     return device
+
+
+def execution_on(device: torch.device, name: Execution) -> Execution:
+    """What `auto` means on a device. Raises `ConfigurationError` for what it can't do."""
+    if name == "graphed" and device.type != "cuda":
+        raise ConfigurationError(
+            f"learner.execution 'graphed' needs CUDA, and learner.device is {str(device)!r}; use auto or eager"
+        )
+    if name == "auto":
+        return "graphed" if device.type == "cuda" else "eager"
+    return name
+
+
+def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[None]:
+    """Where networks compute in this precision."""
+    if precision == "float32":
+        return contextlib.nullcontext()
+    # A cache of cast weights has no use where each is used once, and no place in a CUDA graph.
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU's on a device. On CUDA nobody waits for the copy: it is from pinned memory."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.algo import advantages, losses, priorities
-from penstock.algo.losses import Losses, LossSettings, Movement
-from penstock.algo.parameters import clip_gradient, flatten
+from penstock.algo.losses import LossSettings, Movement
+from penstock.algo.parameters import flatten
 from penstock.algo.policies import Network, Policy
 from penstock.algo.ratios import ratio_of
-from penstock.config import PPOConfig, SamplingConfig
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning import schedules
 from penstock.learning.batches import TrainingBatch
+from penstock.learning.devices import autocast, execution_on, send
+from penstock.learning.execution import descent_by
+from penstock.learning.gradient_steps import Descended, GradientStep, Steps, objective_of
 from penstock.types import EnvironmentSpec
 
 
@@ -64,30 +67,6 @@ class TrainingOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """The valid steps of a batch, a row each, with all that the loss needs; <float32>[N] but for the first two."""
-
-    observation: Tensor
-    action: Tensor
-    proximal_log_prob: Tensor
-    proximal_value: Tensor
-    anchor_log_prob: Tensor
-    advantage: Tensor
-    target: Tensor
-    importance: Tensor
-    policy_weight: Tensor
-
-    def take(self, rows: Tensor) -> "_Steps":
-        """The chosen rows, in this order."""
-        return _Steps(*(getattr(self, name)[rows] for name in self.__slots__))
-
-    def split(self, parts: int) -> list["_Steps"]:
-        """As equal parts as can be, in order, without copies."""
-        split = [torch.tensor_split(getattr(self, name), parts) for name in self.__slots__]
-        return [_Steps(*columns) for columns in zip(*split, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
 class _Estimated:
     """What is known of a batch before it is trained.
 
@@ -97,7 +76,7 @@ class _Estimated:
         behaviour_weight: <float32>[N] of its valid steps, proximal over behaviour probability, cut.
     """
 
-    steps: _Steps
+    steps: Steps
     correction: Tensor
     behaviour_weight: Tensor
 
@@ -107,13 +86,11 @@ class _Epoch:
     """One pass over a batch. Its scalars are left on the device, which nobody waits for until the batch is done.
 
     Attributes:
-        losses: Of each minibatch.
-        gradient_norms: Of each minibatch.
+        minibatches: What each gradient step said.
         movement: How far the policy had gone, as the minibatches found it.
     """
 
-    losses: list[Losses]
-    gradient_norms: list[Tensor]
+    minibatches: list[Descended]
     movement: Movement
 
 
@@ -129,19 +106,28 @@ class Learner:
         sampling: SamplingConfig,
         device: torch.device,
         seed: int,
+        precision: Precision = "float32",
+        execution: Execution = "auto",
     ) -> None:
         """Builds the policy of these spaces, initialised from `seed`.
 
         Raises:
-            ConfigurationError: The spaces are not supported.
+            ConfigurationError: The spaces are not supported, or the device can't execute it so.
         """
-        self._ppo, self._sampling, self._device = ppo, sampling, device
+        self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
         self.parameters = flatten(self.policy)
-        self.optimizer = torch.optim.Adam([self.parameters], lr=ppo.learning_rate, eps=1e-5, fused=True)
+        execution = execution_on(device, execution)
+        graphed = execution == "graphed"
+        # A number would be captured for good.
+        rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
+        self.optimizer = torch.optim.Adam([self.parameters], lr=rate, eps=1e-5, fused=True, capturable=graphed)
         self.generator = torch.Generator().manual_seed(seed)
+        objective = objective_of(self.policy, precision, device)
+        step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
+        self._descent = descent_by(execution, step, minibatches=ppo.minibatches)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains on a batch for some epochs.
@@ -152,10 +138,11 @@ class Learner:
         """
         ppo = self._ppo
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self._set_learning_rate(rate)
         settings = self._loss_settings(progress)
         estimated = self._estimate(batch, settings, progress)
+        largest = max(batch.valid.shape[0], self._sampling.batch_segments) * batch.valid.shape[1]
+        self._descent.begin(estimated.steps, settings, largest)
         epochs: list[_Epoch] = []
         for _ in range(ppo.epochs):
             epochs.append(self._train_epoch(estimated.steps, settings))
@@ -166,9 +153,16 @@ class Learner:
         return TrainingOutcome(
             priorities=priority.double().cpu().numpy(),
             fresh_steps=fresh_steps,
-            updates=sum(len(epoch.losses) for epoch in epochs),
+            updates=sum(len(epoch.minibatches) for epoch in epochs),
             statistics=_statistics(batch, estimated, fresh_steps, epochs, rate),
         )
+
+    def _set_learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _loss_settings(self, progress: float) -> LossSettings:
         ppo = self._ppo
@@ -185,11 +179,13 @@ class Learner:
     @torch.no_grad()
     def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:
         """Advantages, targets and weights under the parameters as they are now: the proximal policy."""
-        distribution, proximal_value = self.policy.estimate(batch.observation)
+        # As the gradient steps see it, so that their ratios begin at 1.
+        with autocast(self._device, self._precision):
+            distribution, proximal_value = self.policy.estimate(batch.observation)
         proximal_log_prob = distribution.log_prob(batch.action)
         # A row that only reset has an action nobody chose; its ratio must not reach a neighbour's trace.
         corrected = batch.valid if self._ppo.v_trace else torch.zeros_like(batch.valid)
-        log_ratio = (proximal_log_prob - batch.behaviour_log_prob).where(corrected, torch.zeros(()))
+        log_ratio = torch.where(corrected, proximal_log_prob - batch.behaviour_log_prob, 0.0)
         estimates = advantages.estimate(
             value=proximal_value,
             reward=self.policy.scale_rewards(batch.reward),
@@ -213,7 +209,7 @@ class Learner:
         proximal, behaviour = proximal_log_prob[valid], batch.behaviour_log_prob[valid]
         anchor, weight = losses.anchor(settings, proximal_log_prob=proximal, behaviour_log_prob=behaviour)
         importance = importance[:, None].expand_as(valid)[valid]
-        steps = _Steps(
+        steps = Steps(
             observation=batch.observation[:, :-1][valid],
             action=batch.action[valid],
             proximal_log_prob=proximal,
@@ -227,43 +223,20 @@ class Learner:
         cut = ratio_of(proximal - behaviour).clamp(max=settings.behaviour_weight_clip)
         return _Estimated(steps, estimates.correction, behaviour_weight=cut)
 
-    def _train_epoch(self, steps: _Steps, settings: LossSettings) -> _Epoch:
+    def _train_epoch(self, steps: Steps, settings: LossSettings) -> _Epoch:
         """Every valid step once, shuffled, in as equal minibatches as can be."""
         count = steps.advantage.shape[0]
         # A minibatch of nothing has no mean: its losses would be NaN.
-        parts = max(1, min(self._ppo.minibatches, count))
-        shuffled = steps.take(torch.randperm(count, generator=self.generator).to(self._device))
-        done = [self._descend(minibatch, settings) for minibatch in shuffled.split(parts)]
-        log_probs, epoch_losses, norms = zip(*done, strict=True)
+        minibatches = max(1, min(self._ppo.minibatches, count))
+        order = send(torch.randperm(count, generator=self.generator), self._device)
+        done = self._descent.descend(order, minibatches)
         movement = losses.movement(
             settings,
-            log_prob=torch.cat(log_probs),
-            anchor_log_prob=shuffled.anchor_log_prob,
-            proximal_log_prob=shuffled.proximal_log_prob,
+            log_prob=torch.cat([each.log_prob for each in done]),
+            anchor_log_prob=steps.anchor_log_prob[order],
+            proximal_log_prob=steps.proximal_log_prob[order],
         )
-        return _Epoch(list(epoch_losses), list(norms), movement)
-
-    def _descend(self, steps: _Steps, settings: LossSettings) -> tuple[Tensor, Losses, Tensor]:
-        """One gradient step; the log probabilities before it, the losses, and the gradient's norm."""
-        distribution, value = self.policy.evaluate(steps.observation)
-        log_prob = distribution.log_prob(steps.action)
-        loss = losses.ppo_loss(
-            settings,
-            log_prob=log_prob,
-            value=value,
-            entropy=distribution.entropy(),
-            anchor_log_prob=steps.anchor_log_prob,
-            proximal_value=steps.proximal_value,
-            advantage=steps.advantage,
-            target=steps.target,
-            importance=steps.importance,
-            policy_weight=steps.policy_weight,
-        )
-        self.optimizer.zero_grad(set_to_none=False)
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        norm = clip_gradient(self.parameters, self._ppo.max_gradient_norm)
-        self.optimizer.step()
-        return log_prob.detach(), loss, norm
+        return _Epoch(done, movement)
 
     def _learn_moments(self, batch: TrainingBatch) -> int:
         """Fresh segments enter the normalisers once, after the last epoch, so that they stand still within a batch."""
@@ -278,12 +251,12 @@ def _statistics(
     batch: TrainingBatch, estimated: _Estimated, fresh_steps: int, epochs: list[_Epoch], rate: float
 ) -> TrainingStatistics:
     steps, weight = estimated.steps, estimated.behaviour_weight
-    minibatches = [loss for epoch in epochs for loss in epoch.losses]
+    minibatches = [minibatch for epoch in epochs for minibatch in epoch.minibatches]
     means = (
-        [loss.policy for loss in minibatches],
-        [loss.value for loss in minibatches],
-        [loss.entropy for loss in minibatches],
-        [norm for epoch in epochs for norm in epoch.gradient_norms],
+        [minibatch.policy_loss for minibatch in minibatches],
+        [minibatch.value_loss for minibatch in minibatches],
+        [minibatch.entropy for minibatch in minibatches],
+        [minibatch.gradient_norm for minibatch in minibatches],
         [epoch.movement.approximate_kl for epoch in epochs],
         [epoch.movement.clipped for epoch in epochs],
     )

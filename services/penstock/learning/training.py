@@ -10,13 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import torch
-
 from penstock.algo import weights as policy_weights
 from penstock.config import Config
 from penstock.errors import Unavailable
 from penstock.learning import checkpoints
-from penstock.learning.batches import to_tensors
+from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.degree import LARGEST, ChosenDegree
 from penstock.learning.evaluations import Evaluations
@@ -74,7 +72,7 @@ class TrainingRun:
         config: Config,
         learner: Learner,
         *,
-        device: torch.device,
+        feed: BatchFeed,
         source: BatchSource,
         sink: WeightSink,
         evaluations: Evaluations,
@@ -86,10 +84,11 @@ class TrainingRun:
         stopping: Callable[[], bool],
     ) -> None:
         """Args:
+        feed: Of the learner's device.
         resumed: Where the run stands; its version is replaced by the first that was never used.
         stopping: Asked between batches; when true, a checkpoint is saved and the run left.
         """
-        self._config, self._learner, self._device = config, learner, device
+        self._config, self._learner, self._feed = config, learner, feed
         self._source, self._sink, self._evaluations = source, sink, evaluations
         self._journal, self._statistics, self._versions = journal, statistics, versions
         self._folder, self._stopping = folder, stopping
@@ -187,7 +186,7 @@ class TrainingRun:
     def _train_on(self, batch: Batch) -> None:
         share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
         started = time.perf_counter()
-        outcome = self._learner.train(to_tensors(batch, self._device), share_done)
+        outcome = self._learner.train(self._feed.tensors(batch), share_done)
         train_s = time.perf_counter() - started
         metrics.LEARNER_STEP_SECONDS.observe(train_s)
         progress = self._progress

@@ -55,6 +55,7 @@ class ReplayBatchSource:
         stopping: Callable[[], bool] = lambda: False,
         replay_segments: Callable[[int], int | None] = lambda number: None,
         changed: threading.Condition | None = None,
+        arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
         """Args:
         thread: Where the stream lives.
@@ -64,7 +65,9 @@ class ReplayBatchSource:
         stopping: When true, nobody waits for room for a commit.
         replay_segments: How many to draw for replay in a batch; None: as many as the plan says. Called on the loop.
         changed: Notified of every change; several sources may share one.
+        arrived: Called on the loop with each batch before `next` hands it out; must not wait.
         """
+        self._arrived = arrived
         self._replay_segments = replay_segments
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._peer = f"the replay service at {address}"
@@ -302,6 +305,7 @@ class ReplayBatchSource:
     def _deliver(self, batch: Batch) -> None:
         with self._lock:
             if batch.number >= self._next_number:
+                self._arrived(batch)
                 self._ready.append(batch)
             self._waiting = "fresh segments"
             self._lock.notify_all()

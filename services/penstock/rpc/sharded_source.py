@@ -370,10 +370,16 @@ def open_batch_source(
     shard_timeout_s: float,
     largest_window: Callable[[], int],
     stopping: Callable[[], bool],
+    arrived: Callable[[Batch], None],
 ) -> "ReplayBatchSource | ShardedBatchSource":
-    """Batches from one replay service, or from several; arguments as for their sources."""
+    """Batches from one replay service, or from several; arguments as for their sources.
+
+    Those from several never `arrived`: they are put together when they are asked for.
+    """
     if len(addresses) == 1:
-        return ReplayBatchSource(thread, addresses[0], schema, prefetch_batches=prefetch_batches, stopping=stopping)
+        return ReplayBatchSource(
+            thread, addresses[0], schema, prefetch_batches=prefetch_batches, stopping=stopping, arrived=arrived
+        )
     return ShardedBatchSource(
         thread,
         addresses,

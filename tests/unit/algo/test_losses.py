@@ -36,7 +36,7 @@ class Minibatch:
     def but(self, **changes: Tensor) -> "Minibatch":
         return dataclasses.replace(self, **changes)
 
-    def loss(self, settings: LossSettings = PLAIN) -> Losses:
+    def loss(self, settings: LossSettings = PLAIN, counted: Tensor | None = None) -> Losses:
         anchor_log_prob, weight = self.anchor(settings)
         return ppo_loss(
             settings,
@@ -49,6 +49,7 @@ class Minibatch:
             target=self.target,
             importance=self.importance,
             policy_weight=self.importance * weight,
+            counted=counted,
         )
 
     def movement(self, settings: LossSettings = PLAIN) -> Movement:
@@ -62,6 +63,9 @@ class Minibatch:
 
     def anchor(self, settings: LossSettings) -> tuple[Tensor, Tensor]:
         return anchor(settings, proximal_log_prob=self.proximal_log_prob, behaviour_log_prob=self.behaviour_log_prob)
+
+
+FIELDS = dataclasses.fields(Minibatch)
 
 
 def random_minibatch(seed: int, steps: int = 12) -> Minibatch:
@@ -266,3 +270,37 @@ def test_log_ratios_beyond_what_a_float_holds_leave_the_loss_finite() -> None:
     minibatch = random_minibatch(5)
     wild = minibatch.but(log_prob=minibatch.log_prob + 1e4, behaviour_log_prob=minibatch.behaviour_log_prob - 1e4)
     assert wild.loss().total.isfinite()
+
+
+@given(seed=st.integers(0, 10_000), filling=st.integers(0, 9), value_clip_range=st.none() | st.just(0.2))
+def test_rows_that_do_not_count_change_neither_the_loss_nor_its_gradient(
+    seed: int, filling: int, value_clip_range: float | None
+) -> None:
+    settings = dataclasses.replace(PLAIN, normalise_advantages=True, value_clip_range=value_clip_range)
+    whole = random_minibatch(seed)
+    counted = torch.arange(12) >= filling
+    alone, filled = (
+        minibatch.but(
+            **{name: getattr(minibatch, name).clone().requires_grad_() for name in ("log_prob", "value", "entropy")}
+        )
+        for minibatch in (Minibatch(*(getattr(whole, each.name)[counted] for each in FIELDS)), whole)
+    )
+    expected, loss = alone.loss(settings), filled.loss(settings, counted)
+    expected.total.backward()
+    loss.total.backward()
+    for each in dataclasses.fields(Losses):
+        assert getattr(loss, each.name).item() == pytest.approx(getattr(expected, each.name).item(), abs=1e-12)
+    for name in ("log_prob", "value", "entropy"):
+        gradient, theirs = getattr(filled, name).grad, getattr(alone, name).grad
+        torch.testing.assert_close(gradient[counted], theirs, rtol=1e-9, atol=1e-12)
+        assert not gradient[~counted].any()
+
+
+def test_settings_may_be_scalar_tensors() -> None:
+    minibatch = random_minibatch(3)
+    tensors = dataclasses.replace(
+        PLAIN,
+        clip_range=torch.tensor(PLAIN.clip_range, dtype=torch.float64),
+        entropy_coefficient=torch.tensor(PLAIN.entropy_coefficient, dtype=torch.float64),
+    )
+    assert torch.equal(minibatch.loss(tensors).total, minibatch.loss().total)

@@ -17,6 +17,7 @@ from penstock.acting.inference import PolicyRunner
 from penstock.config import Config, build
 from penstock.errors import Unavailable
 from penstock.learning import checkpoints
+from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
@@ -143,7 +144,7 @@ def conclude(
     run = TrainingRun(
         config,
         learner,
-        device=CPU,
+        feed=BatchFeed(CPU),
         source=outside,
         sink=outside,
         evaluations=evaluations,

@@ -1,0 +1,40 @@
+"""Batches on their way to the device while another one trains."""
+
+import torch
+
+from helpers.training import CPU, collect_batch, make_learner
+from penstock.learning.batches import BatchFeed, TrainingBatch, to_tensors
+from penstock.types import Batch
+
+
+def assert_same(ours: TrainingBatch, batch: Batch) -> None:
+    for one, other in zip(ours.tensors, to_tensors(batch, CPU).tensors, strict=True):
+        assert one.is_cuda
+        assert torch.equal(one.cpu(), other)
+
+
+def test_batches_arrive_with_every_value_intact_whether_announced_or_not(cuda: torch.device) -> None:
+    feed = BatchFeed(cuda)
+    batches = [collect_batch(number=number, segments=2 + number) for number in range(5)]
+    for batch in (batches[0], batches[1], batches[3]):
+        feed.arrived(batch)
+    # 1 is never asked for; 2 and 4 never arrived.
+    for number in (0, 2, 3, 4):
+        assert_same(feed.tensors(batches[number]), batches[number])
+    feed.close()
+
+
+def test_a_batch_that_is_copied_while_another_trains_disturbs_neither(cuda: torch.device) -> None:
+    feed = BatchFeed(cuda)
+    batches = [collect_batch(number=number, learner=make_learner(seed=number)) for number in range(12)]
+    fed, alone = (make_learner(device=cuda, epochs=4, minibatches=4) for _ in range(2))
+    feed.arrived(batches[0])
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        tensors = feed.tensors(batch)
+        if following is not None:
+            feed.arrived(following)
+        fed.train(tensors, 0.0)
+        del tensors
+        alone.train(to_tensors(batch, cuda), 0.0)
+    torch.testing.assert_close(fed.parameters, alone.parameters, rtol=1e-3, atol=2e-5)
+    feed.close()

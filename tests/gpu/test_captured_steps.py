@@ -1,0 +1,140 @@
+"""Gradient steps captured into CUDA graphs, beside eager ones on the same device."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.training import SMALL, make_batch, make_learner, parameters_of
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.learner import Learner
+from penstock.run_folder import RunFolder
+
+SHARED = dataclasses.replace(SMALL, trunk="shared")
+SQUASHED = dataclasses.replace(SMALL, squash_actions=True, state_dependent_std=True)
+SCHEDULED = {
+    "clip_range_schedule": "linear",
+    "entropy_coefficient": 0.02,
+    "entropy_schedule": "linear",
+    "learning_rate_schedule": "linear",
+}
+RUN = ((0.0, 4), (0.2, 6), (0.4, 6), (0.6, 5), (0.8, 6))
+"""Progress and segments of each batch; their valid steps differ too."""
+
+
+def assert_close(one: Learner, other: Learner) -> None:
+    torch.testing.assert_close(one.parameters, other.parameters, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "network"),
+    [("CartPole-v1", SMALL), ("CartPole-v1", SHARED), ("Pendulum-v1", SMALL), ("Pendulum-v1", SQUASHED)],
+)
+def test_captured_and_eager_steps_learn_the_same_from_batches_of_all_sizes(
+    cuda: torch.device, env_id: str, network: object
+) -> None:
+    eager, graphed = (
+        make_learner(env_id, network=network, device=cuda, execution=name, epochs=3, minibatches=3, **SCHEDULED)
+        for name in ("eager", "graphed")
+    )
+    for progress, segments in RUN:
+        batch = make_batch(env_id, device=cuda, segments=segments)
+        expected, outcome = (learner.train(batch, progress) for learner in (eager, graphed))
+        for name in ("policy_loss", "value_loss", "entropy", "gradient_norm", "approximate_kl", "clipped_share"):
+            ours, theirs = getattr(outcome.statistics, name), getattr(expected.statistics, name)
+            assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4), name
+        assert_close(graphed, eager)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "entropy_coefficient"])
+def test_a_schedule_goes_on_after_the_capture(cuda: torch.device, name: str) -> None:
+    schedule = {
+        "learning_rate": "learning_rate_schedule",
+        "clip_range": "clip_range_schedule",
+        "entropy_coefficient": "entropy_schedule",
+    }[name]
+
+    def trained(last: float, schedule_is: str) -> Learner:
+        options = {"learning_rate": 1e-2, "entropy_coefficient": 0.1, schedule: schedule_is}
+        learner = make_learner(device=cuda, execution="graphed", epochs=4, **options)
+        for progress in (0.0, 0.0, last):
+            learner.train(batch, progress)
+        return learner
+
+    batch = make_batch(device=cuda)
+    assert not torch.equal(trained(0.9, "linear").parameters, trained(0.0, "linear").parameters)
+    if name == "learning_rate":
+        before, over = trained(0.0, "linear"), trained(0.0, "linear")
+        over.train(batch, 1.0)
+        assert torch.equal(over.parameters, before.parameters)
+
+
+def test_on_cuda_steps_are_captured_by_default(cuda: torch.device) -> None:
+    chosen, graphed = (make_learner(device=cuda, execution=name) for name in ("auto", "graphed"))
+    for _ in range(3):
+        batch = make_batch(device=cuda)
+        for learner in (chosen, graphed):
+            learner.train(batch, 0.0)
+    assert torch.equal(chosen.parameters, graphed.parameters)
+
+
+@pytest.mark.parametrize("execution", ["eager", "graphed"])
+def test_minibatches_are_not_waited_for(cuda: torch.device, execution: str) -> None:
+    def waits(minibatches: int) -> int:
+        learner = make_learner(device=cuda, execution=execution, epochs=4, minibatches=minibatches)
+        batch = make_batch(device=cuda)
+        learner.train(batch, 0.0)  # warms up and captures
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                learner.train(batch, 0.0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchronizing" in str(warning.message) for warning in caught)
+
+    assert waits(16) == waits(2) > 0
+
+
+@pytest.mark.parametrize("execution", ["eager", "graphed"])
+def test_bfloat16_learns_nearly_what_float32_does(cuda: torch.device, execution: str) -> None:
+    exact, rough = (
+        make_learner(device=cuda, execution=execution, precision=precision) for precision in ("float32", "bfloat16")
+    )
+    start = make_learner(device=cuda).parameters.detach()
+    for _ in range(3):
+        batch = make_batch(device=cuda)
+        for learner in (exact, rough):
+            learner.train(batch, 0.0)
+    ours, theirs = rough.parameters.detach() - start, exact.parameters.detach() - start
+    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.95
+
+
+def test_a_checkpoint_goes_on_captured_as_it_would_have_gone_on(cuda: torch.device, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create()
+    learner, resumed = (make_learner(device=cuda, execution="graphed") for _ in range(2))
+    batch = make_batch(device=cuda)
+    for _ in range(3):
+        learner.train(batch, 0.0)
+    path = checkpoints.save(folder, checkpoints.take(learner, RunProgress(env_steps=1)), keep=1)
+    checkpoints.restore(resumed, path)
+    before = parameters_of(resumed)
+    for each in (learner, resumed):
+        each.train(batch, 0.5)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in resumed.policy.state_dict().items())
+    assert_close(resumed, learner)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_compiled_and_eager_steps_learn_the_same(cuda: torch.device) -> None:
+    eager, compiled = (make_learner(device=cuda, execution=name) for name in ("eager", "compiled"))
+    for progress, segments in RUN[:3]:
+        batch = make_batch(device=cuda, segments=segments)
+        for learner in (eager, compiled):
+            learner.train(batch, progress)
+        assert_close(compiled, eager)

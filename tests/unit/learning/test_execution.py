@@ -1,0 +1,176 @@
+import dataclasses
+import shutil
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.environments import fresh_policy, spec_of
+from helpers.training import CPU, SMALL, make_batch, make_learner
+from penstock.algo.losses import Losses, LossSettings
+from penstock.algo.parameters import flatten
+from penstock.config import Execution
+from penstock.errors import ConfigurationError
+from penstock.learning.devices import execution_on
+from penstock.learning.execution import Descent, Eager, FixedShapes, descent_by
+from penstock.learning.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
+from penstock.learning.learner import Learner
+
+SETTINGS = LossSettings(
+    clip_range=0.2,
+    value_clip_range=0.3,
+    value_coefficient=0.5,
+    entropy_coefficient=0.01,
+    normalise_advantages=True,
+    clip_anchor=0.5,
+    behaviour_weight_clip=5.0,
+)
+TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+
+
+def make_step(env_id: str) -> GradientStep:
+    policy = fresh_policy(spec_of(env_id))
+    parameters = flatten(policy)
+    optimizer = torch.optim.Adam([parameters], lr=1e-2, eps=1e-5, fused=True)
+    return GradientStep(objective_of(policy, "float32", CPU), parameters, optimizer, max_gradient_norm=0.5)
+
+
+def random_steps(env_id: str, count: int, seed: int) -> Steps:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(count, *shape, generator=generator)
+
+    discrete = env_id == "CartPole-v1"
+    action = torch.randint(2, (count,), generator=generator) if discrete else normal(1)
+    return Steps(normal(4 if discrete else 3), action, *(normal() for _ in range(7)))
+
+
+def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> list[Descended]:
+    """Batches of so many steps, each with a clip range of its own, in four minibatches or as many as there are."""
+    done = []
+    for index, count in enumerate(counts):
+        settings = dataclasses.replace(SETTINGS, clip_range=0.3 / (index + 1), entropy_coefficient=0.02 * index)
+        descent.begin(random_steps(env_id, count, seed=index), settings, most_steps=64)
+        done += descent.descend(torch.randperm(count, generator=torch.Generator().manual_seed(9)), min(4, count))
+    return done
+
+
+@TASKS
+def test_minibatches_that_are_filled_up_to_one_shape_descend_as_they_would_by_themselves(env_id: str) -> None:
+    plain, filled = make_step(env_id), make_step(env_id)
+    counts = (37, 64, 3, 50)
+    shapes = []
+
+    def watch(take):  # type: ignore[no-untyped-def]
+        def taken() -> Descended:
+            descended = take()
+            shapes.append(descended.log_prob.shape)
+            return descended
+
+        return taken
+
+    expected = descend(Eager(plain), env_id, counts)
+    done = descend(FixedShapes(filled, minibatches=4, prepare=watch), env_id, counts)
+    assert len(done) == len(expected) == 4 + 4 + 3 + 4
+    assert set(shapes) == {(16,)}
+    for one, other in zip(done, expected, strict=True):
+        for field in dataclasses.fields(Descended):
+            torch.testing.assert_close(getattr(one, field.name), getattr(other, field.name), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(filled.parameters, plain.parameters, rtol=0, atol=1e-6)
+
+
+def test_a_batch_that_is_larger_than_any_before_is_given_more_room() -> None:
+    plain, filled = make_step("CartPole-v1"), make_step("CartPole-v1")
+    fixed = FixedShapes(filled, minibatches=4, prepare=lambda take: take)
+    for descent in (Eager(plain), fixed):
+        for count in (20, 90, 30):
+            descent.begin(random_steps("CartPole-v1", count, seed=count), SETTINGS, most_steps=count)
+            descent.descend(torch.arange(count), 4)
+    torch.testing.assert_close(filled.parameters, plain.parameters, rtol=0, atol=1e-6)
+
+
+def changes_of(learner: Learner) -> Tensor:
+    return learner.parameters.detach() - make_learner().parameters.detach()
+
+
+def test_bfloat16_learns_nearly_what_float32_does() -> None:
+    exact, rough = make_learner(), make_learner(precision="bfloat16")
+    batch = make_batch()
+    expected, outcome = (learner.train(batch, 0.0).statistics for learner in (exact, rough))
+    for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
+        assert getattr(outcome, name) == pytest.approx(getattr(expected, name), rel=0.02, abs=0.01), name
+    ours, theirs = changes_of(rough), changes_of(exact)
+    assert not torch.equal(ours, theirs)
+    assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.98
+
+
+def test_in_bfloat16_outputs_parameters_and_gradients_are_float32() -> None:
+    learner = make_learner("Pendulum-v1", precision="bfloat16")
+    seen = []
+    objective = objective_of(learner.policy, "bfloat16", CPU)
+
+    def watched(steps: Steps, settings: LossSettings, counted: Tensor | None) -> tuple[Tensor, Losses]:
+        log_prob, loss = objective(steps, settings, counted)
+        seen.extend([log_prob, loss.total, loss.value])
+        return log_prob, loss
+
+    step = GradientStep(watched, learner.parameters, learner.optimizer, 0.5)
+    step(random_steps("Pendulum-v1", 8, seed=0), SETTINGS)
+    seen += [*learner.policy.parameters(), *(parameter.grad for parameter in learner.policy.parameters())]
+    assert {tensor.dtype for tensor in seen} == {torch.float32}
+
+
+def test_in_bfloat16_the_ratios_of_a_batch_begin_at_1() -> None:
+    learner = make_learner(precision="bfloat16", epochs=1, minibatches=1)
+    outcome = learner.train(make_batch(), 0.0)
+    assert outcome.statistics.approximate_kl == pytest.approx(0.0, abs=1e-9)
+
+
+def test_gradient_steps_are_executed_as_the_device_does_best() -> None:
+    cuda = torch.device("cuda")
+    assert [execution_on(CPU, "auto"), execution_on(cuda, "auto")] == ["eager", "graphed"]
+    chosen: tuple[Execution, ...] = ("eager", "compiled")
+    assert [execution_on(device, name) for device in (CPU, cuda) for name in chosen] == 2 * [*chosen]
+
+
+def test_a_cuda_graph_on_a_cpu_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"'graphed' needs CUDA, and learner\.device is 'cpu'; use auto or"):
+        make_learner(execution="graphed")
+
+
+def test_a_loss_that_can_not_be_compiled_is_a_mistake_that_says_what_to_do() -> None:
+    plain = make_step("CartPole-v1")
+    objective: Objective = plain.objective
+
+    def untraceable(steps: Steps, settings: LossSettings, counted: Tensor | None) -> tuple[Tensor, Losses]:
+        torch._dynamo.graph_break()
+        return objective(steps, settings, counted)
+
+    descent = descent_by("compiled", dataclasses.replace(plain, objective=untraceable), minibatches=4)
+    with pytest.raises(
+        ConfigurationError, match=r"can't be compiled: .*; install .* or set learner\.execution to eager"
+    ):
+        descend(descent, "CartPole-v1", (20,))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler")
+@pytest.mark.parametrize(
+    ("env_id", "network"),
+    [
+        ("CartPole-v1", SMALL),
+        ("Pendulum-v1", dataclasses.replace(SMALL, trunk="shared", squash_actions=True, state_dependent_std=True)),
+    ],
+)
+def test_compiled_and_eager_steps_learn_the_same(env_id: str, network: object) -> None:
+    eager, compiled = (
+        make_learner(env_id, network=network, execution=name, clip_range_schedule="linear")  # type: ignore[arg-type]
+        for name in ("eager", "compiled")
+    )
+    for progress, segments in ((0.0, 4), (0.3, 6), (0.6, 6)):
+        batch = make_batch(env_id, segments=segments, learner=eager)
+        outcomes = [learner.train(batch, progress).statistics for learner in (eager, compiled)]
+        assert outcomes[1].policy_loss == pytest.approx(outcomes[0].policy_loss, abs=1e-5)
+        torch.testing.assert_close(compiled.parameters, eager.parameters, rtol=0, atol=1e-5)
