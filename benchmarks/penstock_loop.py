@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -101,9 +102,10 @@ def _pace(looks: Sequence[_Look]) -> Pace:
     )
 
 
-def throughput(name: str, total_steps: int, seed: int) -> Pace:
-    """The pace of a preset over so many steps, without evaluations."""
-    options = {"preset": name, "seed": seed, "total-steps": total_steps, "evaluation.interval-steps": 10**12}
+def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, object] = MappingProxyType({})) -> Pace:
+    """The pace of a preset, with changes, over so many steps, without evaluations."""
+    never = {"evaluation.interval-steps": 10**12}
+    options = {"preset": name, "seed": seed, "total-steps": total_steps, **never, **changes}
     looks: list[_Look] = []
     train(options, lambda run, folder: looks.extend(_looks(run, folder / "metrics.jsonl")))
     return _pace(looks)

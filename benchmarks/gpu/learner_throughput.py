@@ -1,0 +1,235 @@
+"""The learner's samples per second: small and convolutional policy, ways of execution, float32 and bfloat16.
+
+A learner alone, fed with random batches as they come from the replay service, each of them copied to the device while
+the one before trains. A sample is a valid step that a gradient was taken of, so that each counts once an epoch. What
+is done once (captures, compilation) is over before the clock starts, and told apart. Writes
+build/bench/gpu_learner.json; `--device cpu --small` shows within a minute that it works.
+"""
+
+import argparse
+import itertools
+import json
+import platform
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from penstock.acting.spaces import segment_schema
+from penstock.algo.policies import Network
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
+from penstock.learning.batches import BatchFeed
+from penstock.learning.devices import torch_device
+from penstock.learning.learner import Learner
+from penstock.types import Batch, BoxSpace, Columns, DiscreteSpace, EnvironmentSpec, StoreCounts
+
+OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_learner.json"
+WARM_UPS = 3
+EPISODE_STEPS = 100
+"""Mean length of an episode; after each is a row that only resets, so that batches have more and fewer valid steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A policy, and what it is trained on.
+
+    Attributes:
+        spec: Of the environment.
+        network: Of the policy.
+        segments, unroll_length: Of a batch.
+        epochs, minibatches: Of the training on it.
+    """
+
+    spec: EnvironmentSpec
+    network: Network
+    segments: int
+    unroll_length: int
+    epochs: int
+    minibatches: int
+
+
+def _box(dtype: str, shape: tuple[int, ...], low: float, high: float) -> BoxSpace:
+    size = int(np.prod(shape))
+    return BoxSpace(dtype, shape, (low,) * size, (high,) * size)
+
+
+WORKLOADS = {
+    "small": Workload(
+        EnvironmentSpec("vector", _box("float32", (8,), -1.0, 1.0), DiscreteSpace(4)),
+        Network(),
+        segments=128,
+        unroll_length=32,
+        epochs=4,
+        minibatches=8,
+    ),
+    "convolutional": Workload(
+        EnvironmentSpec("pixel", _box("uint8", (4, 84, 84), 0.0, 255.0), DiscreteSpace(6)),
+        Network(hidden_sizes=(512,), trunk="shared", activation="relu", normalise_observations=False),
+        segments=64,
+        unroll_length=32,
+        epochs=4,
+        minibatches=4,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement.
+
+    Attributes:
+        policy, execution, precision: What was measured.
+        samples_per_s: Over the timed batches.
+        batch_ms: Mean time of one.
+        first_s: The batches before the clock started, with what is done once.
+    """
+
+    policy: str
+    execution: str
+    precision: str
+    samples_per_s: float
+    batch_ms: float
+    first_s: float
+
+
+def random_batch(workload: Workload, number: int) -> Batch:
+    """A batch of which half is replayed, read-only as those of the services."""
+    generator = np.random.default_rng(number)
+    schema = segment_schema(workload.spec, workload.unroll_length)
+    segments, steps = workload.segments, workload.unroll_length
+    terminated = generator.random((segments, steps)) < 1.0 / EPISODE_STEPS
+    valid = np.ones_like(terminated)
+    valid[:, 1:] = ~terminated[:, :-1]
+    assert isinstance(workload.spec.observation, BoxSpace)
+    assert isinstance(workload.spec.action, DiscreteSpace)
+    shape = (segments, steps + 1, *workload.spec.observation.shape)
+    pixels = workload.spec.observation.dtype == "uint8"
+    columns = {
+        "observation": generator.integers(256, size=shape) if pixels else generator.normal(size=shape),
+        "action": generator.integers(workload.spec.action.n, size=(segments, steps)),
+        "reward": generator.normal(size=(segments, steps)),
+        "terminated": terminated & valid,
+        "truncated": np.zeros_like(valid),
+        "valid": valid,
+        "behaviour_log_prob": np.full((segments, steps), -np.log(workload.spec.action.n)),
+        "discounted_return": generator.normal(size=(segments, steps)),
+    }
+    arrays = tuple(columns[column.name].astype(column.dtype) for column in schema.columns)
+    for array in arrays:
+        array.setflags(write=False)
+    return Batch(
+        number,
+        segments // 2,
+        np.arange(segments, dtype=np.uint64),
+        np.full(segments, number, np.int64),
+        np.ones(segments),
+        np.ones(segments),
+        StoreCounts(),
+        Columns(schema, arrays),
+    )
+
+
+def measure(
+    name: str, workload: Workload, device: torch.device, execution: Execution, precision: Precision, batches: int
+) -> Case:
+    """The pace over so many batches."""
+    learner = Learner(
+        workload.spec,
+        workload.network,
+        ppo=PPOConfig(epochs=workload.epochs, minibatches=workload.minibatches),
+        sampling=SamplingConfig(batch_segments=workload.segments),
+        device=device,
+        seed=0,
+        precision=precision,
+        execution=execution,
+    )
+    feed = BatchFeed(device)
+    made = [random_batch(workload, number) for number in range(4)]
+    valid = [int(batch.columns.column("valid").sum()) for batch in made]
+    feed.arrived(made[0])
+
+    def train(first: int, last: int) -> float:
+        _synchronise(device)
+        started = time.perf_counter()
+        for number in range(first, last):
+            tensors = feed.tensors(made[number % len(made)])
+            feed.arrived(made[(number + 1) % len(made)])
+            learner.train(tensors, 0.0)
+        _synchronise(device)
+        return time.perf_counter() - started
+
+    first_s = train(0, WARM_UPS)
+    seconds = train(WARM_UPS, WARM_UPS + batches)
+    feed.close()
+    samples = workload.epochs * sum(valid[number % len(made)] for number in range(WARM_UPS, WARM_UPS + batches))
+    return Case(name, execution, precision, samples / seconds, seconds / batches * 1e3, first_s)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def machine(device: torch.device) -> str:
+    """The device, by name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    models = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+    return next(models, platform.processor()).partition(":")[2].strip()
+
+
+def show(cases: list[Case], console: Console) -> None:
+    """Prints everything as a table."""
+    table = Table("policy", "execution", "precision", "samples/s", "ms a batch", "over eager float32", "first batches")
+    eager = {case.policy: case.samples_per_s for case in reversed(cases) if case.execution == "eager"}
+    for case in cases:
+        over = f"{case.samples_per_s / eager[case.policy]:.2f}" if case.policy in eager else ""
+        table.add_row(
+            case.policy,
+            case.execution,
+            case.precision,
+            f"{case.samples_per_s:,.0f}",
+            f"{case.batch_ms:.1f}",
+            over,
+            f"{case.first_s:.1f} s",
+        )
+    console.print(table)
+
+
+def main() -> None:
+    """Measures, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--policies", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--executions", nargs="+", choices=["eager", "compiled", "graphed"])
+    parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
+    parser.add_argument("--batches", type=int, default=50, help="of the timed part")
+    parser.add_argument("--threads", type=int, default=1, help="as learner.threads")
+    parser.add_argument("--small", action="store_true", help="two batches of eight segments: does it work?")
+    arguments = parser.parse_args()
+    device, console = torch_device(arguments.device), Console()
+    torch.set_num_threads(arguments.threads)
+    possible = ["eager", "compiled", *(["graphed"] if device.type == "cuda" else [])]
+    cases: list[Case] = []
+    for name, execution, precision in itertools.product(
+        arguments.policies, arguments.executions or possible, arguments.precisions
+    ):
+        workload, batches = WORKLOADS[name], arguments.batches
+        if arguments.small:
+            workload, batches = replace(workload, segments=8, epochs=1), 2
+        cases.append(measure(name, workload, device, execution, precision, batches))
+        console.print(f"{name}, {execution}, {precision}: {cases[-1].samples_per_s:,.0f} samples/s", highlight=False)
+        # After every case: compilation takes minutes, and what was measured must not be lost with the next one.
+        OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+        found = {"machine": machine(device), "torch": torch.__version__, "cases": [asdict(case) for case in cases]}
+        OUTPUT.write_text(json.dumps(found, indent=2) + "\n")
+    show(cases, console)
+    console.print(f"{machine(device)}, torch {torch.__version__}; written to {OUTPUT}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
