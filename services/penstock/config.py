@@ -22,7 +22,7 @@ from penstock.errors import ConfigurationError
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Schedule = Literal["constant", "linear"]
 Precision = Literal["float32", "bfloat16"]
-Execution = Literal["auto", "eager", "compiled", "graphed"]
+Execution = Literal["eager", "compiled", "graphed"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 
@@ -296,10 +296,9 @@ class LearnerConfig(Section):
     precision: Precision = "float32"
     """Of the hidden layers, in both directions. bfloat16: by autocast, faster where layers are large and the device has
     units for it; parameters, outputs, losses, advantages and ratios stay float32."""
-    execution: Execution = "auto"
+    execution: Execution = "eager"
     """How gradient steps are executed. eager: operation by operation. compiled: by torch.compile, which needs a C++
-    compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only. auto:
-    graphed on CUDA, else eager."""
+    compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
     prefetch_batches: PositiveInt = 1
     """Batches asked for ahead of the one in training."""
     max_actors: PositiveInt = 256

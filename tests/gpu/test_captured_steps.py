@@ -72,15 +72,6 @@ def test_a_schedule_goes_on_after_the_capture(cuda: torch.device, name: str) -> 
         assert torch.equal(over.parameters, before.parameters)
 
 
-def test_on_cuda_steps_are_captured_by_default(cuda: torch.device) -> None:
-    chosen, graphed = (make_learner(device=cuda, execution=name) for name in ("auto", "graphed"))
-    for _ in range(3):
-        batch = make_batch(device=cuda)
-        for learner in (chosen, graphed):
-            learner.train(batch, 0.0)
-    assert torch.equal(chosen.parameters, graphed.parameters)
-
-
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
 def test_minibatches_are_not_waited_for(cuda: torch.device, execution: str) -> None:
     def waits(minibatches: int) -> int:

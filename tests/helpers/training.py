@@ -27,7 +27,7 @@ def make_learner(
     seed: int = 0,
     device: torch.device = CPU,
     precision: Precision = "float32",
-    execution: Execution = "auto",
+    execution: Execution = "eager",
     **ppo: object,
 ) -> Learner:
     """A learner of this environment, with settings of [ppo]."""

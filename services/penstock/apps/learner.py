@@ -14,7 +14,7 @@ from penstock.errors import ConfigurationError, SchemaMismatch
 from penstock.learning import checkpoints
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
-from penstock.learning.devices import execution_on, torch_device
+from penstock.learning.devices import check_execution, torch_device
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
@@ -48,7 +48,7 @@ def run(config: Config) -> None:
         folder = RunFolder(Path(config.run.dir))
         folder.create()
         device = torch_device(settings.device)
-        execution = execution_on(device, settings.execution)
+        check_execution(device, settings.execution)
         torch.set_num_threads(settings.threads)
         newest = checkpoints.newest(folder)
         resumed = checkpoints.read_progress(newest) if newest else RunProgress()
@@ -74,7 +74,7 @@ def run(config: Config) -> None:
             "serving",
             listen=settings.listen,
             device=str(device),
-            execution=execution,
+            execution=settings.execution,
             precision=settings.precision,
             resumed_from=str(newest),
         )
@@ -90,7 +90,7 @@ def run(config: Config) -> None:
                 device=device,
                 seed=config.run.seed,
                 precision=settings.precision,
-                execution=execution,
+                execution=settings.execution,
             )
             if newest is not None:
                 checkpoints.restore(learner, newest)

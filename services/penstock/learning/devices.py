@@ -23,15 +23,12 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
-def execution_on(device: torch.device, name: Execution) -> Execution:
-    """What `auto` means on a device. Raises `ConfigurationError` for what it can't do."""
-    if name == "graphed" and device.type != "cuda":
+def check_execution(device: torch.device, execution: Execution) -> None:
+    """Raises `ConfigurationError` for gradient steps that a device can't execute so."""
+    if execution == "graphed" and device.type != "cuda":
         raise ConfigurationError(
-            f"learner.execution 'graphed' needs CUDA, and learner.device is {str(device)!r}; use auto or eager"
+            f"learner.execution 'graphed' needs CUDA, and learner.device is {str(device)!r}; use eager"
         )
-    if name == "auto":
-        return "graphed" if device.type == "cuda" else "eager"
-    return name
 
 
 def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[None]:

@@ -181,7 +181,7 @@ class Captured:
 
 
 def descent_by(execution: Execution, step: GradientStep, *, minibatches: int) -> Descent:
-    """What takes the step in a way that `execution_on` allows.
+    """What takes the step in a way that `check_execution` allows.
 
     Args:
         execution: How.

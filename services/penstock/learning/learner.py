@@ -19,7 +19,7 @@ from penstock.algo.ratios import ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning import schedules
 from penstock.learning.batches import TrainingBatch
-from penstock.learning.devices import autocast, execution_on, send
+from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Descended, GradientStep, Steps, objective_of
 from penstock.types import EnvironmentSpec
@@ -107,7 +107,7 @@ class Learner:
         device: torch.device,
         seed: int,
         precision: Precision = "float32",
-        execution: Execution = "auto",
+        execution: Execution = "eager",
     ) -> None:
         """Builds the policy of these spaces, initialised from `seed`.
 
@@ -119,7 +119,7 @@ class Learner:
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
         self.parameters = flatten(self.policy)
-        execution = execution_on(device, execution)
+        check_execution(device, execution)
         graphed = execution == "graphed"
         # A number would be captured for good.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate

@@ -9,9 +9,7 @@ from helpers.environments import fresh_policy, spec_of
 from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.parameters import flatten
-from penstock.config import Execution
 from penstock.errors import ConfigurationError
-from penstock.learning.devices import execution_on
 from penstock.learning.execution import Descent, Eager, FixedShapes, descent_by
 from penstock.learning.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
 from penstock.learning.learner import Learner
@@ -127,15 +125,8 @@ def test_in_bfloat16_the_ratios_of_a_batch_begin_at_1() -> None:
     assert outcome.statistics.approximate_kl == pytest.approx(0.0, abs=1e-9)
 
 
-def test_gradient_steps_are_executed_as_the_device_does_best() -> None:
-    cuda = torch.device("cuda")
-    assert [execution_on(CPU, "auto"), execution_on(cuda, "auto")] == ["eager", "graphed"]
-    chosen: tuple[Execution, ...] = ("eager", "compiled")
-    assert [execution_on(device, name) for device in (CPU, cuda) for name in chosen] == 2 * [*chosen]
-
-
 def test_a_cuda_graph_on_a_cpu_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"'graphed' needs CUDA, and learner\.device is 'cpu'; use auto or"):
+    with pytest.raises(ConfigurationError, match=r"'graphed' needs CUDA, and learner\.device is 'cpu'; use eager"):
         make_learner(execution="graphed")
 
 
