@@ -80,7 +80,8 @@ def test_batches_of_two_shards_are_those_of_one_buffer(loopback: Loopback) -> No
     for batch in training.train(60):
         # Another segment, or one less, where a shard's part has changed and another's not yet.
         assert abs(batch.fresh_segments - 8) <= 1
-        assert abs(batch.keys.size - 16) <= 1 or batch.number < 6
+        # What a shard has seen comes with a later batch of its own, and replay begins a little after it could.
+        assert abs(batch.keys.size - 16) <= 1 or batch.number < 8
         assert batch.counts.capacity == sum(server.store.capacity for server in servers)
     training.end()
     fresh, replayed = by_slot(training.fresh), by_slot(training.replayed)
