@@ -33,6 +33,7 @@ from penstock.rpc.membership import Membership
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import MAX_MESSAGE_BYTES, serve_health_only
 from penstock.rpc.service import Method
+from penstock.types import Weights
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
 
 Code = grpc.StatusCode
@@ -423,6 +424,38 @@ def test_calls_are_counted_by_method_and_status(loopback: Loopback) -> None:
         f"calls are counted as {expected}",
     )
     assert (handled(unary) - started, seconds(unary) - observed) == (3, 3)
+
+
+def test_what_streams_answer_is_timed_without_the_waits_for_others(loopback: Loopback, tmp_path: Path) -> None:
+    def answers(service: str, method: Method) -> tuple[float, float]:
+        labels = {"grpc_service": service, "grpc_method": method.name}
+        name = "penstock_stream_answer_seconds"
+        return sample(f"{name}_count", **labels), sample(f"{name}_sum", **labels)
+
+    storing, drawing = (methods.REPLAY, methods.APPEND_SEGMENTS), (methods.REPLAY, methods.SAMPLE_BATCHES)
+    sending = (methods.RUN, methods.JOIN)
+
+    def waited_s() -> float:
+        return sample("penstock_replay_wait_seconds_total", who="actor", reason="grant")
+
+    before = [answers(*each) for each in (storing, drawing, sending)]
+    weights_before, waited_before_s = sample("penstock_learner_weights_sent_bytes_total"), waited_s()
+
+    replay, run = loopback.replay(), loopback.run(tmp_path / "roster.json")
+    sink = loopback.sink(0, replay)
+    sink.send(make_window(1))
+    until(lambda: waited_s() - waited_before_s > 0.3, "the window waits for a grant")
+    source = loopback.source(replay, plan_with())
+    until(lambda: source.next(0.1), "a batch")
+    run.servicer.publish(Weights.of(1, b"weights"))
+    member = loopback.membership(run)
+    until(lambda: member.at_least(1, 0.5), "weights")
+    until(lambda: sample("penstock_learner_weights_sent_bytes_total") == weights_before + 7, "the weights are counted")
+
+    after = [answers(*each) for each in (storing, drawing, sending)]
+    assert all(now[0] > then[0] for now, then in zip(after, before, strict=True))
+    assert all(now[1] - then[1] < 0.2 for now, then in zip(after, before, strict=True))
+    assert abs(sample("penstock_actor_weights_time_seconds") - time.time()) < PATIENCE_S
 
 
 def test_a_stream_that_is_read_when_its_server_has_stopped_counts_as_cancelled(loopback: Loopback) -> None:

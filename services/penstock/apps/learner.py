@@ -11,7 +11,7 @@ from penstock.algo.policies import Network
 from penstock.apps.service import Service
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch
-from penstock.learning import checkpoints
+from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.devices import check_execution, torch_device
@@ -49,6 +49,8 @@ def run(config: Config) -> None:
         folder.create()
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
+        if unknown := gpu_metrics.show(device):
+            service.logger.warning("the metrics lack the GPU's utilisation", reason=unknown)
         torch.set_num_threads(settings.threads)
         newest = checkpoints.newest(folder)
         resumed = checkpoints.read_progress(newest) if newest else RunProgress()

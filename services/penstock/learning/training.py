@@ -246,12 +246,15 @@ class TrainingRun:
             self._note_plan()
 
     def _note_plan(self) -> None:
-        metrics.LEARNER_OFF_POLICY_DEGREE.set(self._plan.off_policy_degree)
+        plan = self._plan
+        metrics.LEARNER_OFF_POLICY_DEGREE.set(plan.off_policy_degree)
+        metrics.LEARNER_STALENESS_BOUND.set(max(plan.max_staleness, plan.off_policy_degree + plan.publish_interval - 1))
         self._statistics.works_by(self._plan, chosen=self._chosen is not None)
 
     def _publish(self) -> None:
         self._versions.reserve(self._progress.version)
         self._sink.publish(policy_weights.dump(self._learner.policy, self._progress.version))
+        metrics.LEARNER_PUBLISHED_TIME.set(time.time())
 
     def _do_what_is_due(self) -> None:
         self._evaluations.collect()
@@ -318,7 +321,9 @@ class TrainingRun:
         metrics.LEARNER_ENV_STEPS.set(progress.env_steps)
         metrics.LEARNER_UPDATES.inc(outcome.updates)
         metrics.LEARNER_FRESH_LAG.set(statistics.fresh_lag_mean)
-        for age in (batch.number - batch.versions).tolist():
+        ages = batch.number - batch.versions
+        metrics.LEARNER_OLDEST.set(ages.max())
+        for age in ages.tolist():
             metrics.LEARNER_STALENESS.observe(age)
         metrics.LEARNER_LOSS.labels("policy").set(statistics.policy_loss)
         metrics.LEARNER_LOSS.labels("value").set(statistics.value_loss)

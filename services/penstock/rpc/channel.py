@@ -87,7 +87,7 @@ async def keep_open(
     Returns:
         The error that no retry can cure.
     """
-    backoff = Backoff()
+    backoff, reconnections = Backoff(), metrics.RECONNECTIONS.labels(service)
     while True:
         try:
             async with translated(peer):
@@ -101,7 +101,7 @@ async def keep_open(
         broken()
         if not is_passing(error):
             return error
-        metrics.RECONNECTIONS.labels(service).inc()
+        reconnections.inc()
         await asyncio.sleep(backoff.next_s())
 
 

@@ -6,6 +6,7 @@ from one other thread. An error that no retry can cure, and the end of the run, 
 
 import asyncio
 import threading
+import time
 
 import grpc
 
@@ -14,6 +15,7 @@ from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
+from penstock.telemetry import metrics
 from penstock.types import ActorReport, Assignment, EnvironmentSpec, Schema, Weights
 from penstock.v1 import run_pb2
 from penstock.wire import run as wire
@@ -126,7 +128,9 @@ class Membership:
                 self._hello.token = self._assignment.token
             elif kind == "weights":
                 weights = assembler.add(response.weights)
-                self._weights = weights or self._weights
+                if weights is not None:
+                    self._weights = weights
+                    metrics.ACTOR_WEIGHTS_TIME.set(time.time())
             self._lock.notify_all()
 
     async def _write_reports(self, call: Stream) -> None:

@@ -211,6 +211,8 @@ class ReplayServicer:
         self, requests: AsyncIterator[wire.AppendRequest], key: ActorKey, outbox: _Outbox, reader: wire.WindowReader
     ) -> None:
         reserved: Reservation | int = 0
+        answering_s = 0.0
+        answer_seconds = metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.APPEND_SEGMENTS.name)
         try:
             async for request in requests:
                 self._check_current(key, outbox)
@@ -225,13 +227,17 @@ class ReplayServicer:
                     # Once: from then on the rows may be another window's.
                     former, reserved = reserved, 0
                     self._give_up(former)
-                    reserved = await self._reserve(part.head, key, outbox)
+                    reserved, answering_s = await self._reserve(part.head, key, outbox), 0.0
+                began = time.monotonic()
                 if isinstance(reserved, Reservation):
                     await off_loop(part.payload_bytes, self._put, reserved, part)
                     self._check_current(key, outbox)
                 if part.last:
                     complete, reserved = reserved, 0
                     await self._store(complete, key, outbox)
+                answering_s += time.monotonic() - began
+                if part.last:
+                    answer_seconds.observe(answering_s)
         finally:
             self._give_up(reserved)
 
@@ -333,9 +339,11 @@ class ReplayServicer:
     async def _serve_batches(
         self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, writer: _Writer
     ) -> None:
+        answer_seconds = metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.SAMPLE_BATCHES.name)
         while (request := await asked.get()) is not None:
             lease = await self._wait_for_lease(request, session, writer)
-            await self._send_batch(lease, request, writer)
+            with answer_seconds.time():
+                await self._send_batch(lease, request, writer)
 
     async def _wait_for_segments(self, writer: _Writer) -> None:
         """Until the store is laid out, which the first actor's schema decides."""

@@ -120,13 +120,15 @@ class RunServicer:
             metrics.LEARNER_ACTORS.set(self._roster.connected)
 
     async def _send_weights(self, context: Context) -> None:
-        seen = 0
+        seen, answer_seconds = 0, metrics.STREAM_SECONDS.labels(methods.RUN, methods.JOIN.name)
         while True:
             weights = await self._weights.newer_than(seen)
             seen = self._weights.count
             assert isinstance(weights, Weights)
-            for chunk in wire.encode_weights(weights):
-                await write_whole(context, run_pb2.JoinResponse(weights=chunk))
+            with answer_seconds.time():
+                for chunk in wire.encode_weights(weights):
+                    await write_whole(context, run_pb2.JoinResponse(weights=chunk))
+            metrics.LEARNER_WEIGHTS_BYTES.inc(len(weights.data))
 
     async def _read_reports(self, requests: AsyncIterator[run_pb2.JoinRequest], variant: int) -> None:
         async for request in requests:

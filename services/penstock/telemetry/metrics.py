@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge, Histogram
 
 from penstock.errors import ConfigurationError
+from penstock.telemetry.machine import Machine
 
 # When a series began says nothing here, and would double what is scraped.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -27,6 +28,14 @@ RPC_SECONDS = Histogram(
     "grpc_server_handling_seconds",
     "Seconds from the begin to the end of an RPC.",
     _RPC_LABELS,
+    buckets=_LATENCY_BUCKETS_S,
+)
+# A stream lives as long as its client: how fast it is shows in what it answers.
+STREAM_SECONDS = Histogram(
+    "penstock_stream_answer_seconds",
+    "Seconds of a server for one answer on a stream: to store a window, to send a batch or weights. Waits for others"
+    " are left out.",
+    ("grpc_service", "grpc_method"),
     buckets=_LATENCY_BUCKETS_S,
 )
 
@@ -109,6 +118,10 @@ LEARNER_STALENESS = Histogram(
     "Age of trained segments, in policy versions.",
     buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
 )
+LEARNER_OLDEST = Gauge("penstock_learner_oldest_versions", "Age of the last batch's oldest segment, in versions.")
+LEARNER_STALENESS_BOUND = Gauge(
+    "penstock_learner_staleness_bound_versions", "What no trained segment may be older than, in versions."
+)
 LEARNER_FRESH_LAG = Gauge(
     "penstock_learner_fresh_lag_versions", "Mean age of the last batch's fresh segments, in versions."
 )
@@ -118,6 +131,10 @@ LEARNER_OFF_POLICY_DEGREE = Gauge(
 LEARNER_LOSS = Gauge("penstock_learner_loss", "Losses of the last batch.", ("kind",))
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistics of the last batch.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors that take part.")
+LEARNER_PUBLISHED_TIME = Gauge(
+    "penstock_learner_published_time_seconds", "When the latest weights were published, Unix time."
+)
+LEARNER_WEIGHTS_BYTES = Counter("penstock_learner_weights_sent_bytes", "Bytes of weights sent to actors.")
 EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 training episodes.")
 EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
 EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
@@ -140,12 +157,23 @@ VARIANT_EVALUATION_RETURN = Gauge(
 ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")
 ACTOR_SECONDS = Counter("penstock_actor_seconds", "Seconds of an actor, by what it did.", ("activity",))
 ACTOR_VERSION = Gauge("penstock_actor_policy_version", "The policy version that acts.")
+ACTOR_WEIGHTS_TIME = Gauge("penstock_actor_weights_time_seconds", "When the newest weights arrived, Unix time.")
 ACTOR_STAGES = Gauge(
     "penstock_actor_stages_windows", "1 where windows are handed over in the service's memory, 0 where they go by gRPC."
 )
 ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
 RECONNECTIONS = Counter("penstock_reconnections", "Streams that were opened again, by peer.", ("peer",))
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Seconds spent evaluating.")
+
+# The machine, as every service sees it, and the GPU that a learner trains on.
+prometheus_client.REGISTRY.register(Machine())
+GPU_UTILISATION = Gauge("penstock_gpu_utilisation_ratio", "Share of the time in which a GPU did anything.", ("device",))
+GPU_MEMORY = Gauge("penstock_gpu_memory_bytes", "Memory of a GPU.", ("device",))
+GPU_MEMORY_USED = Gauge(
+    "penstock_gpu_memory_used_bytes",
+    "Memory of a GPU in use: by everybody, reserved by the learner, and in the learner's tensors.",
+    ("device", "kind"),
+)
 
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prometheus_client import REGISTRY
 
 from helpers.environments import assignment, spec_of
 from helpers.training import CPU, make_learner
@@ -209,6 +210,17 @@ def test_every_record_of_the_journal_has_lag_staleness_and_the_times_since_the_o
         assert record["batch_train_s"] > 0.0 and record["batch_wait_s"] > 0.0
         # Nobody reported here.
         assert record["collect_environment_s"] is None
+
+
+def test_metrics_tell_how_old_segments_are_and_may_be_and_when_weights_were_published(folder: RunFolder) -> None:
+    before = time.time()
+    conclude(folder, InProcess(), lambda: False, batches=2, max_staleness=3, off_policy_degree=4, publish_interval=2)
+    # The second of two batches is of the policy that acted in the first.
+    assert REGISTRY.get_sample_value("penstock_learner_oldest_versions") == 1
+    assert REGISTRY.get_sample_value("penstock_learner_staleness_bound_versions") == 5
+    assert before <= (REGISTRY.get_sample_value("penstock_learner_published_time_seconds") or 0.0) <= time.time()
+    conclude(folder, InProcess(), lambda: False, max_staleness=7)
+    assert REGISTRY.get_sample_value("penstock_learner_staleness_bound_versions") == 7
 
 
 def test_a_run_concludes_with_what_its_batches_waits_and_commits_were(folder: RunFolder) -> None:

@@ -1,0 +1,28 @@
+"""What a GPU does, in the metrics."""
+
+import torch
+
+from penstock.telemetry import metrics
+
+
+def show(device: torch.device) -> str:
+    """Has a GPU's memory and work shown in the metrics, read whenever somebody asks; a CPU is the machine's.
+
+    Returns:
+        Why the GPU's work can't be shown, if so.
+    """
+    if device.type != "cuda":
+        return ""
+    name, used = str(device.index or 0), metrics.GPU_MEMORY_USED
+    total_bytes = torch.cuda.mem_get_info(device)[1]
+    metrics.GPU_MEMORY.labels(name).set(total_bytes)
+    used.labels(name, "everybody").set_function(lambda: total_bytes - torch.cuda.mem_get_info(device)[0])
+    used.labels(name, "reserved").set_function(lambda: torch.cuda.memory_reserved(device))
+    used.labels(name, "tensors").set_function(lambda: torch.cuda.memory_allocated(device))
+    try:
+        torch.cuda.utilization(device)
+    except Exception as error:
+        # The driver's library may be missing in a container, and its errors are of a tree of their own.
+        return str(error)
+    metrics.GPU_UTILISATION.labels(name).set_function(lambda: torch.cuda.utilization(device) / 100.0)
+    return ""

@@ -1,0 +1,52 @@
+"""The machine that a service runs on, in metrics: what its processors do and how much memory is left.
+
+Read from Linux' /proc when somebody asks, so that it costs nothing between scrapes. A container sees its host's.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_MODES = ("user", "user", "system", "idle", "iowait", "system", "system", "steal")
+"""What the columns of /proc/stat count towards: user, nice, system, idle, iowait, irq, softirq, steal (proc(5))."""
+
+
+class Machine(Collector):
+    """Processors and memory; nothing where there is no /proc."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        """Reads below `proc`."""
+        self._proc = proc
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now."""
+        if not (self._proc / "stat").exists():
+            return
+        processors = CounterMetricFamily(
+            "penstock_machine_cpu_seconds", "Seconds of all processors, by what they did.", labels=("mode",)
+        )
+        for mode, seconds in self._processor_seconds().items():
+            processors.add_metric((mode,), seconds)
+        yield processors
+        memory = self._memory_bytes()
+        yield GaugeMetricFamily("penstock_machine_memory_bytes", "Memory of the machine.", memory["MemTotal"])
+        yield GaugeMetricFamily(
+            "penstock_machine_memory_available_bytes", "Memory that is free or can be had.", memory["MemAvailable"]
+        )
+
+    def _processor_seconds(self) -> dict[str, float]:
+        with (self._proc / "stat").open() as file:
+            ticks = file.readline().split()[1:]
+        seconds = dict.fromkeys(_MODES, 0.0)
+        # What follows the eighth is of guests, and counted as user already.
+        for mode, count in zip(_MODES, ticks, strict=False):
+            seconds[mode] += int(count) / os.sysconf("SC_CLK_TCK")
+        return seconds
+
+    def _memory_bytes(self) -> dict[str, int]:
+        lines = (line.split() for line in (self._proc / "meminfo").read_text().splitlines())
+        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}

@@ -1,0 +1,52 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+from prometheus_client import REGISTRY
+
+from penstock.learning import gpu_metrics
+from penstock.telemetry import metrics
+
+GPU = torch.device("cuda:3")
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU's driver as torch shows it."""
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (300, 1000))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 500)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 400)
+    monkeypatch.setattr("torch.cuda.utilization", lambda device: 25)
+    yield
+    for metric in (metrics.GPU_MEMORY, metrics.GPU_MEMORY_USED, metrics.GPU_UTILISATION):
+        metric.clear()
+
+
+def value(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, {"device": "3", **labels})
+
+
+def test_a_gpus_memory_and_work_are_read_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu_metrics.show(GPU) == ""
+    used = {kind: value("penstock_gpu_memory_used_bytes", kind=kind) for kind in ("everybody", "reserved", "tensors")}
+    assert (value("penstock_gpu_memory_bytes"), used) == (1000, {"everybody": 700, "reserved": 500, "tensors": 400})
+    assert value("penstock_gpu_utilisation_ratio") == 0.25
+    monkeypatch.setattr("torch.cuda.utilization", lambda device: 100)
+    assert value("penstock_gpu_utilisation_ratio") == 1.0
+
+
+def test_where_the_drivers_library_is_missing_memory_is_shown_and_why_work_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(device: torch.device) -> int:
+        raise ModuleNotFoundError("no library")
+
+    monkeypatch.setattr("torch.cuda.utilization", missing)
+    assert gpu_metrics.show(GPU) == "no library"
+    assert value("penstock_gpu_memory_bytes") == 1000
+    assert value("penstock_gpu_utilisation_ratio") is None
+
+
+def test_a_processor_is_no_gpu() -> None:
+    assert gpu_metrics.show(torch.device("cpu")) == ""
+    assert value("penstock_gpu_memory_bytes") is None
