@@ -7,11 +7,11 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture hostile soak priority-updates snapshot-latency
+.PHONY: help install train test check format proto dashboards lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture hostile soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
-	@echo "make install | check | format | proto | lock | clean"
+	@echo "make install | check | format | proto | dashboards | lock | clean"
 	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 	@echo "make actor-process     memory and start of an actor (docs/BENCHMARKS.md)"
 	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
@@ -47,6 +47,10 @@ format: install
 # The Python of the contract is committed; a test checks that it is current.
 proto: install
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=services --pyi_out=services proto/penstock/v1/*.proto
+
+# So are Grafana's dashboards.
+dashboards: install
+	$(BIN)/python deploy/grafana/dashboards.py
 
 # torch's local version (+cpu) is left out of the lock, so that a GPU machine may take the CUDA build of the same release.
 lock: install

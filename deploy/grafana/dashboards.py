@@ -1,0 +1,187 @@
+"""The dashboards: `make dashboards` reads what panels they have from `panels/` and writes `dashboards/` for Grafana.
+
+Made of Grafana's own types (grafana-foundation-sdk), so that it opens what is written. An entry that no panel has is an
+error.
+"""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from grafana_foundation_sdk.builders import common, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import dashboard as grafana
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import (
+    BigValueGraphMode,
+    DataSourceRef,
+    GraphThresholdsStyleMode,
+    LegendDisplayMode,
+    LegendPlacement,
+    SortOrder,
+    StackingMode,
+    TooltipDisplayMode,
+    VisibilityMode,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    Dashboard,
+    DashboardCursorSync,
+    DashboardLinkType,
+    Threshold,
+    ThresholdsMode,
+    VariableRefresh,
+    VariableSort,
+)
+
+FOLDER = Path(__file__).parent
+DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+
+def render() -> dict[str, str]:
+    """The JSON of every dashboard, by the name of its file."""
+    described = {file.stem: yaml.safe_load(file.read_text()) for file in sorted((FOLDER / "panels").glob("*.yml"))}
+    titles = {_uid(name): each["title"] for name, each in described.items()}
+    encoder = JSONEncoder(indent=2, sort_keys=True)
+    return {
+        f"{name}.json": encoder.encode(_dashboard(_uid(name), titles, **each)) + "\n"
+        for name, each in described.items()
+    }
+
+
+def _uid(name: str) -> str:
+    return f"penstock-{name}"
+
+
+def _panel_id(title: str) -> int:
+    # Of the title, so that links to a panel stay when others come and go.
+    return zlib.crc32(title.encode()) & 0x7FFF_FFFF
+
+
+def _dashboard(
+    uid: str,
+    titles: Mapping[str, str],
+    *,
+    title: str,
+    description: str,
+    rows: Mapping[str, list[dict[str, Any]]],
+    variables: Mapping[str, str] | None = None,
+) -> Dashboard:
+    builder = (
+        grafana.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags(["penstock"])
+        .readonly()
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .refresh("5s")
+        .time("now-15m", "now")
+        .timezone("browser")
+        .with_variable(grafana.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    )
+    for name, query in (variables or {}).items():
+        builder.with_variable(_variable(name, query))
+    for other, other_title in titles.items():
+        if other != uid:
+            link = grafana.DashboardLink(other_title).type(DashboardLinkType.LINK).icon("dashboard")
+            builder.link(link.url(f"/d/{other}").tooltip(other_title).keep_time(True))
+    for row, panels in rows.items():
+        builder.with_row(grafana.Row(row).id(_panel_id(f"row {row}")))
+        # Rows of four, three or two, so that none has a gap.
+        charts_a_line = next(count for count in (4, 3, 2, 1) if len(panels) % count == 0)
+        for panel in panels:
+            built = _number(**panel) if "number" in panel else _chart(**panel).span(24 // charts_a_line)
+            builder.with_panel(built)
+    dashboard = builder.build()
+    for shown in dashboard.links or []:
+        # The default hides them in a menu, and there is no name for the other place.
+        shown.placement = None  # type: ignore[assignment]
+    return dashboard
+
+
+def _variable(name: str, query: str) -> grafana.QueryVariable:
+    return (
+        grafana.QueryVariable(name)
+        .datasource(DATASOURCE)
+        .query(query)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+    )
+
+
+def _chart(
+    *,
+    chart: str,
+    description: str,
+    unit: str,
+    queries: Mapping[str, str],
+    stacked: bool = False,
+    limit: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> timeseries.Panel:
+    """Lines over time; `limit` is a dashed line, `least` and `most` those of the axis."""
+    legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
+    panel = (
+        timeseries.Panel()
+        .id(_panel_id(chart))
+        .title(chart)
+        .description(description)
+        .datasource(DATASOURCE)
+        .height(8)
+        .unit(unit)
+        .thresholds(_thresholds(limit))
+        .line_width(1)
+        .fill_opacity(30 if stacked else 5)
+        .show_points(VisibilityMode.NEVER)
+        .legend(legend.show_legend(True).calcs(["lastNotNull"]))
+        .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
+    )
+    if stacked:
+        panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL))
+    if limit is not None:
+        panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
+    if least is not None:
+        panel.min(least)
+    if most is not None:
+        panel.max(most)
+    for letter, (text, expression) in zip("ABCDEF", queries.items(), strict=False):
+        panel.with_target(_query(letter, expression, text))
+    return panel
+
+
+def _number(*, number: str, description: str, unit: str, query: str, limit: float | None = None) -> stat.Panel:
+    """The latest value, a sixth of the screen wide; red from `limit` on."""
+    return (
+        stat.Panel()
+        .id(_panel_id(number))
+        .title(number)
+        .description(description)
+        .datasource(DATASOURCE)
+        .span(4)
+        .height(4)
+        .unit(unit)
+        .thresholds(_thresholds(limit))
+        .graph_mode(BigValueGraphMode.AREA)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .with_target(_query("A", query, number))
+    )
+
+
+def _thresholds(limit: float | None) -> grafana.ThresholdsConfig:
+    steps = [Threshold(value=None, color="green")]
+    if limit is not None:
+        steps.append(Threshold(value=limit, color="red"))
+    return grafana.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def _query(letter: str, expression: str, legend: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().ref_id(letter).expr(expression.strip()).legend_format(legend).range()
+
+
+if __name__ == "__main__":
+    for name, text in render().items():
+        (FOLDER / "dashboards" / name).write_text(text)

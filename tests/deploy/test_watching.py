@@ -1,0 +1,248 @@
+"""What Prometheus and Grafana are told of Penstock fits the metrics that there are, and one another."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import dashboard as grafana
+from grafana_foundation_sdk.models import units
+from prometheus_client import REGISTRY
+
+import penstock.telemetry.metrics  # noqa: F401 - which registers them
+from e2e.panels import DASHBOARDS, VARIABLES, queries
+from penstock.config import Config
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS, GRAFANA = ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"
+OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
+JOBS = {"replay", "learner", "actor", "evaluator"}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+
+RULES = [
+    rule
+    for file in sorted((PROMETHEUS / "rules").glob("*.yml"))
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+BOARDS = {file.name: json.loads(file.read_text()) for file in sorted(DASHBOARDS.glob("*.json"))}
+PANELS = [
+    pytest.param(panel, id=f"{board['uid']}: {panel['title']}")
+    for board in BOARDS.values()
+    for panel in board["panels"]
+    if panel["type"] != "row"
+]
+EXPRESSIONS = [
+    *(pytest.param(rule["expr"], id=rule.get("alert") or rule["record"]) for rule in RULES),
+    *(pytest.param(query.expression, id=f"{query.dashboard}: {query.panel}") for query in queries()),
+]
+# What a service shows, with the suffixes that prometheus-client adds.
+EXPOSED = {family.name + suffix for family in REGISTRY.collect() for suffix in SUFFIXES.get(family.type, ("",))}
+
+
+def load_yaml(*path: str) -> Any:
+    return yaml.safe_load(ROOT.joinpath("deploy", *path).read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """Where links to a page may lead, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# Metrics
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_every_metric_that_is_asked_for_exists(expression: str) -> None:
+    named = re.findall(
+        r"\b[a-z]+:[a-z0-9_:]+|\b(?:penstock|grpc_server|process)_\w+", re.sub(r"\{.*?\}", "", expression)
+    )
+    assert named or re.search(r"\b(up|ALERTS)\{", expression)
+    assert set(named) <= EXPOSED | RECORDED
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_what_every_service_shows_is_asked_of_those_that_it_is_about(expression: str) -> None:
+    # Others show it at zero. Recorded series are of one job already.
+    bare = re.sub(r"\b[a-z]+:[a-z0-9_:]+", "", expression)
+    assert all("job=" in labels for labels in re.findall(r"\bpenstock_(?!stream|machine|gpu)\w+(\{[^}]*\})?", bare))
+
+
+# Prometheus
+
+
+def test_prometheus_looks_for_every_service_at_its_default_port() -> None:
+    found = {
+        job["job_name"]: job["dns_sd_configs"] for job in load_yaml("prometheus", "prometheus.yml")["scrape_configs"]
+    }
+    config = Config()
+    ports = {
+        "replay": config.replay.metrics_port,
+        "learner": config.learner.metrics_port,
+        "actor": config.actor.metrics_port,
+        "evaluator": config.evaluation.metrics_port,
+    }
+    assert set(found) == JOBS
+    for job, [names] in found.items():
+        assert (names["names"], names["type"], names["port"]) == ([job], "A", ports[job])
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_says_what_it_is_how_bad_and_where_to_read_on(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    # With the values, or those whom it concerns.
+    assert "{{" in rule["annotations"]["description"]
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert ROOT / page == OPERATIONS
+    assert anchor == alert.lower() and anchor in anchors(OPERATIONS)
+
+
+def test_the_runbook_has_a_section_for_each_alert_and_for_no_other() -> None:
+    sections = re.findall(r"^### (Penstock\w+)\n(.*?)(?=^##|\Z)", OPERATIONS.read_text(), re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in sections] == list(ALERTS)
+    for _, text in sections:
+        parts = re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.MULTILINE)
+        assert parts == ["What it means", "Why it matters", "How to look", "What to do"]
+
+
+def test_links_within_the_runbook_lead_somewhere() -> None:
+    linked = set(re.findall(r"\]\(#([\w-]+)\)", OPERATIONS.read_text()))
+    assert linked <= anchors(OPERATIONS)
+
+
+def test_panels_that_the_runbook_names_exist() -> None:
+    titles = {panel.values[0]["title"] for panel in PANELS}
+    named = set(re.findall(r"(?<!\*)\*([A-Z][\w' ]+)\*(?!\*)", OPERATIONS.read_text()))
+    assert named and named <= titles
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
+    outcomes = [
+        bool(case["exp_alerts"])
+        for group in load_yaml("prometheus", "tests", "alerts.yml")["tests"]
+        for case in group["alert_rule_test"]
+        if case["alertname"] == alert
+    ]
+    assert set(outcomes) == {True, False}
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: apt install prometheus)"
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "config", "prometheus.yml"],
+        ["check", "rules", "--lint=all", "--lint-fatal", "rules/recording.yml", "rules/alerts.yml"],
+        ["test", "rules", "tests/recording.yml", "tests/alerts.yml"],
+    ],
+    ids=" ".join,
+)
+def test_promtool_has_nothing_to_say(command: list[str]) -> None:
+    told = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+# Grafana
+
+
+def test_the_dashboards_are_current() -> None:
+    rendered = subprocess.run(
+        [sys.executable, "-c", "import dashboards, json; print(json.dumps(dashboards.render()))"],
+        cwd=GRAFANA,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    committed = {file.name: file.read_text() for file in DASHBOARDS.iterdir()}
+    assert committed == json.loads(rendered.stdout), "run `make dashboards`"
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_grafana_knows_every_key_of_a_dashboard(name: str) -> None:
+    register_default_plugins()
+    read = grafana.Dashboard.from_json(BOARDS[name])
+    for link in read.links or []:
+        link.placement = None  # type: ignore[assignment]
+    assert json.loads(JSONEncoder().encode(read)) == BOARDS[name]
+
+
+def test_dashboards_are_found_again_by_their_ids() -> None:
+    assert {board["uid"] for board in BOARDS.values()} == {
+        "penstock-training",
+        "penstock-data-path",
+        "penstock-machine",
+    }
+    for board in BOARDS.values():
+        ids = [panel["id"] for panel in board["panels"]]
+        titles = [panel["title"] for panel in board["panels"] if panel["type"] != "row"]
+        assert (len({*ids}), len({*titles})) == (len(ids), len(titles))
+        assert all(0 < number < 2**31 for number in ids)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_each_dashboard_links_to_the_others(name: str) -> None:
+    others = {f"/d/{board['uid']}" for board in BOARDS.values() if board is not BOARDS[name]}
+    assert {link["url"] for link in BOARDS[name]["links"]} == others
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_says_what_it_shows_in_which_unit(panel: dict[str, Any]) -> None:
+    known = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    assert unit in known or re.fullmatch(r"suffix: ?\S+", unit)
+    assert panel["description"].endswith(".")
+    assert panel["datasource"]["uid"] == "${datasource}"
+    legends = [target["legendFormat"] for target in panel["targets"]]
+    assert legends and all(legends) and len({*legends}) == len(legends)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_lie_beside_one_another_within_the_screen(name: str) -> None:
+    taken: Counter[tuple[int, int]] = Counter()
+    for panel in BOARDS[name]["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        for x in range(place["x"], place["x"] + place["w"]):
+            taken.update((x, y) for y in range(place["y"], place["y"] + place["h"]))
+    assert max(taken.values()) == 1
+    # And leave no gap.
+    assert len(taken) == 24 * (1 + max(y for _, y in taken))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_variables_in_queries_are_those_of_the_dashboard(name: str) -> None:
+    board = BOARDS[name]
+    offered = {f"${variable['name']}" for variable in board["templating"]["list"]} - {"$datasource"}
+    used = {
+        variable
+        for query in queries()
+        if query.dashboard == board["uid"]
+        for variable in re.findall(r"\$\w+", query.expression)
+    }
+    assert used - {"$__rate_interval"} == offered
+    assert used <= set(VARIABLES)
+
+
+def test_grafana_finds_its_dashboards_and_prometheus() -> None:
+    [provider] = load_yaml("grafana", "provisioning", "dashboards", "penstock.yml")["providers"]
+    assert provider["type"] == "file" and not provider["allowUiUpdates"]
+    [source] = load_yaml("grafana", "provisioning", "datasources", "prometheus.yml")["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    scraped = load_yaml("prometheus", "prometheus.yml")["global"]
+    assert source["jsonData"]["timeInterval"] == scraped["scrape_interval"] == scraped["evaluation_interval"]

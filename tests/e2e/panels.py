@@ -1,0 +1,110 @@
+"""Asks a Prometheus that watches a run whether the dashboards show it: `python tests/e2e/panels.py http://localhost:9090`.
+
+Every query of every panel must have data, those of the GPU only with `--gpu`; every rule must evaluate, and every
+service must answer. Asks again while something is missing, for as long as its patience lasts; then says what, and
+exits with 1.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DASHBOARDS = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboards"
+JOBS = {"replay", "learner", "actor", "evaluator"}
+LOOK_BACK_S, STEP_S = 120, 10
+PAUSE_S = 5.0
+VARIABLES = {"$__rate_interval": "20s", "$actor": ".*", "$job": ".*"}
+"""What Grafana would put in their place: four scrapes, and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a panel asks for."""
+
+    dashboard: str
+    panel: str
+    expression: str
+
+    @property
+    def of_gpu(self) -> bool:
+        return "penstock_gpu_" in self.expression
+
+
+def queries(folder: Path = DASHBOARDS) -> Iterator[Query]:
+    """Those of all panels of all dashboards."""
+    for file in sorted(folder.glob("*.json")):
+        dashboard = json.loads(file.read_text())
+        for panel in dashboard["panels"]:
+            for target in panel.get("targets", ()):
+                yield Query(dashboard["uid"], panel["title"], target["expr"])
+
+
+class Prometheus:
+    """Its HTTP API."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def ask(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
+        """What stands under `data`; the error's text, if it is one."""
+        url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters or {})}"
+        try:
+            with urllib.request.urlopen(url, timeout=10.0) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            return json.load(error)["error"]
+
+    def has_data(self, expression: str) -> bool:
+        """Whether it has had a finite value lately."""
+        for name, value in VARIABLES.items():
+            expression = expression.replace(name, value)
+        now = time.time()
+        data = self.ask("query_range", {"query": expression, "start": now - LOOK_BACK_S, "end": now, "step": STEP_S})
+        if isinstance(data, str):
+            raise ValueError(f"{data}: {expression}")
+        return any(math.isfinite(float(value)) for series in data["result"] for _, value in series["values"])
+
+
+def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
+    """What can't be seen, a line each."""
+    targets = prometheus.ask("targets", {"state": "active"})["activeTargets"]
+    answering = {target["labels"]["job"] for target in targets if target["health"] == "up"}
+    lines = [f"nobody answers as {job}" for job in sorted(JOBS - answering)]
+    for group in prometheus.ask("rules")["groups"]:
+        lines += [f"rule {rule['name']}: {rule['lastError']}" for rule in group["rules"] if rule["health"] == "err"]
+    lines += [
+        f"{query.dashboard}, {query.panel}: no data for {query.expression}"
+        for query in queries()
+        if (gpu or not query.of_gpu) and not prometheus.has_data(query.expression)
+    ]
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Whether the dashboards show the run that a Prometheus watches.")
+    parser.add_argument("url", help="of the Prometheus, such as http://localhost:9090")
+    parser.add_argument("--gpu", action="store_true", help="panels of the GPU must have data too")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds until what is missing counts")
+    arguments = parser.parse_args()
+    deadline = time.monotonic() + arguments.patience
+    while lines := missing(Prometheus(arguments.url), gpu=arguments.gpu):
+        if time.monotonic() > deadline:
+            print("\n".join(lines))
+            return 1
+        time.sleep(PAUSE_S)
+    asked = sum(1 for query in queries() if arguments.gpu or not query.of_gpu)
+    print(f"{asked} queries have data, and all rules evaluate")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
