@@ -54,7 +54,7 @@ dashboards: install
 
 # torch's local version (+cpu) is left out of the lock, so that a GPU machine may take the CUDA build of the same release.
 lock: install
-	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
+	$(BIN)/pip-compile --quiet --extra dev --extra gpu --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
 	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|#|$$)/d' requirements.lock
 
