@@ -108,6 +108,12 @@ def _health(arguments: list[str]) -> int:
     return health_command(arguments)
 
 
+def _doctor(arguments: list[str]) -> int:
+    from penstock.cli.doctor import command
+
+    return command(arguments)
+
+
 _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (_train, "train an agent: all services as processes of this machine"),
     "evaluate": (_evaluate, "play episodes with a trained policy"),
@@ -121,4 +127,5 @@ _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "actor": (_service("actor"), "an actor service"),
     "evaluator": (_service("evaluator"), "the evaluator service"),
     "health": (_health, "ask a service whether it is ready"),
+    "doctor": (_doctor, "check whether this machine can do what the settings ask of it"),
 }

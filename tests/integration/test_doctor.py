@@ -1,0 +1,14 @@
+import socket
+
+from helpers.processes import run
+
+
+def test_the_doctor_names_what_is_in_the_way_and_looks_at_the_rest() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        end = run("doctor", f"--replay.listen=127.0.0.1:{port}")
+    assert end.code == 1, end.stdout
+    lines = [" ".join(line.split()) for line in end.stdout.splitlines()]
+    assert any(line.startswith(f"no ports in use: 127.0.0.1:{port} (replay.listen)") for line in lines), end.stdout
+    assert any(line.startswith("ok versions") for line in lines), end.stdout
+    assert any(line.split()[1:2] == ["GPU"] for line in lines), end.stdout
