@@ -52,14 +52,9 @@ class Workload:
     minibatches: int
 
 
-def _box(dtype: str, shape: tuple[int, ...], low: float, high: float) -> BoxSpace:
-    size = int(np.prod(shape))
-    return BoxSpace(dtype, shape, (low,) * size, (high,) * size)
-
-
 WORKLOADS = {
     "small": Workload(
-        EnvironmentSpec("vector", _box("float32", (8,), -1.0, 1.0), DiscreteSpace(4)),
+        EnvironmentSpec("vector", BoxSpace("float32", (8,), (-1.0,), (1.0,)), DiscreteSpace(4)),
         Network(),
         segments=128,
         unroll_length=32,
@@ -67,7 +62,7 @@ WORKLOADS = {
         minibatches=8,
     ),
     "convolutional": Workload(
-        EnvironmentSpec("pixel", _box("uint8", (4, 84, 84), 0.0, 255.0), DiscreteSpace(6)),
+        EnvironmentSpec("pixel", BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)), DiscreteSpace(6)),
         Network(hidden_sizes=(512,), trunk="shared", activation="relu", normalise_observations=False),
         segments=64,
         unroll_length=32,

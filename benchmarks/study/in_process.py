@@ -25,13 +25,12 @@ from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
-from penstock.apps.learner import network_of
+from penstock.apps.learner import learner_of
 from penstock.config import Config
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
-from penstock.learning.learner import Learner
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
@@ -226,16 +225,7 @@ def learn(
     device, resumed = torch.device("cpu"), RunProgress()
     journal = Journal(folder.metrics, resumed_at=0)
     statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
-    learner = Learner(
-        spec,
-        network_of(config),
-        ppo=config.ppo,
-        sampling=config.sampling,
-        device=device,
-        seed=config.run.seed,
-        precision=config.learner.precision,
-        execution=config.learner.execution,
-    )
+    learner = learner_of(config, spec, device)
     evaluations = Evaluations(
         desk,
         config.evaluation,

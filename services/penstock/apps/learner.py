@@ -84,16 +84,7 @@ def run(config: Config) -> None:
             schema, spec = _await_first_actor(service, roster)
             if schema is None or spec is None:
                 return
-            learner = Learner(
-                spec,
-                network_of(config),
-                ppo=config.ppo,
-                sampling=config.sampling,
-                device=device,
-                seed=config.run.seed,
-                precision=settings.precision,
-                execution=settings.execution,
-            )
+            learner = learner_of(config, spec, device)
             if newest is not None:
                 checkpoints.restore(learner, newest)
             conclusion = _train(
@@ -116,7 +107,21 @@ def _await_first_actor(service: Service, roster: Roster) -> tuple[Schema | None,
     return roster.schema, roster.spec
 
 
-def network_of(config: Config) -> Network:
+def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device) -> Learner:
+    """The learner that is configured, of these spaces. Raises `ConfigurationError` as `Learner`."""
+    return Learner(
+        spec,
+        _network_of(config),
+        ppo=config.ppo,
+        sampling=config.sampling,
+        device=device,
+        seed=config.run.seed,
+        precision=config.learner.precision,
+        execution=config.learner.execution,
+    )
+
+
+def _network_of(config: Config) -> Network:
     """The architecture that is configured."""
     policy = config.policy
     return Network(

@@ -173,14 +173,7 @@ def check_gpu(config: Config) -> Finding:
 def check_docker() -> Iterator[Finding]:
     """Whether docker-compose.yml can be run here, with a GPU and without."""
     try:
-        asked = subprocess.run(
-            ["docker", "info", "--format", "{{json .}}"],
-            capture_output=True,
-            text=True,
-            timeout=_DOCKER_TIMEOUT_S,
-            check=False,
-        )
-        info = json.loads(asked.stdout)
+        info = json.loads(_ask_docker("info", "--format", "{{json .}}").stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
         yield Finding("Docker", None, "not there; `penstock train` does without")
         return
@@ -205,19 +198,17 @@ def check_docker() -> Iterator[Finding]:
 
 
 def _check_compose() -> Finding:
-    asked = subprocess.run(
-        ["docker", "compose", "version", "--short"],
-        capture_output=True,
-        text=True,
-        timeout=_DOCKER_TIMEOUT_S,
-        check=False,
-    )
+    asked = _ask_docker("compose", "version", "--short")
     version = asked.stdout.strip().removeprefix("v")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     least = ".".join(map(str, _LEAST_COMPOSE))
     if asked.returncode or numbers < _LEAST_COMPOSE:
         return Finding("Compose", False, f"{version or 'not there'}; install version {least} or later")
     return Finding("Compose", True, version)
+
+
+def _ask_docker(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=_DOCKER_TIMEOUT_S, check=False)
 
 
 def _gib(size: int) -> str:
