@@ -7,10 +7,11 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format proto dashboards lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture hostile soak priority-updates snapshot-latency
+.PHONY: help install train test e2e check format proto dashboards lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture hostile soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
+	@echo "make e2e          runs the stack of docker-compose.yml, breaks it, and says what became of it; needs Docker"
 	@echo "make install | check | format | proto | dashboards | lock | clean"
 	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 	@echo "make actor-process     memory and start of an actor (docs/BENCHMARKS.md)"
@@ -34,6 +35,9 @@ train: install
 
 test: install
 	$(BIN)/pytest $(ARGS)
+
+e2e: install
+	@PYTHONPATH=tests $(BIN)/python -m e2e.drill $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .

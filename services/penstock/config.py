@@ -514,6 +514,14 @@ class Config(BaseSettings):
             )
         return self
 
+    def repeatable(self) -> "Config":
+        """Without where this run lies and what its store began from, which are no part of what repeats it."""
+        return self.changed({"run": {"dir": None}, "replay": {"restore": None}})
+
+    def changed(self, values: dict[str, object]) -> "Config":
+        """With these nested values in place of its own. Raises `ConfigurationError` as `build`."""
+        return build(merge(self.model_dump(exclude_none=True), values))
+
     def to_toml(self) -> str:
         """This configuration as TOML that `load_toml` reads back to an equal one."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

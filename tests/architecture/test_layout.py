@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
         "types",
         "errors",
         "config",
+        "files",
         "run_folder",
         "summary",
         "algo",

@@ -36,7 +36,7 @@ class Service:
     def __enter__(self) -> "Service":
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        if os.environ.get(SUPERVISED_VARIABLE):
+        if self.supervised:
             threading.Thread(target=self._watch_launcher, name="launcher", daemon=True).start()
         return self
 
@@ -46,6 +46,11 @@ class Service:
         self._metrics.close()
         if error is None:
             self.logger.info("stopped", told_by=self._told_by or None)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a launcher started it, as one of a run's processes on this machine."""
+        return bool(os.environ.get(SUPERVISED_VARIABLE))
 
     @property
     def stopping(self) -> bool:

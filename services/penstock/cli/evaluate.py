@@ -9,7 +9,7 @@ from penstock.acting.evaluation import evaluate
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
 from penstock.apps.environments import make_of
 from penstock.cli.film import film
-from penstock.cli.options import OneLineParser
+from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder

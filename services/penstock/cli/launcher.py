@@ -17,7 +17,7 @@ from penstock.cli.actor_count import ActorCount
 from penstock.cli.actors import HOST, Actors
 from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
-from penstock.config import Config, build, merge
+from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.files import write_atomically
 from penstock.rpc.health import is_serving
@@ -63,9 +63,7 @@ def train(
     thread = LoopThread()
     try:
         with _undone_if_refused(folder), Children(config.train.max_restarts) as children:
-            # Where it ran, and from what, is no part of what reproduces it.
-            settled = _changed(config, {"run": {"dir": None}, "replay": {"restore": None}})
-            write_atomically(folder.config, settled.to_toml().encode())
+            write_atomically(folder.config, config.repeatable().to_toml().encode())
             folder.summary.unlink(missing_ok=True)
             count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
             first = count.wanted if count else config.train.least_actors
@@ -87,11 +85,7 @@ def with_run_dir(config: Config) -> Config:
     if config.run.dir is not None:
         return config
     name = config.environment.id.replace("/", "-").replace(":", "-")
-    return _changed(config, {"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
-
-
-def _changed(config: Config, values: dict[str, object]) -> Config:
-    return build(merge(config.model_dump(exclude_none=True), values))
+    return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
 
 
 def _check_environment(config: Config) -> None:

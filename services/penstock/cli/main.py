@@ -103,9 +103,9 @@ def _status(arguments: list[str]) -> int:
 
 
 def _health(arguments: list[str]) -> int:
-    from penstock.cli.status import health_command
+    from penstock.cli.health import command
 
-    return health_command(arguments)
+    return command(arguments)
 
 
 def _doctor(arguments: list[str]) -> int:

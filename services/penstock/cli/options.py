@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from pydantic_settings import CliSettingsSource, EnvSettingsSource, SettingsError
 
+from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge, preset_for, preset_names, preset_values
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
@@ -28,14 +28,6 @@ _SHORTCUTS = {
     "train.actors": "actors",
     "actor.environments": "envs-per-actor",
 }
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose complaints are errors of ours, on one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises `ConfigurationError`."""
-        raise ConfigurationError(f"{message}; `{self.prog} --help` lists all options")
 
 
 @dataclass(frozen=True, slots=True)

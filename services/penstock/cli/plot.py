@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cli.options import OneLineParser
+from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder

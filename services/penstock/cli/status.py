@@ -1,4 +1,4 @@
-"""`penstock status` and `penstock health`: looking at services that run."""
+"""`penstock status`: how a run goes."""
 
 import json
 from collections.abc import Sequence
@@ -8,10 +8,8 @@ from rich.console import Console
 
 from penstock.cli.coordination import sections
 from penstock.cli.display import describe, describe_variants
-from penstock.cli.exit_codes import NOT_SERVING
-from penstock.cli.options import OneLineParser
+from penstock.cli.one_line_parser import OneLineParser
 from penstock.errors import ConfigurationError
-from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
@@ -39,16 +37,6 @@ def command(arguments: Sequence[str]) -> int:
     if status.coordinator is not None:
         console.print(sections(status.coordinator), soft_wrap=True)
     return 0
-
-
-def health_command(arguments: Sequence[str]) -> int:
-    """Runs `penstock health`: exit code 0 if the service is ready, else 1."""
-    parser = OneLineParser(prog="penstock health", description="Ask a service whether it is ready.")
-    parser.add_argument("address", help="host:port of the service")
-    named = parser.parse_args(list(arguments))
-    serving = is_serving(named.address, _TIMEOUT_S)
-    print("serving" if serving else "not serving")
-    return 0 if serving else NOT_SERVING
 
 
 def _learner_address(run: str) -> str:

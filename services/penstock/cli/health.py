@@ -1,0 +1,22 @@
+"""`penstock health`: whether a service is ready.
+
+Containers ask it of themselves every few seconds, so it loads no more than it needs.
+"""
+
+from collections.abc import Sequence
+
+from penstock.cli.exit_codes import NOT_SERVING
+from penstock.cli.one_line_parser import OneLineParser
+from penstock.rpc.health import is_serving
+
+_TIMEOUT_S = 5.0
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Runs `penstock health`: exit code 0 if the service is ready, else 1."""
+    parser = OneLineParser(prog="penstock health", description="Ask a service whether it is ready.")
+    parser.add_argument("address", help="host:port of the service")
+    named = parser.parse_args(list(arguments))
+    serving = is_serving(named.address, _TIMEOUT_S)
+    print("serving" if serving else "not serving")
+    return 0 if serving else NOT_SERVING

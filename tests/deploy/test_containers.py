@@ -1,0 +1,129 @@
+"""What containers are told fits the settings that there are, and confines them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.cli.options import parse
+from penstock.config import Config, build
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("replay", "learner", "actor", "evaluator")
+DEFAULTS = build({})
+UNITS = {"g": 2**30, "m": 2**20}
+
+
+def compose(name: str = "docker-compose.yml") -> Any:
+    """The file as `docker compose` reads it where neither .env nor the environment says anything."""
+    text = (ROOT / name).read_text().replace("!reset null", "null")
+    inner = re.sub(r"\$\{\w+:-([^{}]*)\}", r"\1", text)
+    return yaml.safe_load(re.sub(r"\$\{\w+:-([^{}]*)\}", r"\1", inner))
+
+
+STACK = compose()
+
+
+def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Config:
+    for name in [name for name in os.environ if name.startswith("PENSTOCK")]:
+        monkeypatch.delenv(name)
+    for name, value in STACK["services"][service]["environment"].items():
+        monkeypatch.setenv(name, str(value))
+    command, *options = STACK["services"][service]["command"]
+    assert command == service
+    return parse(f"penstock {service}", "", options, trains=False).config
+
+
+def bytes_of(limit: str) -> int:
+    return int(limit[:-1]) * UNITS[limit[-1]]
+
+
+@pytest.mark.parametrize("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
+def test_hadolint_finds_nothing(dockerfile: str) -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    subprocess.run([hadolint, ROOT / dockerfile], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_read_what_they_are_told_and_answer_where_prometheus_asks(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings_of(service, monkeypatch)
+    own = getattr(config, {"evaluator": "evaluation"}.get(service, service))
+    host, _, port = own.listen.rpartition(":")
+    assert host == "0.0.0.0"
+    assert STACK["services"][service]["healthcheck"]["test"][-1] == f"127.0.0.1:{port}"
+    jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in jobs}[service]
+    assert (scraped["names"], scraped["port"]) == ([service], own.metrics_port)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_find_one_another(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings_of(service, monkeypatch)
+    replay, learner = (settings_of(each, monkeypatch) for each in ("replay", "learner"))
+    assert config.learner.replay_addresses == (f"replay:{replay.replay.listen.rpartition(':')[2]}",)
+    assert config.actor.learner_address == config.evaluation.learner_address
+    assert config.actor.learner_address == f"learner:{learner.learner.listen.rpartition(':')[2]}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_are_confined(service: str) -> None:
+    told = STACK["services"][service]
+    assert (told["read_only"], told["init"], told["user"], told["cap_drop"]) == (True, True, "10001:10001", ["ALL"])
+    assert told["security_opt"] == ["no-new-privileges:true"]
+    assert "ports" not in told
+    assert told["stop_grace_period"] and told["restart"] == "on-failure"
+
+
+def test_the_store_fits_the_memory_of_its_service_and_is_shared_with_the_learner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, services = settings_of("replay", monkeypatch), STACK["services"]
+    assert bytes_of(services["replay"]["mem_limit"]) >= config.replay.capacity_bytes + 200 * 2**20
+    volume, target = services["replay"]["volumes"][0].split(":")
+    assert str(config.replay.folder).startswith(f"{target}/")
+    assert f"{volume}:{target}:ro" in services["learner"]["volumes"]
+    # Batches read from the store are its pages, which count for the learner too.
+    assert bytes_of(services["learner"]["mem_limit"]) > config.replay.capacity_bytes
+
+
+def test_the_override_for_a_cpu_takes_the_image_of_the_actors() -> None:
+    learner = compose("compose.cpu.yaml")["services"]["learner"]
+    actor = STACK["services"]["actor"]
+    assert (learner["image"], learner["build"]) == (actor["image"], actor["build"])
+    assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
+
+
+def test_what_the_env_file_offers_is_what_compose_has_without_it() -> None:
+    asked = dict(re.findall(r"\$\{(\w+):-([^{}]*)\}", (ROOT / "docker-compose.yml").read_text()))
+    offered = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", (ROOT / ".env").read_text(), re.MULTILINE))
+    settings = {name for name in offered if name.startswith("PENSTOCK__")}
+    examples = {"PENSTOCK_PACKAGES", "PENSTOCK_RUN"}
+    assert offered.keys() - settings == asked.keys() | {"COMPOSE_PROFILES", "PENSTOCK_RUN"}
+    for name in asked.keys() - examples:
+        assert offered[name] == asked[name], name
+
+
+def test_settings_in_the_env_file_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (ROOT / ".env").read_text().splitlines()
+    for name, _, value in (line.lstrip("#").partition("=") for line in lines if line.startswith("#PENSTOCK__")):
+        monkeypatch.setenv(name, value)
+    config = parse("penstock actor", "", [], trains=False).config
+    assert (config.run.seed, config.environment.id) != (DEFAULTS.run.seed, DEFAULTS.environment.id)
+
+
+def test_images_are_made_of_nothing_but_what_they_need() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for file in ("Dockerfile.actor", "Dockerfile.learner")
+        for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / file).read_text(), re.MULTILINE)
+        for source in sources.split()
+    }
+    assert kept == copied

@@ -1,0 +1,482 @@
+"""`make e2e`: runs the stack of docker-compose.yml as people do, breaks it as nights do, and says what became of it.
+
+Needs Docker Engine with compose v2 and buildx on this Linux machine; it asks for no GPU, and does not pull Grafana's
+image. Writes build/e2e/report.md, and the services' logs beside it where a bound was missed; then it exits with 1.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from e2e.panels import JOBS, Prometheus, missing, queries
+from e2e.report import Report
+from e2e.stack import ROOT, Container, Failure, Stack, await_true, command, look_again
+
+FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/compose.yaml")
+CONFIGURATIONS = (
+    ("docker-compose.yml",),
+    ("docker-compose.yml", "compose.cpu.yaml"),
+    ("docker-compose.yml", "compose.admin.yaml"),
+    ("docker-compose.yml", "compose.cpu.yaml", "compose.admin.yaml"),
+    FILES,
+)
+SERVICES = ("actor", "replay", "learner", "evaluator")
+IMAGES = ("penstock-actor", "penstock-learner")
+FOLDER = ROOT / "build" / "e2e"
+ENVIRONMENT = {"COMPOSE_PROFILES": "", "PENSTOCK_ACTORS": "1", "PROMETHEUS_PORT": "0"}
+"""Without Grafana, whose image can't be had everywhere; and Prometheus at a port that is free."""
+
+FIRST_GRADIENT_S = 60.0
+PROGRESS_S = 10.0
+CONTRIBUTION_S = 5.0
+PAUSED_S = 30.0
+HOPELESS_S = 90.0
+"""After which nothing is waited for any more."""
+LOOK_S = 0.5
+REST_S = 3.0
+
+WORK = {
+    "actor": "penstock_actor_environment_steps_total",
+    "replay": "penstock_replay_inserted_segments_total",
+    "learner": "penstock_learner_gradient_steps_total",
+    "evaluator": "penstock_evaluator_seconds_total",
+}
+"""What counts up while a service works."""
+
+IN_IMAGE = """
+import os, shutil, sys
+from pathlib import Path
+site = Path(next(path for path in sys.path if path.endswith("site-packages")))
+try:
+    Path("/probe").touch()
+    written = True
+except OSError:
+    written = False
+print(os.getuid(), written, *(name for name in ("gcc", "cc", "ld", "pytest") if shutil.which(name)), sep=",")
+print(*sorted(path.name for path in site.glob("nvidia*") if path.is_dir() and path.suffix != ".dist-info"))
+"""
+
+
+class VersionWatch:
+    """Looks at the policy versions of learner and actors all the time."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.wrong: list[str] = []
+        self.looks, self.highest = 0, 0
+        self._stack, self._ending = stack, threading.Event()
+        self._of_actors: dict[tuple[str, str], float] = {}
+        self._thread = threading.Thread(target=self._run, name="versions", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Looks no more."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(LOOK_S):
+            # Containers come and go between two commands.
+            with contextlib.suppress(Failure, ValueError):
+                self._look()
+
+    def _look(self) -> None:
+        for container in self._stack.containers("learner"):
+            # A process that has trained nothing yet has no version.
+            if (seen := container.metrics()) is not None and seen.sum("penstock_learner_gradient_steps_total"):
+                version = int(seen.sum("penstock_learner_policy_version"))
+                if version < self.highest:
+                    self.wrong.append(f"the learner went from {self.highest} to {version}")
+                self.highest = max(self.highest, version)
+                self.looks += 1
+        for container in self._stack.containers("actor"):
+            if (seen := container.metrics()) is not None:
+                key, version = (container.id, container.started_at), int(seen.sum("penstock_actor_policy_version"))
+                if version < self._of_actors.get(key, 0):
+                    self.wrong.append(f"an actor went from {self._of_actors[key]} to {version}")
+                self._of_actors[key] = version
+
+
+class Drill:
+    """All that is done, in order."""
+
+    def __init__(self, stack: Stack, report: Report) -> None:
+        self._stack, self._report = stack, report
+        self._actors = 1
+
+    def run(self) -> None:
+        """Raises `Failure` where there is no point in going on."""
+        self.look_at_files()
+        self.build()
+        self.start()
+        versions = VersionWatch(self._stack)
+        try:
+            self.scale()
+            self.look_at_prometheus()
+            for service in SERVICES:
+                self.kill_process(service)
+                self.kill_container(service)
+            self.kill_replay_at_rest()
+            for service in SERVICES:
+                self.pause(service)
+            self.alert()
+            self.restart()
+        finally:
+            versions.end()
+        self._report.check(
+            "policy versions never went back",
+            not versions.wrong and versions.looks > 0,
+            "; ".join(versions.wrong) or f"up to {versions.highest}, looked at {versions.looks} times",
+            "never",
+        )
+        self.conclude()
+
+    def look_at_files(self) -> None:
+        """Whether compose accepts all combinations of files."""
+        self._report.begin("the files of docker compose")
+        environment = {"GRAFANA_PASSWORD_FILE": "/dev/null", "COMPOSE_PROFILES": "*"}
+        for files in CONFIGURATIONS:
+            self._report.attempt(
+                f"`docker compose config` of {' + '.join(files)}",
+                "clean",
+                lambda files=files: Stack("penstock", files, environment).compose("config", "--quiet") or "clean",
+            )
+
+    def build(self) -> None:
+        """Both images, and what is in them."""
+        self._report.begin("building the images")
+        started = time.monotonic()
+        # The CUDA image too, although nothing here can use it.
+        Stack("penstock", FILES[:1], {}).compose("build", "learner")
+        self._stack.compose("build")
+        self._report.tell("both images are built", f"{time.monotonic() - started:.0f} s")
+        for image in IMAGES:
+            self._report.attempt(
+                f"{image}: user, root file system, tools",
+                "uid 10001, read-only, none",
+                lambda image=image: _inside(image),
+            )
+
+    def start(self) -> None:
+        """From nothing to the first gradient."""
+        self._report.begin("docker compose up")
+        started = time.monotonic()
+        self._stack.up(actors=self._actors)
+        await_true(lambda: self._trained() > 0, HOPELESS_S, "the first gradient")
+        self._report.within("from `up` to the first gradient", time.monotonic() - started, FIRST_GRADIENT_S)
+        await_true(
+            lambda: all(container.ready for service in JOBS for container in self._stack.containers(service)),
+            HOPELESS_S,
+            "every service is ready",
+        )
+
+    def scale(self) -> None:
+        """Actors come and go."""
+        self._report.begin("actors: 1, 8, 2")
+        old = {container.id for container in self._stack.containers("actor")}
+        self._scale(8)
+        new = [container for container in self._stack.containers("actor") if container.id not in old]
+        ready: dict[str, float] = {}
+        contributed: dict[str, float] = {}
+        deadline = time.monotonic() + HOPELESS_S
+        while len(contributed) < len(new) and time.monotonic() < deadline:
+            for container in new:
+                if container.id not in ready and container.ready:
+                    ready[container.id] = time.monotonic()
+                if container.id not in contributed and _work_of(container) > 0:
+                    contributed[container.id] = time.monotonic()
+                    ready.setdefault(container.id, contributed[container.id])
+        self._report.check("new actors that contribute", len(contributed) == 7, str(len(contributed)), "7")
+        if contributed:
+            self._report.within(
+                "from ready to contributing, the slowest of them",
+                max(contributed[each] - ready[each] for each in contributed),
+                CONTRIBUTION_S,
+            )
+        before = {container.id: _work_of(container) for container in new}
+        await_true(
+            lambda: all(_work_of(container) > before[container.id] for container in new),
+            HOPELESS_S,
+            "all 8 actors go on",
+        )
+        await_true(lambda: self._learner_sum("penstock_learner_actors") == 8, HOPELESS_S, "the learner has 8 actors")
+        started = time.monotonic()
+        self._scale(2)
+        await_true(lambda: self._learner_sum("penstock_learner_actors") == 2, HOPELESS_S, "the learner has 2 actors")
+        trained = self._trained()
+        await_true(lambda: self._trained() > trained, HOPELESS_S, "training goes on with 2 actors")
+        self._report.tell("from `--scale actor=2` to training with 2", f"{time.monotonic() - started:.1f} s")
+
+    def look_at_prometheus(self) -> None:
+        """All targets, panels and rules, by its HTTP API."""
+        self._report.begin("what Prometheus shows")
+        prometheus = Prometheus(self._stack.prometheus())
+        deadline = time.monotonic() + HOPELESS_S
+        while (lines := missing(prometheus, gpu=False)) and time.monotonic() < deadline:
+            time.sleep(2.0)
+        asked = sum(1 for query in queries() if not query.of_gpu)
+        self._report.check(
+            "targets, rules, and the queries of all panels but the GPU's",
+            not lines,
+            "; ".join(lines) or f"all up, all evaluate, {asked} of {asked} have data",
+            "all",
+        )
+        await_true(lambda: len(self._targets()) == 5, HOPELESS_S, "Prometheus has found 5 replicas by DNS")
+        self._report.tell("replicas found by DNS, all up", str(len(self._targets())))
+
+    def kill_process(self, service: str) -> None:
+        """As the kernel does when memory runs out: nobody asked for it, so Docker starts it again."""
+        self._report.begin(f"{service}: its process is killed")
+        container, stored, started = self._stack.one(service), self._stored(), time.monotonic()
+        _kill_inside(container)
+        self._await_progress(container, math.inf)
+        self._report.within(f"{service}: from its process's death to progress", time.monotonic() - started, PROGRESS_S)
+        if service == "replay":
+            self._check_store(stored)
+        if service == "learner":
+            self._check_checkpoint()
+
+    def kill_container(self, service: str) -> None:
+        """As an operator does, who then has to start it again: Docker takes it that it was meant."""
+        self._report.begin(f"{service}: docker kill, docker compose up")
+        container, stored, started = self._stack.one(service), self._stored(), time.monotonic()
+        command("docker", "kill", container.id)
+        self._stack.up(actors=self._actors)
+        self._await_progress(container, math.inf)
+        self._report.within(
+            f"{service}: from `docker kill`, then `up`, to progress", time.monotonic() - started, PROGRESS_S
+        )
+        if service == "replay":
+            self._check_store(stored)
+        if service == "learner":
+            self._check_checkpoint()
+
+    def kill_replay_at_rest(self) -> None:
+        """While the learner is paused all that was sent is acknowledged, and can be counted."""
+        self._report.begin("replay: killed while the learner is paused and everything is acknowledged")
+        learner, replay = self._stack.one("learner"), self._stack.one("replay")
+        trained = self._trained()
+        command("docker", "pause", learner.id)
+        try:
+            await_true(lambda: self._is_at_rest(), HOPELESS_S, "actors have nothing on its way")
+            stored = self._stored()
+            with contextlib.suppress(Failure):
+                command("docker", "exec", replay.id, "sh", "-c", "kill -9 -1")
+            await_true(
+                lambda: look_again(replay).started_at != replay.started_at, HOPELESS_S, "replay is started again"
+            )
+            await_true(lambda: look_again(replay).ready, HOPELESS_S, "replay is ready again")
+            found = self._last("replay", "recovered")
+        finally:
+            command("docker", "unpause", learner.id)
+        self._report.check(
+            "acknowledged segments that the new process found",
+            found["segments"] == stored and found["damaged"] == 0,
+            f"{found['segments']:,.0f} of {stored:,.0f}, {found['damaged']} damaged",
+            "all",
+        )
+        await_true(lambda: self._trained() > trained, HOPELESS_S, "training goes on")
+
+    def pause(self, service: str) -> None:
+        """As a machine that swaps, or a network that is gone for half a minute."""
+        self._report.begin(f"{service}: docker pause of {PAUSED_S:.0f} s")
+        container = self._stack.one(service)
+        before = _work_of(container)
+        command("docker", "pause", container.id)
+        time.sleep(PAUSED_S)
+        command("docker", "unpause", container.id)
+        started = time.monotonic()
+        self._await_progress(container, before)
+        self._report.within(f"{service}: from the end of the pause to progress", time.monotonic() - started, PROGRESS_S)
+
+    def alert(self) -> None:
+        """One alert fires and clears."""
+        self._report.begin("an alert: the evaluator is stopped for more than a minute")
+        prometheus = Prometheus(self._stack.prometheus())
+        name = "PenstockServiceDown"
+        self._stack.compose("stop", "evaluator")
+        started = time.monotonic()
+        await_true(lambda: name in _firing(prometheus), 2 * HOPELESS_S, f"{name} fires")
+        self._report.tell(f"from the stop to {name}, which waits a minute", f"{time.monotonic() - started:.0f} s")
+        self._stack.up(actors=self._actors)
+        started = time.monotonic()
+        await_true(lambda: name not in _firing(prometheus), HOPELESS_S, f"{name} clears")
+        self._report.check(
+            f"{name} fires and clears", True, f"clear {time.monotonic() - started:.0f} s after `up`", "it does"
+        )
+
+    def restart(self) -> None:
+        """The whole project."""
+        self._report.begin("docker compose down, up")
+        before = self._stack.one("learner").metrics()
+        stored, started = self._stored(), time.monotonic()
+        self._stack.compose("down")
+        self._report.tell("down", f"{time.monotonic() - started:.1f} s")
+        started = time.monotonic()
+        self._stack.up(actors=self._actors)
+        await_true(lambda: self._trained() > 0, HOPELESS_S, "the first gradient")
+        self._report.within("from `up` to the first gradient, resumed", time.monotonic() - started, FIRST_GRADIENT_S)
+        found = self._last("replay", "recovered")
+        steps_before = before.sum("penstock_learner_environment_steps") if before else 0
+        steps = self._learner_sum("penstock_learner_environment_steps")
+        self._check_checkpoint()
+        self._report.check(
+            "environment steps trained",
+            steps >= steps_before > 0,
+            f"{steps:,.0f}",
+            f"{steps_before:,.0f}, as before, or more",
+        )
+        self._report.check(
+            "the replay service has what it had",
+            found["segments"] >= stored,
+            f"{found['segments']:,} segments",
+            f"{stored:,.0f} or more",
+        )
+
+    def conclude(self) -> None:
+        """The run's folder, as one would take it home."""
+        self._report.begin("what the run has come to")
+        self._stack.compose("stop", "learner")
+        folder = FOLDER / "run"
+        self._stack.compose("cp", "learner:/var/lib/penstock/runs/cartpole", str(folder))
+        entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        evaluations = [entry["return_mean"] for entry in entries if entry["kind"] == "evaluation"]
+        self._report.check(
+            "best evaluation of the run, through all of it",
+            max(evaluations) >= 475.0,
+            f"{max(evaluations):.1f}",
+            "475 or more",
+        )
+        steps = [entry["env_steps"] for entry in entries if entry["kind"] == "training"]
+        self._report.check(
+            "the journal never goes back",
+            steps == sorted(steps),
+            f"{len(steps):,} records, {steps[-1]:,} steps",
+            "never",
+        )
+
+    def _scale(self, actors: int) -> None:
+        self._actors = actors
+        self._stack.up(actors=actors)
+
+    def _await_progress(self, container: Container, before: float) -> None:
+        """Until a service has done more than `before`, or anything at all as a new process, and the learner trains."""
+
+        def works() -> bool:
+            now = look_again(container)
+            return _work_of(now) > (before if now.started_at == container.started_at else 0.0)
+
+        await_true(works, HOPELESS_S, f"{container.service} works again")
+        trained = self._trained()
+        await_true(lambda: self._trained() > trained, HOPELESS_S, "the learner trains")
+
+    def _check_store(self, stored: float) -> None:
+        """`stored` segments were acknowledged a moment before."""
+        found = self._last("replay", "recovered")
+        self._report.check(
+            "acknowledged segments that the new process found",
+            found["segments"] >= stored > 0 and found["damaged"] == 0,
+            f"{found['segments']:,}, {found['damaged']} damaged",
+            f"{stored:,.0f} or more, none",
+        )
+
+    def _check_checkpoint(self) -> None:
+        """The learner has just been started again."""
+        path = self._last("learner", "serving")["resumed_from"]
+        self._report.check("the learner goes on from its checkpoint", path != "None", Path(path).name, "it does")
+
+    def _last(self, service: str, event: str) -> dict[str, Any]:
+        """The newest entry of this name in a service's log. Raises `Failure` if there is none."""
+        events = self._stack.events(service, event)
+        if not events:
+            raise Failure(f"{service} has not logged {event!r}")
+        return events[-1]
+
+    def _is_at_rest(self) -> bool:
+        actors = self._stack.containers("actor")
+        steps = [_work_of(actor) for actor in actors]
+        time.sleep(REST_S)
+        seen = [actor.metrics() for actor in actors]
+        waiting = sum(each.sum("penstock_actor_unacknowledged_windows") for each in seen if each is not None)
+        return None not in seen and waiting == 0 and steps == [_work_of(actor) for actor in actors]
+
+    def _stored(self) -> float:
+        seen = self._stack.one("replay").metrics()
+        return seen.sum("penstock_replay_segments") if seen else 0.0
+
+    def _trained(self) -> float:
+        """Gradient steps of the learner's process; 0 while it does not answer."""
+        return _work_of(self._stack.one("learner"))
+
+    def _learner_sum(self, name: str) -> float:
+        seen = self._stack.one("learner").metrics()
+        return seen.sum(name) if seen else 0.0
+
+    def _targets(self) -> list[str]:
+        """Addresses of services that Prometheus has found and that answer it."""
+        targets = Prometheus(self._stack.prometheus()).ask("targets", {"state": "active"})["activeTargets"]
+        return [target["labels"]["instance"] for target in targets if target["health"] == "up"]
+
+
+def _work_of(container: Container) -> float:
+    """What its process has done so far; 0 while it does not answer."""
+    seen = container.metrics()
+    return seen.sum(WORK[container.service]) if seen else 0.0
+
+
+def _kill_inside(container: Container) -> None:
+    """Kills all that it runs but its init, which then ends, too."""
+    # So does the shell that does it.
+    with contextlib.suppress(Failure):
+        command("docker", "exec", container.id, "sh", "-c", "kill -9 -1")
+
+
+def _inside(image: str) -> str:
+    """What an image runs as and has. Raises `Failure` if that is not what it should be."""
+    confined = ("--rm", "--read-only", "--cap-drop=ALL", "--network=none")
+    user_and_tools, cuda = command("docker", "run", *confined, "--entrypoint=python", image, "-c", IN_IMAGE).split(
+        "\n"
+    )[:2]
+    if user_and_tools != "10001,False" or (cuda and image == "penstock-actor"):
+        raise Failure(f"uid, whether / can be written, tools: {user_and_tools}; CUDA packages: {cuda or 'none'}")
+    return f"uid 10001, read-only, none; CUDA packages: {cuda or 'none'}"
+
+
+def _firing(prometheus: Prometheus) -> set[str]:
+    found = prometheus.ask("query", {"query": 'ALERTS{alertstate="firing"}'})["result"]
+    return {series["metric"]["alertname"] for series in found}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the stack, break it, and say what became of it.")
+    parser.add_argument("--keep", action="store_true", help="leave the stack running")
+    arguments = parser.parse_args()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    stack, report = Stack("penstock-e2e", FILES, ENVIRONMENT), Report()
+    try:
+        command("docker", "info")
+        stack.compose("down", "--volumes")
+        Drill(stack, report).run()
+    except Failure as failure:
+        report.check("the drill went through", False, str(failure), "it does")
+    finally:
+        report.write(FOLDER / "report.md")
+        if not report.met:
+            with contextlib.suppress(Failure):
+                (FOLDER / "services.log").write_text(stack.compose("logs", "--no-color", "--timestamps"))
+        if not arguments.keep:
+            with contextlib.suppress(Failure):
+                stack.compose("down", "--volumes")
+    print(f"\n{report.seconds:5.0f} s  {'all bounds kept' if report.met else 'MISSED'}: {FOLDER / 'report.md'}")
+    return 0 if report.met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
