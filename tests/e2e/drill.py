@@ -29,6 +29,7 @@ CONFIGURATIONS = (
 )
 SERVICES = ("actor", "replay", "learner", "evaluator")
 IMAGES = ("penstock-actor", "penstock-learner")
+RUN = "/var/lib/penstock/runs/cartpole"
 FOLDER = ROOT / "build" / "e2e"
 ENVIRONMENT = {"COMPOSE_PROFILES": "", "PENSTOCK_ACTORS": "1", "PROMETHEUS_PORT": "0"}
 """Without Grafana, whose image can't be had everywhere; and Prometheus at a port that is free."""
@@ -343,8 +344,14 @@ class Drill:
         """The run's folder, as one would take it home."""
         self._report.begin("what the run has come to")
         self._stack.compose("stop", "learner")
+        for action in ("evaluate", "plot"):
+            self._report.attempt(
+                f"`docker compose run --rm learner {action} {RUN}`",
+                "it does",
+                lambda action=action: self._stack.compose("run", "--rm", "--no-deps", "learner", action, RUN),
+            )
         folder = FOLDER / "run"
-        self._stack.compose("cp", "learner:/var/lib/penstock/runs/cartpole", str(folder))
+        self._stack.compose("cp", f"learner:{RUN}", str(folder))
         entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         evaluations = [entry["return_mean"] for entry in entries if entry["kind"] == "evaluation"]
         self._report.check(

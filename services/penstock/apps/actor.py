@@ -3,11 +3,9 @@
 import contextlib
 import time
 
-import torch
-
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
-from penstock.acting.inference import PolicyRunner
+from penstock.acting.inference import PolicyRunner, use_one_thread
 from penstock.acting.protocols import SegmentSink
 from penstock.acting.spaces import segment_schema
 from penstock.acting.variants import make_variant
@@ -37,7 +35,7 @@ def run(config: Config) -> None:
         SchemaMismatch: The run trains something else.
     """
     settings = config.actor
-    torch.set_num_threads(1)
+    use_one_thread()
     with Service("actor", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         # Before it joins it knows of no variant, and needs spaces to join with; all variants have the same.
         environments, variant = _make(config, 0), 0

@@ -2,9 +2,8 @@
 
 import contextlib
 
-import torch
-
 from penstock.acting.evaluation import evaluate
+from penstock.acting.inference import use_one_thread
 from penstock.apps.environments import make_configured
 from penstock.apps.service import Service
 from penstock.config import Config, EnvironmentConfig
@@ -25,7 +24,7 @@ def run(config: Config) -> None:
         SchemaMismatch: The run trains something else.
     """
     settings = config.evaluation
-    torch.set_num_threads(1)
+    use_one_thread()
     with Service("evaluator", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         environments = make_configured(config.environment, settings.episodes)
         thread = LoopThread()

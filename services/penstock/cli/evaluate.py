@@ -6,6 +6,7 @@ from pathlib import Path
 
 from penstock.acting.environments import has_native_form, import_modules
 from penstock.acting.evaluation import evaluate
+from penstock.acting.inference import use_one_thread
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
 from penstock.apps.environments import make_of
 from penstock.cli.film import film
@@ -33,6 +34,7 @@ def command(arguments: Sequence[str]) -> int:
     named = parser.parse_args(list(arguments))
     if named.episodes < 1:
         raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
+    use_one_thread()
     path = find_checkpoint(named.run)
     policy = load_policy(path)
     config = _config_of(path, named.env_id)
