@@ -92,11 +92,12 @@ class RunStatistics:
         metrics.VARIANT_EPISODES.labels(str(variant)).inc(len(returns))
         metrics.VARIANT_EPISODE_RETURN.labels(str(variant)).set(mean)
 
-    def begin(self, environment_id: str, version: int, env_steps: int) -> None:
+    def begin(self, environment_id: str, *, version: int, env_steps: int, updates: int) -> None:
         """Training begins, or goes on, here."""
         with self._lock:
-            self._environment_id, self._version, self._env_steps = environment_id, version, env_steps
-            self._trail.append((self._clock(), env_steps, self._updates))
+            self._environment_id = environment_id
+            self._version, self._env_steps, self._updates = version, env_steps, updates
+            self._trail.append((self._clock(), env_steps, updates))
 
     def works_by(self, plan: SamplingPlan, *, chosen: bool) -> None:
         """Batches are asked for by this plan from now on; `chosen`: its off-policy degree is the learner's choice."""

@@ -105,7 +105,12 @@ class TrainingRun:
     def run(self) -> Conclusion:
         """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint."""
         progress = self._progress
-        self._statistics.begin(self._learner.policy.spec.id, progress.version, progress.env_steps)
+        self._statistics.begin(
+            self._learner.policy.spec.id,
+            version=progress.version,
+            env_steps=progress.env_steps,
+            updates=progress.updates,
+        )
         self._publish()
         self._plan = self._first_plan()
         self._note_plan()

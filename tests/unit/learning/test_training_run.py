@@ -132,10 +132,11 @@ def conclude(
     *,
     batches: int = 3,
     evaluation: dict[str, object] | None = None,
+    earlier: RunProgress | None = None,
     **sampling: object,
 ) -> tuple[Conclusion, Learner]:
     config = config_of(batches * WINDOW_STEPS - 60, evaluation or {}, **sampling)
-    learner, resumed = make_learner("CartPole-v1"), RunProgress()
+    learner, resumed = make_learner("CartPole-v1"), earlier or RunProgress()
     assert learner.policy.spec == spec_of("CartPole-v1")
     statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
     journal = Journal(folder.metrics, resumed_at=0)
@@ -316,6 +317,13 @@ def test_an_evaluation_that_never_comes_holds_training_no_longer_than_it_may(fol
     conclusion, _ = conclude(folder, outside, lambda: False, batches=8, evaluation=evaluation)
     assert conclusion.stopped == "total_steps"
     assert conclusion.evaluation is None
+
+
+def test_a_resumed_run_is_as_fast_as_its_own_gradient_steps(folder: RunFolder) -> None:
+    conclude(folder, InProcess(), lambda: False, batches=3, earlier=RunProgress(updates=10**12))
+    records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    rates = [record["updates_per_s"] for record in records if record["kind"] == "training"]
+    assert rates and max(rates) < 1e6
 
 
 def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: RunFolder) -> None:
