@@ -9,6 +9,7 @@ Refuses: a file that can't be allocated, a store of another format, schema or si
 owns the lock; `gather` alone is safe without it, if the keys are checked again afterwards.
 """
 
+import errno
 import mmap
 import os
 import secrets
@@ -348,8 +349,7 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
                     f"{path} is a store of {present} bytes, and {size} are configured; set replay.capacity_bytes as it"
                     " was, or choose another replay.folder"
                 )
-            # A mapped file with holes would meet a full disk as a bus error, in the middle of a run.
-            os.posix_fallocate(descriptor, 0, size)
+            _fill_holes(descriptor, size)
             return mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
@@ -358,3 +358,20 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
             f"can't allocate {size} bytes for the replay store at {path}: {error.strerror}; free space, lower"
             " replay.capacity_bytes, or choose another replay.folder"
         ) from None
+
+
+def _fill_holes(descriptor: int, size: int) -> None:
+    """Has the disk hold room for so many bytes: a hole would meet a full disk as a bus error, in the middle of a run.
+
+    Raises `OSError`, and leaves the file as large as it was.
+    """
+    file, disk = os.fstat(descriptor), os.fstatvfs(descriptor)
+    # Asked first, since to find out by trying fills the disk for everybody else. Some file systems don't tell.
+    if disk.f_blocks and size - file.st_blocks * 512 > disk.f_bavail * disk.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        # Ext4 keeps what it had found room for, and so the disk would stay full.
+        os.ftruncate(descriptor, file.st_size)
+        raise

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +247,31 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="can't allocate"):
         RingStore(tmp_path / "file", capacity_bytes(5))
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_taken_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.posix_fallocate", lambda *given: pytest.fail("asked for room that there is not"))
+    with pytest.raises(ConfigurationError, match="No space left on device; free space"):
+        RingStore(tmp_path, 2**60)
+    assert (tmp_path / "segments.bin").stat().st_blocks == 0
+
+
+def test_a_store_that_could_not_be_allocated_keeps_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = os.posix_fallocate
+
+    def give_half(descriptor: int, offset: int, size: int) -> None:
+        # As ext4 does when its disk fills up on the way.
+        allocate(descriptor, offset, size // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.posix_fallocate", give_half)
+        with pytest.raises(ConfigurationError, match="can't allocate"):
+            RingStore(tmp_path, capacity_bytes(5000))
+    assert (tmp_path / "segments.bin").stat().st_blocks == 0
+    RingStore(tmp_path, capacity_bytes(50))
 
 
 def test_the_files_have_their_full_size_from_the_start(tmp_path: Path) -> None:
