@@ -9,6 +9,6 @@ def test_the_doctor_names_what_is_in_the_way_and_looks_at_the_rest() -> None:
         end = run("doctor", f"--replay.listen=127.0.0.1:{port}")
     assert end.code == 1, end.stdout
     lines = [" ".join(line.split()) for line in end.stdout.splitlines()]
-    assert any(line.startswith(f"no ports in use: 127.0.0.1:{port} (replay.listen)") for line in lines), end.stdout
+    assert any(line.startswith(f"no ports 127.0.0.1:{port} (replay.listen) in use") for line in lines), end.stdout
     assert any(line.startswith("ok versions") for line in lines), end.stdout
     assert any(line.split()[1:2] == ["GPU"] for line in lines), end.stdout

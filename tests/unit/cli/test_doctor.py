@@ -1,6 +1,6 @@
 """What `penstock doctor` says of machines of all kinds."""
 
-import json
+import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,31 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from helpers.programs import program
 from penstock.apps.gpu import describe_gpu
 from penstock.cli import doctor
-from penstock.cli.doctor import Finding
 from penstock.config import build
-
-ENGINE = {"ServerVersion": "27.1"}
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose programs are the only ones there are."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
-
-
-def program(folder: Path, name: str, script: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
-def docker(folder: Path, info: dict[str, object], compose: str = "2.30.1") -> list[Finding]:
-    program(folder, "docker", f"case $1 in info) echo '{json.dumps(info)}';; *) echo {compose};; esac")
-    return list(doctor.check_docker())
+from penstock.replay.ring_store import RingStore
 
 
 def test_this_machine_has_what_penstock_was_locked_with() -> None:
@@ -64,6 +44,55 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_where_it_will_be(tmp_path: 
     assert f"in {tmp_path}," in finding.says
 
 
+def test_room_that_the_store_has_already_is_not_asked_for_again(tmp_path: Path) -> None:
+    config = build({"replay": {"folder": str(tmp_path), "capacity_bytes": 2**26}})
+    assert "0.1 GiB needed for the store" in doctor.check_disk(config).says
+    RingStore(tmp_path, 2**26)
+    assert "0.0 GiB needed for the store" in doctor.check_disk(config).says
+
+
+def test_both_folders_that_are_named_are_looked_at(tmp_path: Path) -> None:
+    store, run = tmp_path / "store", tmp_path / "run"
+    store.mkdir()
+    run.mkdir()
+    finding = doctor.check_disk(build({"replay": {"folder": str(store)}, "run": {"dir": str(run)}}))
+    assert finding.fit
+    assert f"in {store}," in finding.says and finding.says.endswith(f"in {run}")
+
+
+def test_a_folder_of_another_user_is_told_from_one_that_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write everywhere else.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    config = build({"run": {"dir": str(tmp_path / "run")}})
+    finding = doctor.check_disk(config)
+    assert finding.fit is False
+    assert finding.says.startswith(f"{tmp_path} can't be written by user {os.geteuid()}; ")
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    finding = doctor.check_disk(config)
+    assert finding.says.startswith(f"{tmp_path} is read-only; mount a volume on it (docker run -v NAME:{tmp_path}/run)")
+
+
+def test_a_system_without_linux_files_and_affinities_is_looked_at_as_far_as_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert doctor.check_processors(build({"train": {"actors": 1}})).fit
+    for finding in (doctor.check_memory(build({}), tmp_path / "meminfo"), doctor.check_shared_memory(tmp_path / "shm")):
+        assert finding.fit is None
+        assert finding.says.startswith(f"can't be looked at, since there is no {tmp_path}")
+
+
+def test_shared_memory_that_is_too_small_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
+    finding = doctor.check_shared_memory(tmp_path)
+    assert finding.fit is False
+    assert finding.says.endswith("give it at least 64 MiB (docker run --shm-size)")
+
+
 def test_more_actors_than_cores_can_carry_are_too_many() -> None:
     assert doctor.check_processors(build({"train": {"actors": 1}})).fit
     assert doctor.check_processors(build({"train": {"actors": "auto"}})).fit
@@ -76,38 +105,14 @@ def test_a_port_in_use_is_named_with_its_setting() -> None:
         port = server.getsockname()[1]
         finding = doctor.check_ports(build({"learner": {"listen": f"127.0.0.1:{port}"}}))
     assert finding.fit is False
-    assert f"127.0.0.1:{port} (learner.listen)" in finding.says
+    assert finding.says.startswith(f"127.0.0.1:{port} (learner.listen) in use; stop what listens there")
 
 
-def test_a_machine_without_docker_needs_none(commands: Path) -> None:
-    assert [finding.fit for finding in doctor.check_docker()] == [None]
-
-
-def test_an_engine_that_does_not_answer_is_told_why(commands: Path) -> None:
-    (finding,) = docker(commands, {"ServerVersion": "", "ServerErrors": ["permission denied"]})
-    assert finding.fit is None
-    assert "(permission denied)" in finding.says
-
-
-@pytest.mark.parametrize(
-    ("info", "fit"),
-    [
-        (ENGINE, None),
-        (ENGINE | {"Runtimes": {"runc": {}, "nvidia": {}}}, True),
-        (ENGINE | {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}, True),
-    ],
-    ids=["plain", "runtime", "cdi"],
-)
-def test_a_host_whose_containers_can_have_the_gpu_is_told_from_one_whose_can_not(
-    commands: Path, info: dict[str, object], fit: bool | None
-) -> None:
-    findings = docker(commands, info)
-    assert [finding.fit for finding in findings] == [True, True, fit]
-
-
-@pytest.mark.parametrize(("version", "fit"), [("v2.24.0", True), ("2.9.1", False), ("", False)])
-def test_a_compose_that_is_too_old_is_refused(commands: Path, version: str, fit: bool) -> None:
-    assert docker(commands, ENGINE, version)[1].fit is fit
+def test_an_address_that_is_not_this_machine_s_is_no_free_port() -> None:
+    # Of a range that is for documentation alone (RFC 5737).
+    finding = doctor.check_ports(build({"learner": {"listen": "192.0.2.1:7432"}}))
+    assert finding.fit is False
+    assert "192.0.2.1:7432 (learner.listen) cannot assign requested address" in finding.says
 
 
 @pytest.fixture
@@ -139,6 +144,13 @@ def test_a_driver_that_is_too_old_is_told_in_one_line(commands: Path, cuda_build
     assert says.endswith("is too old (found version 11000); update the driver")
 
 
+def test_a_driver_that_does_not_work_is_told_in_its_own_words(commands: Path, cuda_build: SimpleNamespace) -> None:
+    program(commands, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    fit, says = describe_gpu()
+    assert fit is False
+    assert says.startswith("Failed to initialize NVML: Driver/library version mismatch by nvidia-smi; install NVIDIA's")
+
+
 def test_a_gpu_beside_a_torch_without_cuda_is_in_the_way(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.cuda", None)
     assert describe_gpu()[0] is None
@@ -152,3 +164,13 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_in_the_way(commands: Path, mon
     monkeypatch.setattr("torch.version.cuda", None)
     assert doctor.check_gpu(build({})).fit is None
     assert doctor.check_gpu(build({"learner": {"device": "cuda:0"}})).fit is False
+
+
+def test_every_finding_is_one_line_however_narrow_the_terminal(
+    commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    doctor.command([])
+    lines = capsys.readouterr().out.splitlines()
+    subjects = ["versions", "processors", "memory", "disk", "shared memory", "ports", "GPU", "Docker"]
+    assert [line[4:22].strip() for line in lines] == subjects

@@ -1,0 +1,118 @@
+"""Whether docker-compose.yml can be run on this machine: engine, Compose, NVIDIA's toolkit, published ports.
+
+Asks the `docker` command as a user would, and changes nothing. Called by `cli.doctor`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from penstock.cli.finding import Finding
+from penstock.cli.ports import refusal
+
+_TIMEOUT_S = 20.0
+_LEAST_COMPOSE = (2, 24)
+"""Of which docker-compose.yml uses optional env files, and compose.cpu.yaml `!reset`."""
+
+_HOOK = "nvidia-container-runtime-hook"
+"""Without it on its path the engine has no device driver "nvidia", which docker-compose.yml asks for."""
+
+COMPOSE_FILE, VARIABLES_FILE = "docker-compose.yml", ".env"
+PUBLISHED = (("PROMETHEUS_PORT", 9090, True), ("GRAFANA_PORT", 3000, False))
+"""Ports of the host that docker-compose.yml publishes: by which variable, at what number, and whether always."""
+
+
+def check_containers(folder: Path) -> Iterator[Finding]:
+    """Looks at everything that docker-compose.yml needs; `folder` is where it would be started."""
+    try:
+        info = json.loads(_ask("info", "--format", "{{json .}}").stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
+        yield Finding("Docker", None, "not there, or does not answer; `penstock train` does without")
+        return
+    if not info.get("ServerVersion"):
+        yield Finding("Docker", None, _without_engine(" ".join((info.get("ServerErrors") or ["no answer"])[0].split())))
+        return
+    yield Finding("Docker", True, f"engine {info['ServerVersion']}")
+    yield _check_compose()
+    yield _check_toolkit(info)
+    compose = folder / COMPOSE_FILE
+    # Another project's file publishes other ports.
+    if compose.exists() and PUBLISHED[0][0] in compose.read_text(errors="replace"):
+        yield _check_published(folder)
+
+
+def _without_engine(reason: str) -> str:
+    if "permission denied" in reason.lower():
+        todo = "this user may not ask the engine; add it to the group docker, and log in again"
+    else:
+        todo = "the engine does not run; start it"
+    return f"{todo} ({reason}); `penstock train` does without"
+
+
+def _check_compose() -> Finding:
+    least = ".".join(map(str, _LEAST_COMPOSE))
+    try:
+        asked = _ask("compose", "version", "--short")
+    except (OSError, subprocess.TimeoutExpired):
+        return Finding("Compose", False, "does not answer; start the engine again")
+    version = asked.stdout.strip().removeprefix("v")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if asked.returncode or numbers < _LEAST_COMPOSE:
+        return Finding("Compose", False, f"{version or 'not there'}; install version {least} or later")
+    return Finding("Compose", True, version)
+
+
+def _check_toolkit(info: Mapping[str, object]) -> Finding:
+    """A host without a GPU needs none, and one that has a driver does."""
+    devices, runtimes = info.get("DiscoveredDevices") or [], info.get("Runtimes") or {}
+    if "nvidia" in str(devices) or "nvidia" in str(runtimes) or shutil.which(_HOOK):
+        return Finding("NVIDIA's toolkit", True, "containers can have the GPU")
+    fit = None if shutil.which("nvidia-smi") is None else False
+    return Finding(
+        "NVIDIA's toolkit",
+        fit,
+        "not there, so that no container gets a GPU; install nvidia-container-toolkit and start the engine again, or"
+        " start with compose.cpu.yaml on top",
+    )
+
+
+def _check_published(folder: Path) -> Finding:
+    given = {**_read_variables(folder / VARIABLES_FILE), **os.environ}
+    ports = {name: given.get(name) or str(number) for name, number, _ in PUBLISHED}
+    if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not port.isdecimal()]:
+        return Finding("host ports", False, f"{' and '.join(wrong)}; give it a number in {VARIABLES_FILE}")
+    ours = _published_by_ours(folder)
+    taken = [name for name, port in ports.items() if f":{port}->" not in ours and refusal("127.0.0.1", int(port))]
+    if taken:
+        shown = ", ".join(f"{ports[name]} ({name})" for name in taken)
+        needed = any(always for name, _, always in PUBLISHED if name in taken)
+        return Finding(
+            "host ports",
+            False if needed else None,
+            f"in use: {shown}; set {' and '.join(taken)} to another port in {VARIABLES_FILE}"
+            + ("" if needed else ", or start without Grafana's profile"),
+        )
+    return Finding("host ports", True, f"free or our own: {', '.join(ports.values())}")
+
+
+def _published_by_ours(folder: Path) -> str:
+    """What the containers that were started from this folder publish."""
+    label = f"label=com.docker.compose.project.working_dir={folder.resolve()}"
+    try:
+        return _ask("ps", "--filter", label, "--format", "{{.Ports}}").stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _read_variables(path: Path) -> dict[str, str]:
+    """NAME=value lines, as Compose reads them; nothing where there is no file."""
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
+    return {name.strip(): value.strip().strip("'\"") for name, _, value in pairs}
+
+
+def _ask(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

@@ -1,0 +1,140 @@
+"""What `penstock doctor` says of machines with and without Docker, Compose and NVIDIA's toolkit."""
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from helpers.programs import program
+from penstock.cli.containers import COMPOSE_FILE, PUBLISHED, check_containers
+from penstock.cli.finding import Finding
+
+ROOT = Path(__file__).parents[3]
+ENGINE = {"ServerVersion": "27.1"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where nothing is started from."""
+    for name, _, _ in PUBLISHED:
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder
+
+
+def docker(
+    commands: Path, folder: Path, info: dict[str, object], compose: str = "2.30.1", published: str = ""
+) -> list[Finding]:
+    answers = f"info) printf %s '{json.dumps(info)}';; ps) echo '{published}';; *) echo {compose};;"
+    program(commands, "docker", f"case $1 in {answers} esac")
+    return list(check_containers(folder))
+
+
+def of(findings: list[Finding], subject: str) -> Finding:
+    return next(finding for finding in findings if finding.subject == subject)
+
+
+def test_a_machine_without_docker_needs_none(commands: Path, folder: Path) -> None:
+    assert [finding.fit for finding in check_containers(folder)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        (
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\nIs the docker daemon running?",
+            "the engine does not run; start it (Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is",
+        ),
+        (
+            "permission denied while trying to connect",
+            "this user may not ask the engine; add it to the group docker, and log in again (permission denied",
+        ),
+    ],
+    ids=["stopped", "forbidden"],
+)
+def test_an_engine_that_can_not_be_asked_is_told_with_what_to_do(
+    commands: Path, folder: Path, reason: str, says: str
+) -> None:
+    (finding,) = docker(commands, folder, {"ServerVersion": "", "ServerErrors": [reason]})
+    assert finding.fit is None
+    assert finding.says.startswith(says) and "\n" not in finding.says
+
+
+@pytest.mark.parametrize(
+    ("info", "fit"),
+    [
+        (ENGINE, None),
+        (ENGINE | {"Runtimes": None, "DiscoveredDevices": None}, None),
+        (ENGINE | {"Runtimes": {"runc": {}, "nvidia": {}}}, True),
+        (ENGINE | {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}, True),
+    ],
+    ids=["plain", "older", "runtime", "cdi"],
+)
+def test_a_host_whose_containers_can_have_the_gpu_is_told_from_one_whose_can_not(
+    commands: Path, folder: Path, info: dict[str, object], fit: bool | None
+) -> None:
+    findings = docker(commands, folder, info)
+    assert [finding.fit for finding in findings] == [True, True, fit]
+
+
+def test_a_toolkit_that_is_only_on_the_path_is_found(commands: Path, folder: Path) -> None:
+    program(commands, "nvidia-container-runtime-hook", "")
+    assert of(docker(commands, folder, ENGINE), "NVIDIA's toolkit").fit
+
+
+def test_a_host_with_a_gpu_and_without_the_toolkit_is_told_in_one_line(commands: Path, folder: Path) -> None:
+    program(commands, "nvidia-smi", "echo 'NVIDIA A1, 570.1'")
+    finding = of(docker(commands, folder, ENGINE), "NVIDIA's toolkit")
+    assert finding.fit is False
+    assert "install nvidia-container-toolkit" in finding.says and "\n" not in finding.says
+
+
+@pytest.mark.parametrize(("version", "fit"), [("v2.24.0", True), ("2.9.1", False), ("", False)])
+def test_a_compose_that_is_too_old_is_refused(commands: Path, folder: Path, version: str, fit: bool) -> None:
+    finding = of(docker(commands, folder, ENGINE, version), "Compose")
+    assert finding.fit is fit
+    assert fit or "install version 2.24 or later" in finding.says
+
+
+# Ports of the host
+
+
+def test_the_ports_that_are_looked_at_are_those_that_are_published() -> None:
+    published = re.findall(r"\$\{(\w+):-(\d+)\}:\d+", (ROOT / COMPOSE_FILE).read_text())
+    assert published == [(name, str(number)) for name, number, _ in PUBLISHED]
+
+
+def test_where_nothing_of_ours_would_be_started_no_port_is_looked_at(commands: Path, folder: Path) -> None:
+    (folder / COMPOSE_FILE).write_text("services: {}\n")
+    assert "host ports" not in [finding.subject for finding in docker(commands, folder, ENGINE)]
+
+
+def ports(commands: Path, folder: Path, *, published: str = "", **given: object) -> Finding:
+    (folder / COMPOSE_FILE).write_bytes((ROOT / COMPOSE_FILE).read_bytes())
+    (folder / ".env").write_text("# ports\n" + "".join(f"{name}='{value}'\n" for name, value in given.items()))
+    return of(docker(commands, folder, ENGINE, published=published), "host ports")
+
+
+def test_a_published_port_that_somebody_else_has_is_named_with_its_variable(commands: Path, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        taken, also = (listening.getsockname()[1] for listening in (server, other))
+        finding = ports(commands, folder, PROMETHEUS_PORT=taken, GRAFANA_PORT=also)
+        assert finding.fit is False
+        assert f"in use: {taken} (PROMETHEUS_PORT), {also} (GRAFANA_PORT); set PROMETHEUS_PORT and" in finding.says
+        # Grafana is started only where it is asked for.
+        other.close()
+        assert ports(commands, folder, PROMETHEUS_PORT=also, GRAFANA_PORT=taken).fit is None
+        other_s = ports(commands, folder, published=f"127.0.0.1:{taken}->9090/tcp", PROMETHEUS_PORT=taken)
+        assert f"{taken} (PROMETHEUS_PORT)" not in other_s.says
+
+
+def test_the_environment_is_stronger_than_the_file(
+    commands: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_PORT", "web")
+    finding = ports(commands, folder, PROMETHEUS_PORT=19090)
+    assert finding.fit is False
+    assert finding.says == "PROMETHEUS_PORT is 'web'; give it a number in .env"
