@@ -120,7 +120,7 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(present, os.W_OK):
         if os.statvfs(present).f_flag & os.ST_RDONLY:
-            todo = f"is read-only; mount a volume on it (docker run -v NAME:{folder}), or name one by {setting}"
+            todo = f"is read-only; mount a volume on it (docker run -v NAME:{present}), or name one by {setting}"
         else:
             todo = f"can't be written by user {os.geteuid()}; have it belong to that user, or choose another {setting}"
         return Finding("disk", False, f"{present} {todo}")

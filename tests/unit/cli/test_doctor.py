@@ -71,7 +71,7 @@ def test_a_folder_of_another_user_is_told_from_one_that_is_read_only(
     assert finding.says.startswith(f"{tmp_path} can't be written by user {os.geteuid()}; ")
     monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
     finding = doctor.check_disk(config)
-    assert finding.says.startswith(f"{tmp_path} is read-only; mount a volume on it (docker run -v NAME:{tmp_path}/run)")
+    assert finding.says.startswith(f"{tmp_path} is read-only; mount a volume on it (docker run -v NAME:{tmp_path})")
 
 
 def test_a_system_without_linux_files_and_affinities_is_looked_at_as_far_as_it_goes(
