@@ -135,6 +135,14 @@ def test_a_service_logs_a_json_object_a_line_and_nothing_else(alone: dict[str, A
     assert alone[service].end.stdout == ""
 
 
+@pytest.mark.parametrize("service", ["actor", "evaluator"])
+def test_a_service_says_whom_it_waits_for(service: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        *_, nobody = ports = free_ports(5)
+        command = start(stack, tmp_path, service, ports)
+        command.until(lambda: f":{nobody} can't be reached" in command.stderr, "it says so")
+
+
 def test_health_asks_a_service_that_is_not_there(alone: dict[str, Alone]) -> None:
     (port, *_) = alone["replay"].ports
     end = run("health", f"{HOST}:{port}")

@@ -18,6 +18,12 @@ WORTH_IT = 1.05
 """The least by which another actor must quicken the run; cores that are taken already do not."""
 
 
+def usable_cores() -> int:
+    """Processor cores that this process may use."""
+    # Not every system has affinities.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     seconds: float
@@ -55,7 +61,7 @@ class ActorCount:
             least: At least so many.
             most: At most so many; None: as many as there are cores.
         """
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         self._least, self._most = least, max(least, cores if most is None else most)
         self.wanted = min(self._most, max(least, cores // 2))
         self._before: _Look | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.actor_count import usable_cores
 from penstock.cli.containers import check_containers
 from penstock.cli.exit_codes import UNFIT
 from penstock.cli.finding import Finding
@@ -76,16 +77,11 @@ def check_versions() -> Finding:
 
 def check_processors(config: Config) -> Finding:
     """Whether there is about a core for each process that computes."""
-    cores, actors = _cores(), config.train.actors
+    cores, actors = usable_cores(), config.train.actors
     says = f"{cores} cores for a learner and {actors} actors"
     if isinstance(actors, int) and actors > 2 * cores:
         return Finding("processors", False, f"{says}; lower train.actors, or choose auto")
     return Finding("processors", True, says)
-
-
-def _cores() -> int:
-    # Not every system has affinities.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Finding:

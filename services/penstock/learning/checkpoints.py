@@ -92,7 +92,7 @@ def read_spec(path: Path) -> EnvironmentSpec:
 
 def read_progress(path: Path) -> RunProgress:
     """Where the run stood. Raises `ConfigurationError` as `restore`."""
-    return RunProgress(**json.loads(_read_metadata(path)[_PROGRESS_KEY]))
+    return _progress(path, _read_metadata(path))
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:
@@ -116,7 +116,17 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     learner.policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
     learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": _optimizer_state(tensors)})
     learner.generator.set_state(tensors["randomness/shuffling"])
-    return RunProgress(**json.loads(metadata[_PROGRESS_KEY]))
+    return _progress(path, metadata)
+
+
+def _progress(path: Path, metadata: dict[str, str]) -> RunProgress:
+    try:
+        return RunProgress(**json.loads(metadata[_PROGRESS_KEY]))
+    except TypeError:
+        raise ConfigurationError(
+            f"the checkpoint {path} was written by another version of Penstock; resume with that version, or from an"
+            " older checkpoint by removing this one"
+        ) from None
 
 
 def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:

@@ -1,1 +1,5 @@
 """The replay buffer: sum tree, mapped store, gate, and the buffer that composes them. NumPy and numba only."""
+
+from penstock.replay import compiled_code
+
+compiled_code.make_writable()

@@ -353,6 +353,11 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
             return mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"can't write the replay store at {path}: {error.strerror}; change who owns the folder, or choose another"
+            " replay.folder"
+        ) from None
     except OSError as error:
         raise ConfigurationError(
             f"can't allocate {size} bytes for the replay store at {path}: {error.strerror}; free space, lower"

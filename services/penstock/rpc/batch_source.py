@@ -199,6 +199,7 @@ class ReplayBatchSource:
 
     async def _run(self) -> None:
         error = await keep_open(
+            self._channel,
             self._stream,
             peer=self._peer,
             service="replay",

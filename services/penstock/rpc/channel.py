@@ -13,9 +13,11 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.rpc.errors import from_rpc, is_passing
 from penstock.rpc.server import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method, Stream, serialise, unwrap
-from penstock.telemetry import metrics
+from penstock.telemetry import logs, metrics
 
 UNARY_TIMEOUT_S = 5.0
+_ABSENCE_S = 3.0
+"""Services that start together find one another in less."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -25,7 +27,8 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In truth how long an attempt to connect may take: a busy host needs its time, and one that is gone never answers.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Peers of one run are named by loopback or cluster addresses; a proxy of the user's is not meant for them.
     ("grpc.enable_http_proxy", 0),
@@ -74,11 +77,18 @@ async def translated(peer: str) -> AsyncIterator[None]:
 
 
 async def keep_open(
-    stream: "Callable[[Backoff], Awaitable[None]]", *, peer: str, service: str, broken: Callable[[], None]
+    channel: grpc.aio.Channel,
+    stream: "Callable[[Backoff], Awaitable[None]]",
+    *,
+    peer: str,
+    service: str,
+    broken: Callable[[], None],
 ) -> PenstockError:
-    """Runs a stream, and runs it again after every break, with growing pauses.
+    """Runs a stream, and runs it again after every break, with growing pauses. Logs why, once for each reason, and
+    when the peer has not been there for a while.
 
     Args:
+        channel: On which the stream is opened.
         stream: Opens the stream and lives on it; resets the backoff once it is answered.
         peer: Whom it goes to, for messages.
         service: The same for metrics.
@@ -87,7 +97,17 @@ async def keep_open(
     Returns:
         The error that no retry can cure.
     """
-    backoff, reconnections = Backoff(), metrics.RECONNECTIONS.labels(service)
+    absence = asyncio.create_task(_note_absence(channel, peer))
+    try:
+        return await _keep_open(stream, peer, service, broken)
+    finally:
+        absence.cancel()
+
+
+async def _keep_open(
+    stream: "Callable[[Backoff], Awaitable[None]]", peer: str, service: str, broken: Callable[[], None]
+) -> PenstockError:
+    backoff, reconnections, noted = Backoff(), metrics.RECONNECTIONS.labels(service), ""
     while True:
         try:
             async with translated(peer):
@@ -102,7 +122,28 @@ async def keep_open(
         if not is_passing(error):
             return error
         reconnections.inc()
+        if backoff.is_first or str(error) != noted:
+            noted = str(error)
+            logs.note("trying again", reason=noted)
         await asyncio.sleep(backoff.next_s())
+
+
+async def _note_absence(channel: grpc.aio.Channel, peer: str) -> None:
+    """Logs when a peer has not been there for a while, and when it is again."""
+    while True:
+        try:
+            async with asyncio.timeout(_ABSENCE_S):
+                await _await_peer(channel)
+        except TimeoutError:
+            logs.note("waiting", reason=f"{peer} can't be reached")
+            await _await_peer(channel)
+            logs.note("reached", peer=peer)
+        await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+
+
+async def _await_peer(channel: grpc.aio.Channel) -> None:
+    while (state := channel.get_state()) != grpc.ChannelConnectivity.READY:
+        await channel.wait_for_state_change(state)
 
 
 async def exchange(
@@ -138,6 +179,11 @@ class Backoff:
     def __init__(self, first_s: float = 0.1, longest_s: float = 2.0) -> None:
         self._first_s, self._longest_s = first_s, longest_s
         self._pause_s = first_s
+
+    @property
+    def is_first(self) -> bool:
+        """Whether there was no pause yet, or none since the last success."""
+        return self._pause_s == self._first_s
 
     def reset(self) -> None:
         """After a success: the next pause is short again."""

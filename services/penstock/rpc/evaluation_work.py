@@ -58,6 +58,7 @@ class EvaluationWork:
     async def _run(self) -> None:
         async with connect(self._address) as channel:
             error = await keep_open(
+                channel,
                 lambda backoff: self._stream(channel, backoff),
                 peer=f"the learner at {self._address}",
                 service="learner",

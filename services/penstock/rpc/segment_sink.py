@@ -145,6 +145,7 @@ class ReplaySegmentSink:
     async def _run(self) -> None:
         async with connect(self._assignment.replay_address) as channel:
             error = await keep_open(
+                channel,
                 lambda backoff: self._stream(channel, backoff),
                 peer=f"the replay service at {self._assignment.replay_address}",
                 service="replay",

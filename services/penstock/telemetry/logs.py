@@ -9,14 +9,18 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 def configure(service: str, *, level: str, log_format: str) -> Logger:
-    """Sets the process's logging up and returns its logger, whose events carry the service's name."""
+    """Sets the process's logging up and returns its logger. Every event carries the service's name."""
+
+    def named(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {"service": service, **event}
+
     text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if text else structlog.processors.JSONRenderer()
     )
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            named,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
@@ -27,5 +31,11 @@ def configure(service: str, *, level: str, log_format: str) -> Logger:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logger: Logger = structlog.get_logger().bind(service=service)
+    logger: Logger = structlog.get_logger()
     return logger
+
+
+def note(event: str, **values: str) -> None:
+    """Logs what happened below the services; nothing in a process that has set no logging up."""
+    if structlog.is_configured():
+        structlog.get_logger().info(event, **values)

@@ -97,6 +97,15 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_nothing_changes(fol
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.policy.state_dict().items())
 
 
+def test_a_checkpoint_that_says_more_than_this_version_knows_is_refused(folder: RunFolder) -> None:
+    snapshot = checkpoints.take(trained_learner(), PROGRESS)
+    newer = snapshot.data.replace(b'\\"updates\\"', b'\\"changes\\"')
+    assert newer != snapshot.data
+    path = checkpoints.save(folder, dataclasses.replace(snapshot, data=newer), keep=1)
+    with pytest.raises(ConfigurationError, match=f"{path.name} was written by another version"):
+        checkpoints.read_progress(path)
+
+
 def test_only_the_newest_checkpoints_and_the_best_are_kept(folder: RunFolder) -> None:
     learner = trained_learner()
     checkpoints.save_best(folder, checkpoints.take(learner, PROGRESS))

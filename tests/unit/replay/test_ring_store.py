@@ -249,6 +249,18 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         RingStore(tmp_path / "file", capacity_bytes(5))
 
 
+def test_a_folder_of_somebody_else_is_not_taken_for_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    # As the kernel refuses whoever is not root.
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(ConfigurationError, match=r"can't write .*Permission denied; change who owns the folder"):
+        RingStore(tmp_path, capacity_bytes(5))
+
+
 def test_a_disk_that_is_too_small_is_told_before_anything_is_taken_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_services_are_confined(service: str) -> None:
     assert (told["read_only"], told["init"], told["user"], told["cap_drop"]) == (True, True, "10001:10001", ["ALL"])
     assert told["security_opt"] == ["no-new-privileges:true"]
     assert "ports" not in told
+    assert told["logging"]["options"]["max-size"]
     assert told["stop_grace_period"] and told["restart"] == "on-failure"
 
 
@@ -100,18 +101,18 @@ def test_the_override_for_a_cpu_takes_the_image_of_the_actors() -> None:
     assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
 
 
-def test_what_the_env_file_offers_is_what_compose_has_without_it() -> None:
+def test_what_the_example_of_an_env_file_offers_is_what_compose_has_without_it() -> None:
     asked = dict(re.findall(r"\$\{(\w+):-([^{}]*)\}", (ROOT / "docker-compose.yml").read_text()))
-    offered = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", (ROOT / ".env").read_text(), re.MULTILINE))
+    offered = dict(re.findall(r"^#([A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     settings = {name for name in offered if name.startswith("PENSTOCK__")}
-    examples = {"PENSTOCK_PACKAGES", "PENSTOCK_RUN"}
-    assert offered.keys() - settings == asked.keys() | {"COMPOSE_PROFILES", "PENSTOCK_RUN"}
+    examples = {"COMPOSE_FILE", "PENSTOCK_PACKAGES", "PENSTOCK_RUN"}
+    assert offered.keys() - settings == asked.keys() | examples
     for name in asked.keys() - examples:
         assert offered[name] == asked[name], name
 
 
-def test_settings_in_the_env_file_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = (ROOT / ".env").read_text().splitlines()
+def test_settings_in_the_example_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
     for name, _, value in (line.lstrip("#").partition("=") for line in lines if line.startswith("#PENSTOCK__")):
         monkeypatch.setenv(name, value)
     config = parse("penstock actor", "", [], trains=False).config

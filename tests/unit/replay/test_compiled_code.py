@@ -1,0 +1,40 @@
+"""Where numba may keep what it has compiled."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.replay import compiled_code
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    compiled_code.make_writable()
+    return Path(os.environ["NUMBA_CACHE_DIR"])
+
+
+def test_a_folder_that_can_be_written_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, tmp_path / "new") == tmp_path / "new"
+
+
+def test_one_that_can_t_be_made_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    folder = chosen(monkeypatch, tmp_path / "file" / "below")
+    (folder / "probe").touch()
+
+
+def test_what_lies_in_one_that_can_t_be_written_is_taken_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "code.nbi").write_bytes(b"compiled")
+    # Root may write everywhere, so the folder itself can't be made to refuse.
+    monkeypatch.setattr(compiled_code, "_can_write", lambda folder: False)
+    folder = chosen(monkeypatch, tmp_path)
+    assert folder != tmp_path
+    assert (folder / "code.nbi").read_bytes() == b"compiled"
+    assert (folder / "code.nbi").stat().st_mtime_ns == (tmp_path / "code.nbi").stat().st_mtime_ns
+
+
+def test_without_a_folder_numba_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    compiled_code.make_writable()
+    assert "NUMBA_CACHE_DIR" not in os.environ
