@@ -61,7 +61,7 @@ from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.replay import encode_plan, encode_window
 from penstock.wire.schema import encode_environment, encode_schema
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """How long anything that must happen is waited for; only a failing test waits so long."""
 
 SPEC = EnvironmentSpec(
@@ -142,7 +142,7 @@ class LiveReplay(LiveServer):
         rows: int = 400,
         folder: Path | None = None,
         max_actors: int = 8,
-        grant_timeout_s: float = 10.0,
+        grant_timeout_s: float = 3600.0,
         staging_bytes: int = 2**26,
         port: int = 0,
         snapshots: Path | None = None,
