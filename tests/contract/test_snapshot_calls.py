@@ -22,8 +22,8 @@ ROWS = 400
 def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
     loopback: Loopback, tmp_path: Path
 ) -> None:
-    # Slow enough for several windows of the actor to come in between.
-    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=200_000)
+    # Slow enough for several windows of the actor to come in between: it takes more than a second.
+    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=60_000)
     recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
@@ -56,7 +56,8 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
 
 
 def test_a_snapshot_goes_on_without_the_client_that_asked_for_it(loopback: Loopback, tmp_path: Path) -> None:
-    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=200_000)
+    # It takes two seconds, and what is shown meanwhile next to none.
+    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=20_000)
     _fill(loopback, server)
     channel = grpc.insecure_channel(server.address, options=(("grpc.enable_http_proxy", 0),))
     take = channel.unary_stream(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
-from helpers.servers import until
+from helpers.servers import PATIENCE_S, until
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PenstockError, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -23,7 +23,6 @@ from penstock.replay.ring_store import RingStore
 from penstock.replay.snapshots import Snapshots
 from penstock.types import Fragment, SamplingPlan, Schema, Snapshot
 
-PATIENCE_S = 20.0
 FAST = 2**40
 ROW_BYTES = SCHEMA.segment_bytes
 REPLAY_ONLY = replace(PLAN, fresh_segments=0, batch_segments=4)
@@ -288,13 +287,14 @@ def test_after_a_restore_the_same_keys_of_another_history_are_not_shared(tmp_pat
 
 def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(tmp_path: Path) -> None:
     rows = 200
-    # The copying takes half a second; the ring comes round meanwhile.
-    service = new_service(tmp_path, rows=rows, chunk_rows=4, bytes_per_s=2 * rows * ROW_BYTES)
+    # The copying takes a second; the ring comes round meanwhile.
+    service = new_service(tmp_path, rows=rows, chunk_rows=4, bytes_per_s=rows * ROW_BYTES)
     service.insert(rows)
     going_on = threading.Event()
 
     def insert() -> None:
-        while not going_on.is_set():
+        # Not for ever: a thread that never waits would keep the copying from its turns.
+        while not going_on.is_set() and service.sent < 4 * rows:
             service.insert(2)
 
     running = service.snapshots.begin("busy")
@@ -319,7 +319,8 @@ def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(
 
 
 def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
-    service = new_service(tmp_path, rows=100, bytes_per_s=60_000)
+    # It takes more than two seconds, and what is shown meanwhile next to none.
+    service = new_service(tmp_path, rows=100, bytes_per_s=30_000)
     service.insert(40)
     running = service.snapshots.begin("slow")
     until(lambda: running.progress.total_segments, "the snapshot to begin")
@@ -432,8 +433,9 @@ KILLED = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from test_snapshots import new_service
-service = new_service(Path(sys.argv[1]), rows=40, bytes_per_s=20_000)
+from test_snapshots import ROW_BYTES, new_service
+# The end is half a minute away when some rows are copied.
+service = new_service(Path(sys.argv[1]), rows=40, bytes_per_s=16 * ROW_BYTES)
 service.insert(40)
 running = service.snapshots.begin("killed")
 while running.progress.segments < 8:
@@ -465,7 +467,8 @@ def test_one_that_was_killed_before_its_end_is_no_snapshot_and_the_next_removes_
 
 
 def test_one_that_the_service_does_not_wait_for_leaves_nothing(tmp_path: Path) -> None:
-    service = new_service(tmp_path, bytes_per_s=20_000)
+    # It would take more than a minute.
+    service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
     running = service.snapshots.begin("late")
     until(lambda: running.progress.segments, "the snapshot to begin")
