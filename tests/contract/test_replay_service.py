@@ -70,7 +70,10 @@ def test_windows_of_two_actors_come_back_in_batches_with_every_value_intact(loop
     server, recorder = loopback.replay(), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
-    actors = [Actor(loopback.sink(slot, server), recorder, lambda: trainer.published, slot=slot) for slot in range(2)]
+    sinks = [loopback.sink(slot, server) for slot in range(2)]
+    # Else the first may be granted everything before the other is there.
+    until(lambda: loopback.replay_status(server).actors == 2, "both actors connect")
+    actors = [Actor(sink, recorder, lambda: trainer.published, slot=slot) for slot, sink in enumerate(sinks)]
     sizes = [batch.keys.size for batch in trainer.train(30)]
     for actor in actors:
         actor.end()
@@ -253,16 +256,12 @@ def test_grants_and_staleness_keep_their_bounds_whatever_the_actors_delays(
         # An environment's pace, not a wait for anything.
         time.sleep(delays.choice([0.0, 0.0, 0.001, 0.004]))
 
+    windows = {0: 3, 2: 2, 3: 1}
+    sinks = {slot: loopback.sink(slot, server, segments=segments) for slot, segments in windows.items()}
+    until(lambda: loopback.replay_status(server).actors == 3, "all actors connect")
     actors = [
-        Actor(
-            loopback.sink(slot, server, segments=segments),
-            recorder,
-            lambda: trainer.published,
-            slot=slot,
-            segments=segments,
-            before=collect,
-        )
-        for slot, segments in ((0, 3), (2, 2), (3, 1))
+        Actor(sinks[slot], recorder, lambda: trainer.published, slot=slot, segments=segments, before=collect)
+        for slot, segments in windows.items()
     ]
     for batch in trainer.train(200):
         lag = batch.number - batch.versions[: batch.fresh_segments]
@@ -318,21 +317,26 @@ def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback
 
 
 def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(loopback: Loopback) -> None:
-    server, recorder = loopback.replay(grant_timeout_s=1.3), Recorder()
+    server, recorder = loopback.replay(grant_timeout_s=2.0), Recorder()
     plan = plan_with(fresh_segments=4, batch_segments=4)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
     silent = loopback.plain(server, methods.APPEND_SEGMENTS)
     silent.send(open_request(0, segments=4))
     receive_grants(silent, 2)
     sink = loopback.sink(1, server, segments=4)
-    until(lambda: loopback.replay_status(server).actors == 2, "both actors connect")
+
+    def both_connect() -> bool:
+        silent.send(HEARTBEAT)
+        return bool(loopback.replay_status(server).actors == 2)
+
+    until(both_connect, "both actors connect")
     assert sink.next_grant(0.1) is None
     actor = Actor(sink, recorder, lambda: trainer.published, slot=1, segments=4)
     assert sum(batch.fresh_segments for batch in trainer.train(10)) == 40
     # What it collected comes too late to be fresh, and is taken all the same as soon as there is room.
     recorder.note(make_window(segments=4))
     silent.send(window_request(1, segments=4))
-    until(lambda: list(trainer.train(1)) and loopback.replay_status(server).counts.late == 4, "the window is taken")
+    until(lambda: list(trainer.train(1)) and loopback.replay_status(server).counts.late >= 4, "the window is taken")
     receive_stored(silent, 4)
     actor.end()
 
