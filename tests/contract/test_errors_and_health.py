@@ -39,6 +39,9 @@ from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
 Code = grpc.StatusCode
 STATUS = replay_pb2.GetReplayStatusRequest()
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
+IN_TIME_S = 15.0
+"""However busy the machine, what may take a fraction of a second ends within this time; without its deadline it would
+end never, or when gRPC gives a connection up, after 20 s."""
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_a_service_that_does_not_answer_is_not_well(silent_address: str, vacant_
     for address in (silent_address, vacant_address):
         begun = time.monotonic()
         assert not is_serving(address, 0.3)
-        assert time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun < IN_TIME_S
 
 
 # Addresses
@@ -195,7 +198,14 @@ def test_more_calls_than_a_server_has_room_for_are_refused(loopback: Loopback) -
         loopback.replay_status(server)
     server.thread.call(leave.set)
     assert [stream.status()[0] for stream in streams] == [Code.OK] * 2
-    assert loopback.replay_status(server).actors == 0
+
+    def answered() -> bool:
+        # A client may hear of its call's end before the server has counted it.
+        with contextlib.suppress(Overloaded):
+            return bool(loopback.replay_status(server).actors == 0)
+        return False
+
+    until(answered, "there is room again")
 
 
 @pytest.mark.parametrize("opening", [open_request(), plan_request(plan_with()), hello_request()])
@@ -226,7 +236,7 @@ def test_a_call_to_a_port_where_nobody_listens_or_answers_ends_in_time(
             loopback.ask(address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
         with pytest.raises(Unavailable, match=address):
             loopback.status(address).get(0.3)
-        assert time.monotonic() - begun < 4.0
+        assert time.monotonic() - begun < IN_TIME_S
 
 
 def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(loopback: Loopback) -> None:
@@ -237,7 +247,7 @@ def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(loo
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="DEADLINE_EXCEEDED"):
         loopback.ask(server.address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < IN_TIME_S
 
 
 def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
@@ -256,7 +266,7 @@ def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
     assert member.assignment(0.05) is None
     assert member.at_least(0, 0.05) is None
     assert work.next(0.05) is None
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < IN_TIME_S
     loopback.run(tmp_path / "roster.json", port=run.port)
     assert until(lambda: member.assignment(0.5), "an assignment").slot == 0
 
@@ -444,7 +454,7 @@ def test_what_streams_answer_is_timed_without_the_waits_for_others(loopback: Loo
     replay, run = loopback.replay(), loopback.run(tmp_path / "roster.json")
     sink = loopback.sink(0, replay)
     sink.send(make_window(1))
-    until(lambda: waited_s() - waited_before_s > 0.3, "the window waits for a grant")
+    until(lambda: waited_s() - waited_before_s > 1.0, "the window waits for a grant")
     source = loopback.source(replay, plan_with())
     until(lambda: source.next(0.1), "a batch")
     run.servicer.publish(Weights.of(1, b"weights"))
@@ -454,7 +464,7 @@ def test_what_streams_answer_is_timed_without_the_waits_for_others(loopback: Loo
 
     after = [answers(*each) for each in (storing, drawing, sending)]
     assert all(now[0] > then[0] for now, then in zip(after, before, strict=True))
-    assert all(now[1] - then[1] < 0.2 for now, then in zip(after, before, strict=True))
+    assert all(now[1] - then[1] < 1.0 for now, then in zip(after, before, strict=True))
     assert abs(sample("penstock_actor_weights_time_seconds") - time.time()) < PATIENCE_S
 
 
