@@ -45,12 +45,12 @@ def opened(loopback: Loopback, server: LiveReplay) -> PlainStream:
 
 def assert_that_two_windows_fit(loopback: Loopback, server: LiveReplay) -> None:
     """No more and no less than the gate has room for, although something was given up before."""
-    sink, sequence = loopback.sink(0, server, schema=IMAGES, segments=4), 1
-    while (grant := sink.next_grant(1.0)) is not None:
-        assert grant.batch == sequence // 4
-        sink.send(images(sequence))
-        sequence += 4
+    sink = loopback.sink(0, server, schema=IMAGES, segments=4)
+    for batch in (0, 1):
+        assert until(lambda: sink.next_grant(0.5), "a grant").batch == batch
+        sink.send(images(1 + 4 * batch))
     assert sink.drain(PATIENCE_S)
+    assert sink.next_grant(1.0) is None
     counts = loopback.replay_status(server).counts
     assert (counts.granted, counts.unseen + counts.leased, counts.inserted) == (0, 8, 8)
 
