@@ -15,8 +15,8 @@ from penstock.types import Assignment, Grant, Window
 from penstock.wire.block import MAX_PART_BYTES
 
 _GRANT_WAIT_S = 0.05
-_FAREWELL_S = 20.0
-_JOIN_S = 30.0
+_FAREWELL_S = 60.0
+_JOIN_S = 60.0
 
 
 class TortureActor:

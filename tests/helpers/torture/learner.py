@@ -16,7 +16,7 @@ from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.types import Batch, CommitOutcome, SamplingPlan, Schema
 
-_JOIN_S = 30.0
+_FAREWELL_S, _JOIN_S = 60.0, 60.0
 _LEVELS, _JITTER = (0.25, 1.25), (0.5, 1.5)
 """Priorities: from the first bin's to the last one's, times a random factor."""
 
@@ -81,7 +81,7 @@ class TortureLearner:
         """Ends after its commits were answered."""
         self._stop.set()
         self._join()
-        self._source.close()
+        self._source.close(_FAREWELL_S)
         self._collect_outcomes()
         if self._outcomes:
             self._ledger.violated(f"{len(self._outcomes)} commits were never answered")

@@ -42,6 +42,7 @@ class Options:
         fill_s: The store is filled once before the first kill, if that takes no longer.
         alive_s: Between being ready and the next kill: from, to.
         ready_limit_s: To be ready again.
+        least_restarts: The killing goes on past its time until the service was ready again so often.
     """
 
     seconds: float
@@ -50,6 +51,7 @@ class Options:
     fill_s: float = 120.0
     alive_s: tuple[float, float] = (0.3, 5.0)
     ready_limit_s: float = 2.0
+    least_restarts: int = 0
 
 
 @dataclass
@@ -103,7 +105,7 @@ class Torture:
             self._begin()
             self._fill()
             end = time.monotonic() + self._options.seconds
-            while time.monotonic() < end:
+            while time.monotonic() < end or self._is_short_of_restarts():
                 self._round()
                 self._progress()
             self._end()
@@ -189,6 +191,9 @@ class Torture:
             former.die()
             self._actors[slot] = self._new_actor(slot, former.incarnation + 1)
             self._report.kills["actor"] += 1
+
+    def _is_short_of_restarts(self) -> bool:
+        return len(self._report.ready_s) < self._options.least_restarts and not self._ledger.violations
 
     def _check(self) -> None:
         found = check_store(self._service, self._ledger, self._plan(1, 0))

@@ -24,7 +24,7 @@ from penstock.replay.ring_store import RingStore
 from penstock.rpc.health import is_serving
 from penstock.types import SamplingPlan
 
-_READY_PATIENCE_S = 30.0
+_READY_PATIENCE_S = 60.0
 _POLL_S = 0.01
 _CHECKED_AT_ONCE = 256
 """Rows whose content is compared at once, which bounds what the check holds."""
