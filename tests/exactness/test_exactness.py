@@ -1,6 +1,8 @@
 """Degree 0 without replay, through all services and their gRPC, is textbook PPO: the same parameters, bit for bit."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +13,18 @@ from safetensors.numpy import load_file
 
 from benchmarks.study import in_process as study
 from exactness.textbook_ppo import Settings, TextbookPPO
-from helpers.processes import run
+from helpers.processes import Command, end_of
+from helpers.servers import Loopback
 from penstock.acting import randomness
 from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
+from penstock.errors import Unavailable
 from penstock.learning import checkpoints
+from penstock.rpc import methods
 from penstock.run_folder import RunFolder
+from penstock.v1 import replay_pb2
 
-pytestmark = [pytest.mark.exactness, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.exactness, pytest.mark.timeout(600)]
 
 ENVIRONMENTS = 16
 ITERATIONS = 50
@@ -35,7 +41,7 @@ class Trained:
 
 
 def train(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
-    ended = run(
+    with Command(
         "train",
         f"--run-dir={folder}",
         f"--env-id={env_id}",
@@ -53,13 +59,42 @@ def train(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
         "--evaluation.episodes=1",
         "--evaluation.interval-steps=1000000",
         *options,
-        timeout_s=100.0,
-    )
+    ) as command:
+        let_all_actors_connect(command, RunFolder(folder), actors)
+        ended = end_of(command)
     assert ended.code == 0, ended.stdout + ended.stderr
     newest = checkpoints.newest(RunFolder(folder))
     assert newest is not None
     config = build(load_toml(RunFolder(folder).config))
     return Trained(config, checkpoints.read_progress(newest).version, load_file(newest))
+
+
+def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> None:
+    """Holds the first batch back until every actor can be granted its part, however long one takes to start.
+
+    Without the replay service they all join; without the learner, which would ask for batches, they all connect to it.
+    """
+    replay, learner = (
+        command.until(lambda name=name: command.children().get(name), f"{name} starts")
+        for name in ("replay", "learner")
+    )
+    assert replay is not None and learner is not None
+    replay.suspend()
+    logs = [folder.logs / f"actor-{actor}.log" for actor in range(actors)]
+    command.until(lambda: all(log.exists() and '"joined"' in log.read_text() for log in logs), "all actors join")
+    learner.suspend()
+    replay.resume()
+    address = json.loads(folder.services.read_text())["replay"]
+    with Loopback() as loopback:
+
+        def all_connected() -> bool:
+            with suppress(Unavailable):
+                status = loopback.ask(address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest(), 5.0)
+                return bool(status.actors == actors)
+            return False
+
+        command.until(all_connected, "all actors connect")
+    learner.resume()
 
 
 def textbook(config: Config, iterations: int) -> TextbookPPO:
