@@ -35,10 +35,16 @@ WITH_HELPERS = {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.env
 _MARK = "PENSTOCK_TEST_MARK"
 _POLL_S = 0.05
 
+PATIENCE_S = 120.0
+"""How long anything that must happen is waited for; only a failing test waits so long."""
+
+IN_TIME_S = 30.0
+"""What was told to end is gone by then, however busy the machine; undisturbed it takes a second or two."""
+
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
     """Polls until the condition is true, and returns what it came to."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -107,7 +113,7 @@ class Command:
     def stderr(self) -> str:
         return self._stderr.read_text(errors="replace")
 
-    def until(self, condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+    def until(self, condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
         """Waits for this as `wait_for` does, but no longer than the command lives."""
 
         def check() -> T:
@@ -122,7 +128,7 @@ class Command:
         """Waits until its standard output holds this text."""
         self.until(lambda: text in self.stdout, f"{self} to say {text!r}")
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Waits for its end; its exit code."""
         try:
             return self.process.wait(timeout_s)
@@ -227,13 +233,13 @@ class EndedRun:
     ports: set[int]
 
 
-def end_of(command: Command, timeout_s: float = 60.0) -> Ended:
+def end_of(command: Command, timeout_s: float = PATIENCE_S) -> Ended:
     """Waits for a command's end, and looks what is left."""
     code = command.wait(timeout_s)
     return Ended(code, command.stdout, command.stderr, command.left_behind())
 
 
-def run(*arguments: str, timeout_s: float = 60.0, **options: Any) -> Ended:
+def run(*arguments: str, timeout_s: float = PATIENCE_S, **options: Any) -> Ended:
     """Runs a command to its end."""
     with Command(*arguments, **options) as command:
         return end_of(command, timeout_s)
@@ -252,9 +258,9 @@ class Watch:
         self._command, self._client = command, client
 
     def status(self) -> RunStatus:
-        return self._client.get(2.0)
+        return self._client.get(10.0)
 
-    def until(self, condition: Callable[[RunStatus], bool], what: str, timeout_s: float = 30.0) -> RunStatus:
+    def until(self, condition: Callable[[RunStatus], bool], what: str, timeout_s: float = PATIENCE_S) -> RunStatus:
         """Waits for a status like this, through whatever breaks the learner has."""
 
         def look() -> RunStatus | None:

@@ -22,5 +22,12 @@ def ended_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
     options = [*OPTIONS.split(), f"--config={file}", f"--run-dir={folder}"]
     with Command("train", *options, environment=VARIABLES) as command:
         # Replay, learner, evaluator and actor, each with a port for gRPC and one for metrics.
-        ports = command.until(lambda: ports if len(ports := command.ports()) == 8 else set(), "all ports")
+        ports = set[int]()
+
+        def all_seen() -> bool:
+            # Not always at the same time: the run may be over soon after the last of them has started.
+            ports.update(command.ports())
+            return len(ports) == 8
+
+        command.until(all_seen, "all ports")
         return EndedRun(folder, end_of(command), ports)

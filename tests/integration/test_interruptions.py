@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_of, listening, wait_for, watching
+from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, Ended, Watch, end_of, listening, wait_for, watching
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.run_folder import RunFolder
@@ -70,6 +70,11 @@ def reaches(watch: Watch, env_steps: int, version: int = 0) -> RunStatus:
     return watch.until(lambda now: now.env_steps >= env_steps and now.version > version, f"{env_steps} steps")
 
 
+def all_ports(command: Command) -> set[int]:
+    """Waits until the four services listen, each for gRPC and for metrics."""
+    return command.until(lambda: found if len(found := command.ports()) == 8 else set(), "all ports")
+
+
 def training_records(folder: Path) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
     return [record for record in records if record["kind"] == "training"]
@@ -86,7 +91,7 @@ def test_ctrl_c_before_anything_has_started_ends_at_once(tmp_path: Path) -> None
     with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
         command.until(lambda: command.has_loaded("pydantic_core"), "the options are read")
         command.interrupt()
-        end = end_of(command, 5.0)
+        end = end_of(command, IN_TIME_S)
     assert_clean_end(end, set(), 130)
     assert end.stderr == ""
 
@@ -95,7 +100,7 @@ def test_ctrl_c_while_services_start_leaves_none_and_says_that_nothing_was_learn
     with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
         command.until(lambda: "learner" in command.children(), "services start")
         command.interrupt()
-        end = end_of(command, 12.0)
+        end = end_of(command, IN_TIME_S)
     assert_clean_end(end, set(), 130)
     assert end.stderr == ""
     assert "nothing to resume" in end.stdout
@@ -125,11 +130,11 @@ def interrupted(folder: Path) -> tuple[Session, Beside]:
             reaches(watch, 1_500)
             with Command("status", str(folder)) as status, train(f"--resume={folder}") as resume:
                 beside = Beside(end_of(status), end_of(resume))
-            ports = command.ports()
+            ports = all_ports(command)
         command.interrupt()
         command.until(lambda: "^C" in command.stdout, "the first Ctrl-C")
         command.interrupt()
-        return Session(end_of(command, 15.0), ports, first, Standing.read(folder)), beside
+        return Session(end_of(command, IN_TIME_S), ports, first, Standing.read(folder)), beside
 
 
 def test_two_ctrl_c_in_a_terminal_end_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
@@ -165,11 +170,11 @@ def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
             reaches(watch, first.env_steps + 1_000)
-            ports = command.ports()
+            ports = all_ports(command)
         command.kill()
         killed_at = time.monotonic()
         end = end_of(command)
-        wait_for(lambda: not command.left_behind(), "its services to end", 12.0)
+        wait_for(lambda: not command.left_behind(), "its services to end")
         seconds = time.monotonic() - killed_at
         return Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, Standing.read(folder)), seconds
 
@@ -177,7 +182,7 @@ def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session
 def test_services_end_by_themselves_when_the_launcher_is_killed(orphaned: tuple[Session, float], folder: Path) -> None:
     session, seconds = orphaned
     assert session.end.code == -signal.SIGKILL
-    assert seconds < 11.0
+    assert seconds < IN_TIME_S
     assert listening(session.ports) == set()
     for name in ("replay", "learner", "evaluator", "actor-0"):
         last = json.loads((folder / "logs" / f"{name}.log").read_text().splitlines()[-1])
@@ -204,7 +209,7 @@ def unevaluated(orphaned: tuple[Session, float], folder: Path) -> Session:
             ports = command.ports()
         command.interrupt()
         evaluator.resume()
-        return Session(end_of(command, 15.0), ports, first, Standing.read(folder))
+        return Session(end_of(command, IN_TIME_S), ports, first, Standing.read(folder))
 
 
 def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: Session, folder: Path) -> None:
@@ -216,7 +221,8 @@ def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: 
 @pytest.fixture(scope="module")
 def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[RunStatus, RunStatus]], Summary]:
     """The last session, in which every service is killed; the run's status before and after each death."""
-    end_at, deaths = unevaluated.after.progress.env_steps + 5_000, []
+    # Far enough for the last death to come before the end.
+    end_at, deaths = unevaluated.after.progress.env_steps + 10_000, []
     with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, unevaluated.after.progress.env_steps + 1)

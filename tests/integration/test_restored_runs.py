@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from helpers.processes import WITH_HELPERS, Command, end_of, run, wait_for, watching
+from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, end_of, run, wait_for, watching
 from penstock.run_folder import RunFolder
 
 SETTINGS = (
@@ -41,7 +41,7 @@ def test_a_runs_snapshots_are_taken_listed_and_restored(tmp_path: Path) -> None:
                 command.until_it_says(f"{name} ended with SIGKILL and was started again")
             watch.until(lambda now: now.version > before.version + 20, "training to go on")
         command.interrupt()
-        ended = end_of(command, 15.0)
+        ended = end_of(command, IN_TIME_S)
     assert ended.code == 130, ended.stdout + ended.stderr
     assert (taken.code, unnamed.code, listed.code) == (0, 0, 0), taken.stderr + unnamed.stderr + listed.stderr
     assert "snapshot early" in taken.stdout and "of 2 services" in taken.stdout
@@ -69,7 +69,7 @@ def test_a_runs_snapshots_are_taken_listed_and_restored(tmp_path: Path) -> None:
             # By themselves, every half second; as many are kept as are wanted.
             wait_for(lambda: len(events(folder, "replay-0", "snapshot")) >= 2 + 4, "snapshots on an interval")
         command.interrupt()
-        ended = end_of(command, 15.0)
+        ended = end_of(command, IN_TIME_S)
     assert ended.code == 130, ended.stdout + ended.stderr
     assert events(folder, "replay-0", "restored")[0]["snapshot"] == "early"
     kept = [each for each in (RunFolder(folder).snapshots / "replay-0").iterdir() if each.name[0] != "."]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import Command, Ended, end_of, listening, run
+from helpers.processes import IN_TIME_S, Command, Ended, end_of, listening, run
 from penstock.cli.children import free_ports
 from penstock.rpc.health import is_serving
 
@@ -57,7 +57,7 @@ def start(stack: ExitStack, place: Path, service: str, ports: list[int]) -> Comm
 
 
 def fetch(port: int) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5.0) as response:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=IN_TIME_S) as response:
         return str(response.read().decode())
 
 
@@ -72,13 +72,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]
             started[service] = start(stack, place, service, ports[5 * index : 5 * index + 5])
         for index, (service, command) in enumerate(started.items()):
             grpc, metrics, *others = ports[5 * index : 5 * index + 5]
-            serving = command.until(lambda grpc=grpc: is_serving(f"{HOST}:{grpc}", 1.0), "it serves")
+            serving = command.until(lambda grpc=grpc: is_serving(f"{HOST}:{grpc}", 5.0), "it serves")
             text = fetch(metrics)
             taken = listening(set(others))
             # One of them as a terminal would, the others as a container's runtime does.
             number = signal.SIGINT if service == "evaluator" else signal.SIGTERM
             command.process.send_signal(number)
-            seen[service] = Alone(serving, text, end_of(command, 5.0), number.name, {grpc, metrics}, taken)
+            seen[service] = Alone(serving, text, end_of(command, IN_TIME_S), number.name, {grpc, metrics}, taken)
     yield seen
 
 

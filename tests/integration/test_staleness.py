@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from helpers.processes import WITH_HELPERS, Command, end_of, watching
+from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, end_of, watching
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
@@ -44,7 +44,7 @@ def test_what_slow_stopped_and_killed_actors_send_is_never_trained_too_late(tmp_
             before = watch.status().version
             watch.until(lambda now: now.actors == 3 and now.version > before + 4 * MAX_STALENESS, "training with three")
         command.interrupt()
-        ended = end_of(command, 15.0)
+        ended = end_of(command, IN_TIME_S)
     assert ended.code == 130, ended.stdout + ended.stderr
     found = Summary.read(RunFolder(folder).summary).statistics
     assert found is not None and found.lag is not None and found.staleness is not None
