@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.processes import WITH_HELPERS, Command, Ended, end_of, run, watching
+from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, Ended, end_of, run, watching
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
 from penstock.config import build, load_toml
@@ -49,10 +49,16 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
     folder = tmp_path_factory.mktemp("varied") / "run"
     options = (
         f"--env-id={COUNTING} --actors=3 --envs-per-actor=4 --total-steps=8000 --ppo.epochs=1"
-        " --evaluation.episodes=4 --evaluation.interval-steps=2000"
+        " --evaluation.episodes=4 --evaluation.interval-steps=2000 --evaluation.mode=synchronous"
     )
     with Command("train", *options.split(), LENGTHS, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
+        evaluator = command.until(lambda: command.children().get("evaluator"), "the evaluator starts")
+        assert evaluator is not None
+        # Training waits for it, and so for the actor that takes longest to start.
+        evaluator.suspend()
         with watching(command, folder) as watch:
+            watch.until(lambda now: now.actors == 3, "all actors")
+            evaluator.resume()
             status = watch.until(
                 lambda now: bool(now.last_evaluation) and all(each.episodes for each in now.variants), "all variants"
             )
@@ -138,14 +144,16 @@ def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_pat
     gravities = '--environment.variants=[{"g": 2.0}, {}]'
     with Command("train", *options.split(), gravities, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
-            # Episodes of Pendulum have 200 steps.
+            # Of all three actors, however long one takes to start. Episodes of Pendulum have 200 steps.
+            first = watch.until(lambda now: now.actors == 3, "all actors")
             watch.until(
-                lambda now: now.env_steps > 6_000 and all(each.episodes for each in now.variants), "6,000 steps"
+                lambda now: now.env_steps > first.env_steps + 6_000 and all(each.episodes for each in now.variants),
+                "6,000 steps of them",
             )
             watch.until(lambda now: now.last_evaluation is not None, "an evaluation")
             shown = run("status", str(folder), environment=WITH_HELPERS)
         command.interrupt()
-        ended = end_of(command, 15.0)
+        ended = end_of(command, IN_TIME_S)
     assert ended.code == 130, ended.stdout + ended.stderr
     lines = shown.stdout.splitlines()
     assert [line.partition(": return -")[0] for line in lines[1:3]] == ["variant 0 (g=2.0)", "variant 1 (plain)"]
