@@ -125,7 +125,7 @@ def test_a_service_does_not_load_what_it_does_not_use(service: str, unused: tupl
         f"import sys, penstock.apps.{service}, penstock.cli.options;"
         f"print([name for name in {unused!r} if name in sys.modules])"
     )
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert loaded.stdout.strip() == "[]"
 
 
@@ -139,7 +139,7 @@ def test_the_generated_contract_is_current(tmp_path: Path) -> None:
         f"--python_out={tmp_path}",
         f"--pyi_out={tmp_path}",
     ]
-    subprocess.run([*command, *protos], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([*command, *protos], cwd=ROOT, check=True, timeout=120)
     generated = {path.name: path.read_text() for path in (tmp_path / "penstock" / "v1").iterdir()}
     committed = {path.name: path.read_text() for path in (PACKAGE / "v1").iterdir() if path.is_file()}
     assert committed == generated, "run `make proto`"
