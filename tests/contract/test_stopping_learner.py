@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from helpers.segments import PLAN, SCHEMA, make_columns
-from helpers.servers import PATIENCE_S
 from penstock.cli.children import free_ports
 from penstock.errors import Unavailable
 from penstock.rpc.batch_source import ReplayBatchSource
@@ -33,6 +32,7 @@ def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_
             for _ in range(100):
                 source.commit(batch, np.ones(1), 1)
         source.close()
-        assert time.monotonic() - started < PATIENCE_S
+        # Two seconds for a farewell, and whatever a busy machine adds.
+        assert time.monotonic() - started < 15.0
     finally:
         thread.close()
