@@ -14,6 +14,8 @@ def test_no_promise_is_broken_however_often_the_service_is_killed(tmp_path: Path
         fill_s=10.0,
         alive_s=(0.5, 2.5),
         ready_limit_s=60.0,
+        # What is drawn depends on how threads are scheduled: one run in 500 would be called out at 0.001.
+        least_p=1e-6,
         least_restarts=2,
     )
     report = Torture(tmp_path, options, print).play()

@@ -27,7 +27,6 @@ _FRESH, _DEGREE = 24, 3
 WINDOWS = (1, 3, 8, 24, 60)
 """Segments of a window, by slot; the last travels in two parts, and the gate lets none be much larger."""
 
-_P_VALUES = (0.001, 0.999)
 _END_WAIT_S = 30.0
 
 
@@ -42,6 +41,7 @@ class Options:
         fill_s: The store is filled once before the first kill, if that takes no longer.
         alive_s: Between being ready and the next kill: from, to.
         ready_limit_s: To be ready again.
+        least_p: Counts of draws less probable than this, or as close to what was expected, are violations.
         least_restarts: The killing goes on past its time until the service was ready again so often.
     """
 
@@ -51,6 +51,7 @@ class Options:
     fill_s: float = 120.0
     alive_s: tuple[float, float] = (0.3, 5.0)
     ready_limit_s: float = 2.0
+    least_p: float = 0.001
     least_restarts: int = 0
 
 
@@ -225,7 +226,7 @@ class Torture:
         report.batches_drawn, report.batches_redrawn = proportions.batches, proportions.redrawn
         report.largest_deviation, report.draws_kept = proportions.largest_deviation, int(proportions.kept.sum())
         report.p_value = proportions.p_value
-        if not _P_VALUES[0] <= report.p_value <= _P_VALUES[1]:
+        if not self._options.least_p <= report.p_value <= 1.0 - self._options.least_p:
             ledger.violated(f"draws are not in proportion: p = {report.p_value:.2e}, {proportions.kept}")
         report.events, report.violations = ledger.events, ledger.violations
         return report
