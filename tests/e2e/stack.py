@@ -102,7 +102,8 @@ class Stack:
     """One project of `docker compose`."""
 
     def __init__(self, project: str, files: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        self._command = ("docker", "compose", *(part for file in files for part in ("-f", file)))
+        # What this folder's .env says is for its owner's runs.
+        self._command = ("docker", "compose", "--env-file=/dev/null", *(f"--file={file}" for file in files))
         self._environment = {**environment, "COMPOSE_PROJECT_NAME": project}
 
     def compose(self, *arguments: str) -> str:
