@@ -28,8 +28,11 @@ Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 
 
 def _read_list(value: object) -> object:
-    """Text from an option or a variable becomes the list that it separates by commas."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    """Text from an option or a variable becomes the list that it separates by commas, in brackets or without."""
+    if not isinstance(value, str):
+        return value
+    inner = value.strip().removeprefix("[").removesuffix("]")
+    return [part.strip().strip("\"'") for part in inner.split(",") if part.strip()]
 
 
 def _read_scalar(value: object) -> object:
@@ -56,6 +59,8 @@ def _read_tables(value: object) -> object:
 
 
 Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
+Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_read_list), NoDecode]
+Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 Scalar = Annotated[bool | int | float | str, pydantic.BeforeValidator(_read_scalar)]
 Tables = Annotated[tuple[dict[str, Scalar], ...], pydantic.BeforeValidator(_read_tables), NoDecode]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
@@ -92,7 +97,7 @@ class EnvironmentConfig(Section):
     """Tables of arguments laid over kwargs, for one policy to be trained in all of them; [[environment.variants]] in a
     file, a list in JSON as an option. An empty table is the environment as kwargs have it. The actor in slot s collects
     in variant s modulo their number, and the episodes of an evaluation take turns. Empty: there is one environment."""
-    imports: tuple[str, ...] = ()
+    imports: Names = ()
     """Modules to import before the environment is made, because they register it."""
     vectorization: Literal["sync", "native"] = "sync"
     """sync: Gymnasium's SyncVectorEnv over single environments. native: the environment's own vectorised form."""
@@ -124,7 +129,7 @@ class EnvironmentConfig(Section):
 class PolicyConfig(Section):
     """[policy] The networks of policy and value."""
 
-    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    hidden_sizes: Sizes = (64, 64)
     """Widths of the hidden layers; two of 64 are the field's standard for flat observations."""
     trunk: Literal["separate", "shared"] = "separate"
     """Whether policy and value have hidden layers of their own, or the same ones; shared saves time where layers are

@@ -97,10 +97,19 @@ def _from_environment() -> dict[str, object]:
         section = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
         if name.startswith(ENVIRONMENT_PREFIX) and section not in sections:
             raise ConfigurationError(f"the variable {name} names no section; there are: {', '.join(sections)}")
-    try:
-        return EnvSettingsSource(Config)()
-    except SettingsError as error:
-        raise ConfigurationError(f"a {ENVIRONMENT_PREFIX} variable can't be read: {error}") from None
+    source = EnvSettingsSource(Config)
+    every = dict(source.env_vars)
+    values: dict[str, object] = {}
+    for name, text in every.items():
+        # One at a time, since an error names no variable.
+        source.env_vars = {name: text}
+        try:
+            values = merge(values, source())
+        except SettingsError:
+            raise ConfigurationError(
+                f'the variable {name.upper()} holds a table, which must be JSON such as {{"size": 5}}, not {text!r}'
+            ) from None
+    return values
 
 
 def _fitting_preset(values: dict[str, object]) -> str | None:
