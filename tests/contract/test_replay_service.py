@@ -33,6 +33,7 @@ from penstock.errors import InvalidSegment, SchemaMismatch
 from penstock.replay.ring_store import RingStore
 from penstock.rpc import methods
 from penstock.rpc.segment_sink import ReplaySegmentSink
+from penstock.telemetry import metrics
 from penstock.types import Batch, Column, Extent, Grant, SamplingPlan, Schema
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire.replay import encode_window
@@ -535,6 +536,27 @@ def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) 
     assert trainer.commit(taken_over).updated == 4
     trainer.next()
     actor.end()
+
+
+def test_who_watches_is_told_that_a_run_is_over_until_the_next_begins(loopback: Loopback) -> None:
+    server = loopback.replay()
+    plan = plan_with(batch_segments=4, fresh_segments=4)
+    old = loopback.source(server, plan)
+    until(lambda: old.waiting_for != "the replay service", "the first learner is heard")
+    old.finish()
+    assert run_finished() == 1.0
+    successor = replace(plan, session=secrets.randbits(62) + 1)
+    new = loopback.source(server, successor)
+    until(lambda: run_finished() == 0.0, "the next run begins")
+    # One that was taken over has no say any more, and is not disturbed by that.
+    old.finish()
+    assert run_finished() == 0.0
+    new.finish()
+    assert run_finished() == 1.0
+
+
+def run_finished() -> float:
+    return metrics.REPLAY_RUN_FINISHED.collect()[0].samples[0].value
 
 
 # Who is refused

@@ -191,6 +191,8 @@ def _train(
             stopping=lambda: service.stopping,
         )
         conclusion = training.run()
+        if conclusion.stopped != "interrupted":
+            source.finish()
     except SchemaMismatch as error:
         raise ConfigurationError(str(error)) from error
     finally:

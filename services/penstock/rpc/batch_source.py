@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, InvalidSegment, PenstockError, Unavailable
 from penstock.replay.store_reader import StoreReader
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread, off_loop
 from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
@@ -188,6 +188,13 @@ class ReplayBatchSource:
             self._unsent.append(commit)
         self._thread.call(self._wanted.set)
         return commit.outcome
+
+    def finish(self) -> None:
+        """Tells the service that the run is over; one that is away does not hear of it."""
+        assert self._plan is not None
+        request = replay_pb2.FinishRunRequest(session=self._plan.session)
+        with contextlib.suppress(PenstockError):
+            self._thread.run(call_unary(self._channel, methods.FINISH_RUN, request, self._peer, FAREWELL_S))
 
     def close(self, farewell_s: float = FAREWELL_S) -> None:
         """Waits a moment for what is committed to be answered, then ends the stream; leases stay with the session."""

@@ -27,6 +27,7 @@ SAMPLE_BATCHES = Method(
     read_response=wire.read_sample_response,
 )
 COMMIT_BATCH = Method(REPLAY, "CommitBatch", replay_pb2.CommitBatchRequest, replay_pb2.CommitBatchResponse)
+FINISH_RUN = Method(REPLAY, "FinishRun", replay_pb2.FinishRunRequest, replay_pb2.FinishRunResponse)
 GET_REPLAY_STATUS = Method(
     REPLAY, "GetReplayStatus", replay_pb2.GetReplayStatusRequest, replay_pb2.GetReplayStatusResponse
 )

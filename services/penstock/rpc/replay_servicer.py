@@ -147,6 +147,7 @@ class ReplayServicer:
                 methods.APPEND_SEGMENTS: self._append_segments,
                 methods.SAMPLE_BATCHES: self._sample_batches,
                 methods.COMMIT_BATCH: self._commit_batch,
+                methods.FINISH_RUN: self._finish_run,
                 methods.GET_REPLAY_STATUS: self._get_status,
                 **(more_methods or {}),
             },
@@ -295,6 +296,7 @@ class ReplayServicer:
         plan = wire.decode_plan(opening.plan)
         former = self._buffer.plan
         self._buffer.adopt_plan(plan)
+        metrics.REPLAY_RUN_FINISHED.set(0)
         if former is not None and former != plan:
             for outbox in self._outboxes.values():
                 outbox.recall()
@@ -425,6 +427,12 @@ class ReplayServicer:
         self, request: replay_pb2.CommitBatchRequest, context: Context
     ) -> replay_pb2.CommitBatchResponse:
         return self._commit(request)
+
+    async def _finish_run(self, request: replay_pb2.FinishRunRequest, context: Context) -> replay_pb2.FinishRunResponse:
+        if request.session != self._buffer.session:
+            raise SchemaMismatch("another learner session has taken over, and its run is not over")
+        metrics.REPLAY_RUN_FINISHED.set(1)
+        return replay_pb2.FinishRunResponse()
 
     def _commit(self, request: replay_pb2.CommitBatchRequest) -> replay_pb2.CommitBatchResponse:
         outcome = self._buffer.commit(

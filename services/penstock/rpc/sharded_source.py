@@ -228,6 +228,11 @@ class ShardedBatchSource:
             ]
         )
 
+    def finish(self) -> None:
+        """Tells the services that the run is over."""
+        for source in self._sources:
+            source.finish()
+
     def close(self) -> None:
         """Waits a moment for what is committed to be answered, then ends the streams; leases stay with the session."""
         deadline = time.monotonic() + FAREWELL_S

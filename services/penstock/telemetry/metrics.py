@@ -73,6 +73,9 @@ REPLAY_DAMAGED = Gauge(
     "penstock_replay_damaged_segments", "Rows dropped since the last start, for what was stored is not there."
 )
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "The policy version that was committed last.")
+REPLAY_RUN_FINISHED = Gauge(
+    "penstock_replay_run_finished", "1 from the end of a run, which the service outlives, to the next; else 0."
+)
 REPLAY_WAIT_SECONDS = Counter(
     "penstock_replay_wait_seconds", "Seconds that streams waited, by who waited and for what.", ("who", "reason")
 )

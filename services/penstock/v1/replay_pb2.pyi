@@ -209,6 +209,16 @@ class CommitBatchResponse(_message.Message):
     repeated_commit: bool
     def __init__(self, updated: _Optional[int] = ..., overwritten: _Optional[int] = ..., repeated_commit: _Optional[bool] = ...) -> None: ...
 
+class FinishRunRequest(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    def __init__(self, session: _Optional[int] = ...) -> None: ...
+
+class FinishRunResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetReplayStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
