@@ -446,25 +446,18 @@ def _kill_inside(container: Container) -> None:
 
 def _inside(image: str) -> str:
     """What an image runs as and has. Raises `Failure` if that is not what it should be."""
-    confined = ("--rm", "--read-only", "--cap-drop=ALL", "--network=none")
-    user_and_tools, cuda = command("docker", "run", *confined, "--entrypoint=python", image, "-c", IN_IMAGE).split(
-        "\n"
-    )[:2]
+    user_and_tools, cuda, *_ = _python_in(image, IN_IMAGE).split("\n")
     if user_and_tools != "10001,False" or (cuda and image == "penstock-actor"):
         raise Failure(f"uid, whether / can be written, tools: {user_and_tools}; CUDA packages: {cuda or 'none'}")
     if image == "penstock-actor":
-        # Without the volume where compose keeps it: an image's own compiled code does.
-        command(
-            "docker",
-            "run",
-            *confined,
-            "--tmpfs=/tmp",
-            "--entrypoint=python",
-            image,
-            "-c",
-            "import penstock.replay.buffer",
-        )
+        # Without the volume that compose has for it: the image's own compiled code does.
+        _python_in(image, "import penstock.replay.buffer", "--tmpfs=/tmp")
     return f"uid 10001, read-only, none; CUDA packages: {cuda or 'none'}"
+
+
+def _python_in(image: str, code: str, *options: str) -> str:
+    confined = ("--rm", "--read-only", "--cap-drop=ALL", "--network=none", *options)
+    return command("docker", "run", *confined, "--entrypoint=python", image, "-c", code)
 
 
 def _firing(prometheus: Prometheus) -> set[str]:
