@@ -31,7 +31,8 @@ def _read_list(value: object) -> object:
     """Text from an option or a variable becomes the list that it separates by commas, in brackets or without."""
     if not isinstance(value, str):
         return value
-    inner = value.strip().removeprefix("[").removesuffix("]")
+    text = value.strip()
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return [part.strip().strip("\"'") for part in inner.split(",") if part.strip()]
 
 

@@ -1,7 +1,9 @@
 """Small files, written so that a reader, or a crash, meets all of the new content or all of the old."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -14,6 +16,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def restored_after(error: type[Exception], *paths: Path) -> Iterator[None]:
+    """Puts files back as they were, or were not, if this error passes through. Raises `OSError`."""
+    before = [path.read_bytes() if path.exists() else None for path in paths]
+    try:
+        yield
+    except error:
+        for path, data in zip(paths, before, strict=True):
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomically(path, data)
+        raise
 
 
 def write_json(path: Path, value: object) -> None:

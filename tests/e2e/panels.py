@@ -80,7 +80,11 @@ def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
     answering = {target["labels"]["job"] for target in targets if target["health"] == "up"}
     lines = [f"nobody answers as {job}" for job in sorted(JOBS - answering)]
     for group in prometheus.ask("rules")["groups"]:
-        lines += [f"rule {rule['name']}: {rule['lastError']}" for rule in group["rules"] if rule["health"] == "err"]
+        lines += [
+            f"rule {rule['name']}: {rule.get('lastError') or 'not evaluated'}"
+            for rule in group["rules"]
+            if rule["health"] != "ok"
+        ]
     lines += [
         f"{query.dashboard}, {query.panel}: no data for {query.expression}"
         for query in queries()

@@ -1,5 +1,6 @@
 """The stack of docker-compose.yml as its operator sees it: `docker compose`, `docker`, and what services answer."""
 
+import http.client
 import json
 import os
 import subprocess
@@ -29,16 +30,21 @@ class Failure(Exception):
 
 def command(*arguments: str, environment: Mapping[str, str] | None = None, with_errors: bool = False) -> str:
     """What a command writes to its standard output. Raises `Failure` with all that it wrote, if it fails."""
-    ended = subprocess.run(
-        arguments,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
+    # What whoever calls has set for runs of theirs is not for this one.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK", "COMPOSE_"))}
+    try:
+        ended = subprocess.run(
+            arguments,
+            cwd=ROOT,
+            env={**own, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise Failure(str(expired)) from None
     if ended.returncode:
         raise Failure(f"`{' '.join(arguments)}` ended with {ended.returncode}:\n{ended.stdout}{ended.stderr or ''}")
     return ended.stdout
@@ -89,7 +95,7 @@ class Container:
                 f"http://{self.address}:{PORTS[self.service][1]}/metrics", timeout=ANSWER_S
             ) as answer:
                 return Metrics(answer.read().decode())
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return None
 
     @property
@@ -106,9 +112,9 @@ class Stack:
         self._command = ("docker", "compose", "--env-file=/dev/null", *(f"--file={file}" for file in files))
         self._environment = {**environment, "COMPOSE_PROJECT_NAME": project}
 
-    def compose(self, *arguments: str) -> str:
+    def compose(self, *arguments: str, with_errors: bool = False) -> str:
         """What `docker compose` writes. Raises `Failure` if it fails."""
-        return command(*self._command, *arguments, environment=self._environment)
+        return command(*self._command, *arguments, environment=self._environment, with_errors=with_errors)
 
     def up(self, *, actors: int) -> None:
         """As an operator does it, whether anything runs already or not."""

@@ -11,7 +11,7 @@ from penstock.algo.policies import Network
 from penstock.apps.service import Service
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch
-from penstock.files import write_atomically
+from penstock.files import restored_after, write_atomically
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
@@ -88,12 +88,13 @@ def run(config: Config) -> None:
             learner = learner_of(config, spec, device)
             if newest is not None:
                 checkpoints.restore(learner, newest)
-            if not service.supervised:
-                # As a launcher would: it makes the folder a run that can be evaluated, plotted and repeated.
-                write_atomically(folder.config, config.repeatable().to_toml().encode())
-            conclusion = _train(
-                config, service, thread, servicer, roster, statistics, folder, learner, schema, device, resumed
-            )
+            with restored_after(ConfigurationError, folder.config):
+                if not service.supervised:
+                    # As a launcher would: it makes the folder a run that can be evaluated, plotted and repeated.
+                    write_atomically(folder.config, config.repeatable().to_toml().encode())
+                conclusion = _train(
+                    config, service, thread, servicer, roster, statistics, folder, learner, schema, device, resumed
+                )
             _write_summary(config, folder, conclusion, statistics.status().variants, time.monotonic() - started)
             if conclusion.stopped != "interrupted":
                 statistics.enters("finished")

@@ -21,8 +21,8 @@ _HOOK = "nvidia-container-runtime-hook"
 """Without it on its path the engine has no device driver "nvidia", which docker-compose.yml asks for."""
 
 COMPOSE_FILE, VARIABLES_FILE = "docker-compose.yml", ".env"
-PUBLISHED = (("PROMETHEUS_PORT", 9090, True), ("GRAFANA_PORT", 3000, False))
-"""Ports of the host that docker-compose.yml publishes: by which variable, at what number, and whether always."""
+PUBLISHED = (("PROMETHEUS_PORT", 9090), ("GRAFANA_PORT", 3000))
+"""Ports of the host that docker-compose.yml publishes: by which variable, and at what number."""
 
 
 def check_containers(folder: Path) -> Iterator[Finding]:
@@ -81,21 +81,20 @@ def _check_toolkit(info: Mapping[str, object]) -> Finding:
 
 def _check_published(folder: Path) -> Finding:
     given = {**_read_variables(folder / VARIABLES_FILE), **os.environ}
-    ports = {name: given.get(name) or str(number) for name, number, _ in PUBLISHED}
-    if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not port.isdecimal()]:
+    ports = {name: given.get(name) or str(number) for name, number in PUBLISHED}
+    if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not _is_port(port)]:
         return Finding("host ports", False, f"{' and '.join(wrong)}; give it a number in {VARIABLES_FILE}")
     ours = _published_by_ours(folder)
     taken = [name for name, port in ports.items() if f":{port}->" not in ours and refusal("127.0.0.1", int(port))]
     if taken:
         shown = ", ".join(f"{ports[name]} ({name})" for name in taken)
-        needed = any(always for name, _, always in PUBLISHED if name in taken)
-        return Finding(
-            "host ports",
-            False if needed else None,
-            f"in use: {shown}; set {' and '.join(taken)} to another port in {VARIABLES_FILE}"
-            + ("" if needed else ", or start without Grafana's profile"),
-        )
+        todo = f"set {' and '.join(taken)} to another port in {VARIABLES_FILE}"
+        return Finding("host ports", False, f"in use: {shown}; {todo}")
     return Finding("host ports", True, f"free or our own: {', '.join(ports.values())}")
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and 0 < int(text) < 65536
 
 
 def _published_by_ours(folder: Path) -> str:
@@ -111,7 +110,7 @@ def _read_variables(path: Path) -> dict[str, str]:
     """NAME=value lines, as Compose reads them; nothing where there is no file."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
-    return {name.strip(): value.strip().strip("'\"") for name, _, value in pairs}
+    return {name.strip(): value.partition(" #")[0].strip().strip("'\"") for name, _, value in pairs}
 
 
 def _ask(*words: str) -> "subprocess.CompletedProcess[str]":

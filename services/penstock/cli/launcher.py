@@ -19,7 +19,7 @@ from penstock.cli.children import Child, Children, free_ports
 from penstock.cli.plot import draw
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
-from penstock.files import write_atomically
+from penstock.files import restored_after, write_atomically
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
@@ -125,17 +125,12 @@ def _undone_if_refused(folder: RunFolder) -> Iterator[None]:
     """Puts settings and summary back as they were if a child refuses the settings: a mistake in an option must neither
     spoil a run nor make one of a new folder.
     """
-    files = (folder.config, folder.summary)
-    before = [path.read_bytes() if path.exists() else None for path in files]
+    is_new = not folder.config.exists()
     try:
-        yield
+        with restored_after(ConfigurationError, folder.config, folder.summary):
+            yield
     except ConfigurationError:
-        for path, data in zip(files, before, strict=True):
-            if data is None:
-                path.unlink(missing_ok=True)
-            else:
-                write_atomically(path, data)
-        if before[0] is None:
+        if is_new:
             shutil.rmtree(folder.replay, ignore_errors=True)
         raise
 

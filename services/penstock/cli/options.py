@@ -98,18 +98,24 @@ def _from_environment() -> dict[str, object]:
         if name.startswith(ENVIRONMENT_PREFIX) and section not in sections:
             raise ConfigurationError(f"the variable {name} names no section; there are: {', '.join(sections)}")
     source = EnvSettingsSource(Config)
-    every = dict(source.env_vars)
-    values: dict[str, object] = {}
-    for name, text in every.items():
-        # One at a time, since an error names no variable.
+    try:
+        return source()
+    except SettingsError:
+        name, text = _unreadable(source)
+        raise ConfigurationError(
+            f'the variable {name.upper()} holds a table, which must be JSON such as {{"size": 5}}, not {text!r}'
+        ) from None
+
+
+def _unreadable(source: EnvSettingsSource) -> tuple[str, str | None]:
+    """The variable that can't be read, and its text: the error itself names none."""
+    for name, text in dict(source.env_vars).items():
         source.env_vars = {name: text}
         try:
-            values = merge(values, source())
+            source()
         except SettingsError:
-            raise ConfigurationError(
-                f'the variable {name.upper()} holds a table, which must be JSON such as {{"size": 5}}, not {text!r}'
-            ) from None
-    return values
+            return name, text
+    raise AssertionError("every variable can be read by itself")
 
 
 def _fitting_preset(values: dict[str, object]) -> str | None:

@@ -371,8 +371,10 @@ def _fill_holes(descriptor: int, size: int) -> None:
     Raises `OSError`, and leaves the file as large as it was.
     """
     file, disk = os.fstat(descriptor), os.fstatvfs(descriptor)
-    # Asked first, since to find out by trying fills the disk for everybody else. Some file systems don't tell.
-    if disk.f_blocks and size - file.st_blocks * 512 > disk.f_bavail * disk.f_frsize:
+    # A new file's room is asked for first, since to find out by trying fills the disk for everybody else. Some file
+    # systems don't tell, and root may use what is reserved.
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    if file.st_size == 0 and disk.f_blocks and size > free * disk.f_frsize:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         os.posix_fallocate(descriptor, 0, size)

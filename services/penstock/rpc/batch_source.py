@@ -25,7 +25,7 @@ from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread, off_loop
 from penstock.rpc.service import Stream
-from penstock.telemetry import metrics
+from penstock.telemetry import logs, metrics
 from penstock.types import Batch, BatchHead, CommitOutcome, MappedStore, SamplingPlan, Schema
 from penstock.v1 import replay_pb2
 from penstock.wire import block
@@ -189,12 +189,14 @@ class ReplayBatchSource:
         self._thread.call(self._wanted.set)
         return commit.outcome
 
-    def finish(self) -> None:
+    def finish(self, timeout_s: float = FAREWELL_S) -> None:
         """Tells the service that the run is over; one that is away does not hear of it."""
         assert self._plan is not None
         request = replay_pb2.FinishRunRequest(session=self._plan.session)
-        with contextlib.suppress(PenstockError):
-            self._thread.run(call_unary(self._channel, methods.FINISH_RUN, request, self._peer, FAREWELL_S))
+        try:
+            self._thread.run(call_unary(self._channel, methods.FINISH_RUN, request, self._peer, timeout_s))
+        except PenstockError as error:
+            logs.note("the end of the run was not told", reason=str(error))
 
     def close(self, farewell_s: float = FAREWELL_S) -> None:
         """Waits a moment for what is committed to be answered, then ends the stream; leases stay with the session."""

@@ -1,6 +1,7 @@
 """Channels to other services, and how clients come back after a break."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -102,6 +103,7 @@ async def keep_open(
         return await _keep_open(stream, peer, service, broken)
     finally:
         absence.cancel()
+        await asyncio.wait([absence])
 
 
 async def _keep_open(
@@ -129,16 +131,17 @@ async def _keep_open(
 
 
 async def _note_absence(channel: grpc.aio.Channel, peer: str) -> None:
-    """Logs when a peer has not been there for a while, and when it is again."""
-    while True:
-        try:
-            async with asyncio.timeout(_ABSENCE_S):
+    """Logs when a peer has not been there for a while, and when it is again; until the channel is closed."""
+    with contextlib.suppress(grpc.aio.UsageError):
+        while True:
+            try:
+                async with asyncio.timeout(_ABSENCE_S):
+                    await _await_peer(channel)
+            except TimeoutError:
+                logs.note("waiting", reason=f"{peer} can't be reached")
                 await _await_peer(channel)
-        except TimeoutError:
-            logs.note("waiting", reason=f"{peer} can't be reached")
-            await _await_peer(channel)
-            logs.note("reached", peer=peer)
-        await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                logs.note("reached", peer=peer)
+            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
 
 
 async def _await_peer(channel: grpc.aio.Channel) -> None:

@@ -230,8 +230,9 @@ class ShardedBatchSource:
 
     def finish(self) -> None:
         """Tells the services that the run is over."""
+        deadline = time.monotonic() + FAREWELL_S
         for source in self._sources:
-            source.finish()
+            source.finish(max(0.1, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Waits a moment for what is committed to be answered, then ends the streams; leases stay with the session."""

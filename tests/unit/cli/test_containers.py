@@ -18,7 +18,7 @@ ENGINE = {"ServerVersion": "27.1"}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where nothing is started from."""
-    for name, _, _ in PUBLISHED:
+    for name, _ in PUBLISHED:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -104,7 +104,7 @@ def test_a_compose_that_is_too_old_is_refused(commands: Path, folder: Path, vers
 
 def test_the_ports_that_are_looked_at_are_those_that_are_published() -> None:
     published = re.findall(r"\$\{(\w+):-(\d+)\}:\d+", (ROOT / COMPOSE_FILE).read_text())
-    assert published == [(name, str(number)) for name, number, _ in PUBLISHED]
+    assert published == [(name, str(number)) for name, number in PUBLISHED]
 
 
 def test_where_nothing_of_ours_would_be_started_no_port_is_looked_at(commands: Path, folder: Path) -> None:
@@ -124,11 +124,24 @@ def test_a_published_port_that_somebody_else_has_is_named_with_its_variable(comm
         finding = ports(commands, folder, PROMETHEUS_PORT=taken, GRAFANA_PORT=also)
         assert finding.fit is False
         assert f"in use: {taken} (PROMETHEUS_PORT), {also} (GRAFANA_PORT); set PROMETHEUS_PORT and" in finding.says
-        # Grafana is started only where it is asked for.
         other.close()
-        assert ports(commands, folder, PROMETHEUS_PORT=also, GRAFANA_PORT=taken).fit is None
+        assert ports(commands, folder, PROMETHEUS_PORT=also, GRAFANA_PORT=taken).fit is False
         other_s = ports(commands, folder, published=f"127.0.0.1:{taken}->9090/tcp", PROMETHEUS_PORT=taken)
         assert f"{taken} (PROMETHEUS_PORT)" not in other_s.says
+
+
+@pytest.mark.parametrize("port", ["web", "70000", "0", "-1"])
+def test_what_is_no_port_is_told(commands: Path, folder: Path, port: str) -> None:
+    finding = ports(commands, folder, PROMETHEUS_PORT=port)
+    assert (finding.fit, finding.says) == (False, f"PROMETHEUS_PORT is '{port}'; give it a number in .env")
+
+
+def test_a_comment_behind_a_value_is_none_of_it(commands: Path, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+    (folder / COMPOSE_FILE).write_bytes((ROOT / COMPOSE_FILE).read_bytes())
+    (folder / ".env").write_text(f"PROMETHEUS_PORT={taken} # mine\nGRAFANA_PORT={taken}\n")
+    assert of(docker(commands, folder, ENGINE), "host ports").fit
 
 
 def test_the_environment_is_stronger_than_the_file(

@@ -27,6 +27,21 @@ def test_so_are_lists_of_numbers(monkeypatch: pytest.MonkeyPatch, text: str, siz
     assert config_of(monkeypatch, POLICY__HIDDEN_SIZES=text).policy.hidden_sizes == sizes
 
 
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [("[::1]:7431", ("[::1]:7431",)), ("[::1]:7431,b:2", ("[::1]:7431", "b:2")), ('["a:1"]', ("a:1",))],
+)
+def test_brackets_of_an_address_are_its_own(
+    monkeypatch: pytest.MonkeyPatch, text: str, addresses: tuple[str, ...]
+) -> None:
+    assert config_of(monkeypatch, LEARNER__REPLAY_ADDRESSES=text).learner.replay_addresses == addresses
+
+
+def test_a_variable_for_one_value_is_stronger_than_the_table_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config_of(monkeypatch, PPO__EPOCHS="7", PPO='{"epochs": 3}').ppo.epochs == 7
+    assert config_of(monkeypatch, PPO='{"epochs": 3}', PPO__EPOCHS="7").ppo.epochs == 7
+
+
 def test_tables_are_json_or_a_variable_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config_of(monkeypatch, ENVIRONMENT__KWARGS='{"g": 9.5}', ENVIRONMENT__TRAINING_KWARGS__G="8")
     assert (given.environment.kwargs, given.environment.training_kwargs) == ({"g": 9.5}, {"g": 8})
