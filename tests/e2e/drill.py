@@ -13,14 +13,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from e2e.panels import JOBS, Prometheus, missing, queries
+from e2e.panels import Prometheus, count, missing_at_last
 from e2e.report import Report
-from e2e.stack import ROOT, Container, Failure, Metrics, Stack, await_true, command, look_again
+from e2e.stack import ROOT, Container, Failure, Metrics, Stack, command, look_again
+from helpers.processes import wait_for
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/compose.yaml")
 CONFIGURATIONS = (
@@ -183,12 +184,12 @@ class Drill:
         self._report.begin("docker compose up")
         started = time.monotonic()
         self._stack.up(actors=self._actors)
-        await_true(lambda: self._trained() > 0, HOPELESS_S, "the first gradient")
+        wait_for(lambda: self._trained() > 0, "the first gradient", HOPELESS_S)
         self._report.within("from `up` to the first gradient", time.monotonic() - started, FIRST_GRADIENT_S)
-        await_true(
-            lambda: all(container.ready for service in JOBS for container in self._stack.containers(service)),
-            HOPELESS_S,
+        wait_for(
+            lambda: all(container.ready for service in SERVICES for container in self._stack.containers(service)),
             "every service is ready",
+            HOPELESS_S,
         )
 
     def scale(self) -> None:
@@ -202,58 +203,53 @@ class Drill:
         self._report.check("new actors that contribute", len(seconds) == 7, str(len(seconds)), "7")
         self._report.within("from ready to contributing, the slowest of them", max(seconds), CONTRIBUTION_S)
         before = {container.id: _work_before(container) for container in new}
-        await_true(
+        wait_for(
             lambda: all(_work_of(container) > before[container.id] for container in new),
-            HOPELESS_S,
             "all 8 actors go on",
+            HOPELESS_S,
         )
-        await_true(lambda: self._learner_sum("penstock_learner_actors") == 8, HOPELESS_S, "the learner has 8 actors")
+        wait_for(lambda: self._learner_sum("penstock_learner_actors") == 8, "the learner has 8 actors", HOPELESS_S)
         started = time.monotonic()
         self._scale(2)
-        await_true(lambda: self._learner_sum("penstock_learner_actors") == 2, HOPELESS_S, "the learner has 2 actors")
+        wait_for(lambda: self._learner_sum("penstock_learner_actors") == 2, "the learner has 2 actors", HOPELESS_S)
         trained = self._trained_before()
-        await_true(lambda: self._trained() > trained, HOPELESS_S, "training goes on with 2 actors")
+        wait_for(lambda: self._trained() > trained, "training goes on with 2 actors", HOPELESS_S)
         self._report.tell("from `--scale actor=2` to training with 2", f"{time.monotonic() - started:.1f} s")
 
     def look_at_prometheus(self) -> None:
         """All targets, panels and rules, by its HTTP API."""
         self._report.begin("what Prometheus shows")
         prometheus = Prometheus(self._stack.prometheus())
-        deadline = time.monotonic() + HOPELESS_S
-        while (lines := missing(prometheus, gpu=False)) and time.monotonic() < deadline:
-            time.sleep(2.0)
-        asked = sum(1 for query in queries() if not query.of_gpu)
+        lines, asked = missing_at_last(prometheus, gpu=False, patience_s=HOPELESS_S), count(gpu=False)
         self._report.check(
             "targets, rules, and the queries of all panels but the GPU's",
             not lines,
             "; ".join(lines) or f"all up, all evaluate, {asked} of {asked} have data",
             "all",
         )
-        await_true(lambda: len(self._targets()) == 5, HOPELESS_S, "Prometheus has found 5 replicas by DNS")
+        wait_for(lambda: len(self._targets()) == 5, "Prometheus has found 5 replicas by DNS", HOPELESS_S)
         self._report.tell("replicas found by DNS, all up", str(len(self._targets())))
 
     def kill_process(self, service: str) -> None:
         """As the kernel does when memory runs out: nobody asked for it, so Docker starts it again."""
         self._report.begin(f"{service}: its process is killed")
-        container, stored, started = self._stack.one(service), self._stored(), time.monotonic()
-        _kill_inside(container)
-        self._await_progress(container, math.inf)
-        self._report.within(f"{service}: from its process's death to progress", time.monotonic() - started, PROGRESS_S)
-        if service == "replay":
-            self._check_store(stored)
-        if service == "learner":
-            self._check_checkpoint()
+        self._kill(service, _kill_inside, "from its process's death to progress")
 
     def kill_container(self, service: str) -> None:
         """As an operator does, who then has to start it again: Docker takes it that it was meant."""
+
+        def kill_and_start(container: Container) -> None:
+            command("docker", "kill", container.id)
+            self._stack.up(actors=self._actors)
+
         self._report.begin(f"{service}: docker kill, docker compose up")
+        self._kill(service, kill_and_start, "from `docker kill`, then `up`, to progress")
+
+    def _kill(self, service: str, kill: Callable[[Container], None], timed: str) -> None:
         container, stored, started = self._stack.one(service), self._stored(), time.monotonic()
-        command("docker", "kill", container.id)
-        self._stack.up(actors=self._actors)
+        kill(container)
         self._await_progress(container, math.inf)
-        self._report.within(
-            f"{service}: from `docker kill`, then `up`, to progress", time.monotonic() - started, PROGRESS_S
-        )
+        self._report.within(f"{service}: {timed}", time.monotonic() - started, PROGRESS_S)
         if service == "replay":
             self._check_store(stored)
         if service == "learner":
@@ -266,14 +262,12 @@ class Drill:
         trained = self._trained_before()
         command("docker", "pause", learner.id)
         try:
-            await_true(lambda: self._is_at_rest(), HOPELESS_S, "actors have nothing on its way")
+            wait_for(self._is_at_rest, "actors have nothing on its way", HOPELESS_S)
             stored = self._stored()
             with contextlib.suppress(Failure):
                 command("docker", "exec", replay.id, "sh", "-c", "kill -9 -1")
-            await_true(
-                lambda: look_again(replay).started_at != replay.started_at, HOPELESS_S, "replay is started again"
-            )
-            await_true(lambda: look_again(replay).ready, HOPELESS_S, "replay is ready again")
+            wait_for(lambda: look_again(replay).started_at != replay.started_at, "replay is started again", HOPELESS_S)
+            wait_for(lambda: look_again(replay).ready, "replay is ready again", HOPELESS_S)
             found = self._last("replay", "recovered")
         finally:
             command("docker", "unpause", learner.id)
@@ -283,7 +277,7 @@ class Drill:
             f"{found['segments']:,.0f} of {stored:,.0f}, {found['damaged']} damaged",
             "all",
         )
-        await_true(lambda: self._trained() > trained, HOPELESS_S, "training goes on")
+        wait_for(lambda: self._trained() > trained, "training goes on", HOPELESS_S)
 
     def pause(self, service: str) -> None:
         """As a machine that swaps, or a network that is gone for half a minute."""
@@ -306,11 +300,11 @@ class Drill:
         name, job = "PenstockServiceDown", "evaluator"
         self._stack.compose("stop", "evaluator")
         started = time.monotonic()
-        await_true(lambda: (name, job) in _firing(prometheus), 2 * HOPELESS_S, f"{name} fires")
+        wait_for(lambda: (name, job) in _firing(prometheus), f"{name} fires", 2 * HOPELESS_S)
         self._report.tell(f"from the stop to {name}, which waits a minute", f"{time.monotonic() - started:.0f} s")
         self._stack.up(actors=self._actors)
         started = time.monotonic()
-        await_true(lambda: (name, job) not in _firing(prometheus), HOPELESS_S, f"{name} clears")
+        wait_for(lambda: (name, job) not in _firing(prometheus), f"{name} clears", HOPELESS_S)
         self._report.check(
             f"{name} fires and clears", True, f"clear {time.monotonic() - started:.0f} s after `up`", "it does"
         )
@@ -324,7 +318,7 @@ class Drill:
         self._report.tell("down", f"{time.monotonic() - started:.1f} s")
         started = time.monotonic()
         self._stack.up(actors=self._actors)
-        await_true(lambda: self._trained() > 0, HOPELESS_S, "the first gradient")
+        wait_for(lambda: self._trained() > 0, "the first gradient", HOPELESS_S)
         self._report.within("from `up` to the first gradient, resumed", time.monotonic() - started, FIRST_GRADIENT_S)
         found = self._last("replay", "recovered")
         steps_before = before.sum("penstock_learner_environment_steps") if before else 0
@@ -382,9 +376,9 @@ class Drill:
             now = look_again(container)
             return _work_of(now) > (before if now.started_at == container.started_at else 0.0)
 
-        await_true(works, HOPELESS_S, f"{container.service} works again")
+        wait_for(works, f"{container.service} works again", HOPELESS_S)
         trained = self._trained_before()
-        await_true(lambda: self._trained() > trained, HOPELESS_S, "the learner trains")
+        wait_for(lambda: self._trained() > trained, "the learner trains", HOPELESS_S)
 
     def _check_training_without(self, service: str) -> None:
         """Over the length of a pause, from when whatever was on its way has been trained."""
@@ -459,14 +453,16 @@ def _work_of(container: Container) -> float:
 
 def _work_before(container: Container) -> float:
     """The same, once it answers."""
-    await_true(lambda: container.metrics() is not None, HOPELESS_S, f"{container.service} answers")
+    wait_for(lambda: container.metrics() is not None, f"{container.service} answers", HOPELESS_S)
     return _work_of(container)
 
 
 def _from_ready_to_contributing(container: Container) -> float:
     """Seconds; an actor that is seen to contribute before it is seen to be ready took none."""
-    await_true(lambda: container.ready, HOPELESS_S, "a new actor is ready")
-    return await_true(lambda: _work_of(container) > 0, HOPELESS_S, "a new actor contributes")
+    wait_for(lambda: container.ready, "a new actor is ready", HOPELESS_S)
+    ready = time.monotonic()
+    wait_for(lambda: _work_of(container) > 0, "a new actor contributes", HOPELESS_S)
+    return time.monotonic() - ready
 
 
 def _kill_inside(container: Container) -> None:

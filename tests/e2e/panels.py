@@ -93,20 +93,30 @@ def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
     return lines
 
 
+def missing_at_last(prometheus: Prometheus, *, gpu: bool, patience_s: float) -> list[str]:
+    """What can't be seen even after so many seconds."""
+    deadline = time.monotonic() + patience_s
+    while (lines := missing(prometheus, gpu=gpu)) and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+    return lines
+
+
+def count(*, gpu: bool) -> int:
+    """How many queries there are."""
+    return sum(1 for query in queries() if gpu or not query.of_gpu)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Whether the dashboards show the run that a Prometheus watches.")
     parser.add_argument("url", help="of the Prometheus, such as http://localhost:9090")
     parser.add_argument("--gpu", action="store_true", help="panels of the GPU must have data too")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds until what is missing counts")
     arguments = parser.parse_args()
-    deadline = time.monotonic() + arguments.patience
-    while lines := missing(Prometheus(arguments.url), gpu=arguments.gpu):
-        if time.monotonic() > deadline:
-            print("\n".join(lines))
-            return 1
-        time.sleep(PAUSE_S)
-    asked = sum(1 for query in queries() if arguments.gpu or not query.of_gpu)
-    print(f"{asked} queries have data, and all rules evaluate")
+    lines = missing_at_last(Prometheus(arguments.url), gpu=arguments.gpu, patience_s=arguments.patience)
+    if lines:
+        print("\n".join(lines))
+        return 1
+    print(f"{count(gpu=arguments.gpu)} queries have data, and all rules evaluate")
     return 0
 
 

@@ -4,24 +4,28 @@ import http.client
 import json
 import os
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.config import Config
 from penstock.rpc.health import is_serving
 
 ROOT = Path(__file__).parents[2]
-PORTS = {"replay": (7431, 9431), "learner": (7432, 9432), "actor": (7433, 9433), "evaluator": (7434, 9434)}
-"""Of gRPC and of the metrics, as docker-compose.yml has them."""
+SECTIONS = {
+    "replay": Config().replay,
+    "learner": Config().learner,
+    "actor": Config().actor,
+    "evaluator": Config().evaluation,
+}
+"""By which docker-compose.yml's ports go, as tests/deploy holds."""
 COMMAND_S = 600.0
 ANSWER_S = 2.0
-PAUSE_S = 0.1
 
 
 class Failure(Exception):
@@ -48,16 +52,6 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None, with_
     if ended.returncode:
         raise Failure(f"`{' '.join(arguments)}` ended with {ended.returncode}:\n{ended.stdout}{ended.stderr or ''}")
     return ended.stdout
-
-
-def await_true(condition: Callable[[], bool], within_s: float, what: str) -> float:
-    """Seconds until it is true. Raises `Failure` if that takes too long."""
-    started = time.monotonic()
-    while not condition():
-        if time.monotonic() - started > within_s:
-            raise Failure(f"{what}: not within {within_s:g} s")
-        time.sleep(PAUSE_S)
-    return time.monotonic() - started
 
 
 class Metrics:
@@ -92,7 +86,7 @@ class Container:
         """None while it does not answer."""
         try:
             with urllib.request.urlopen(
-                f"http://{self.address}:{PORTS[self.service][1]}/metrics", timeout=ANSWER_S
+                f"http://{self.address}:{SECTIONS[self.service].metrics_port}/metrics", timeout=ANSWER_S
             ) as answer:
                 return Metrics(answer.read().decode())
         except (OSError, ValueError, http.client.HTTPException):
@@ -101,7 +95,8 @@ class Container:
     @property
     def ready(self) -> bool:
         """Whether it says of itself, by gRPC, that it is."""
-        return bool(self.address) and is_serving(f"{self.address}:{PORTS[self.service][0]}", ANSWER_S)
+        port = SECTIONS[self.service].listen.rpartition(":")[2]
+        return bool(self.address) and is_serving(f"{self.address}:{port}", ANSWER_S)
 
 
 class Stack:

@@ -1,10 +1,9 @@
 """Channels to other services, and how clients come back after a break."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -132,7 +131,7 @@ async def _keep_open(
 
 async def _note_absence(channel: grpc.aio.Channel, peer: str) -> None:
     """Logs when a peer has not been there for a while, and when it is again; until the channel is closed."""
-    with contextlib.suppress(grpc.aio.UsageError):
+    with suppress(grpc.aio.UsageError):
         while True:
             try:
                 async with asyncio.timeout(_ABSENCE_S):
