@@ -7,16 +7,18 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test e2e check format proto dashboards lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture hostile soak priority-updates snapshot-latency
+.PHONY: help install train test e2e check format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile odd-environments soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make e2e          runs the stack of docker-compose.yml, breaks it, and says what became of it; needs Docker"
-	@echo "make install | check | format | proto | dashboards | lock | clean"
+	@echo "make install | check | format | proto | dashboards | compose-settings | lock | clean"
 	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 	@echo "make actor-process     memory and start of an actor (docs/BENCHMARKS.md)"
 	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
 	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
+	@echo "make odd-environments     trains with every kind of misbehaving environment"
+	@echo "make learner-kills     kills the learner of a whole run 100 times; ARGS='--kills 6' for fewer"
 	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
 
 install: .venv/.installed
@@ -56,6 +58,10 @@ proto: install
 dashboards: install
 	$(BIN)/python deploy/grafana/dashboards.py
 
+# And the settings that compose takes from the shell.
+compose-settings: install
+	$(BIN)/python deploy/compose/settings.py
+
 # torch's local version (+cpu) is left out of the lock, so that a GPU machine may take the CUDA build of the same release.
 lock: install
 	$(BIN)/pip-compile --quiet --extra dev --extra gpu --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
@@ -80,6 +86,12 @@ actor-process: install
 
 torture: install
 	@$(BIN)/python benchmarks/torture.py $(ARGS)
+
+odd-environments: install
+	@$(BIN)/python benchmarks/odd_environments.py $(ARGS)
+
+learner-kills: install
+	@$(BIN)/python benchmarks/learner_kills.py $(ARGS)
 
 hostile: install
 	@$(BIN)/python benchmarks/hostile.py $(ARGS)

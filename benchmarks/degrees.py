@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from penstock.config import preset
+from penstock.presets import preset
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"
 FIXED = (0, 1, 2, 4, 8)

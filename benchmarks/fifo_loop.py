@@ -26,7 +26,8 @@ from penstock.acting.collector import Collector
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
-from penstock.config import Config, build, merge, preset_values
+from penstock.config import Config, build, merge
+from penstock.presets import preset_values
 from penstock.run_folder import RunFolder
 from penstock.types import (
     Assignment,

@@ -20,7 +20,7 @@ from peers.environment import peer_python
 from rich.console import Console
 from rich.table import Table
 
-from penstock.config import preset
+from penstock.presets import preset
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent / "build" / "bench" / "loop.json"

@@ -33,13 +33,15 @@ from penstock.rpc.channel import connect, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.snapshot_client import SnapshotClient
-from penstock.types import Assignment, Schema, Snapshot, Window
+from penstock.types import Assignment, Schema, Snapshot, SnapshotRequest, Weights, Window
 from penstock.v1 import replay_pb2
 from penstock.wire import replay as wire
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "snapshot_latency.json"
 PATIENCE_S = 60.0
 MOST_RATIO, MOST_STALL_S = 1.5, 0.020
+POLICY = Weights.of(0, bytes(2**20))
+"""As large as a checkpoint of two layers of 256, with its optimizer."""
 SEGMENTS = {"vector": (VECTOR, 256, 64), "pixel": (PIXEL, 8, 2)}
 """Schema, segments in a batch and in a window."""
 
@@ -137,7 +139,7 @@ class Sampler:
 
 
 def of_round(
-    sampler: Sampler, client: SnapshotClient | None, seconds: float
+    sampler: Sampler, loop: LoopThread, client: SnapshotClient | None, seconds: float
 ) -> tuple[NDArray[np.float64], list[Snapshot]]:
     """Latencies, and the snapshots that were taken all the time, or none."""
     stop, taken = threading.Event(), list[Snapshot]()
@@ -145,7 +147,8 @@ def of_round(
     def run() -> None:
         end = time.monotonic() + seconds
         while client is not None and time.monotonic() < end:
-            taken.append(client.take(f"round-{time.monotonic_ns()}"))
+            request = SnapshotRequest(f"round-{time.monotonic_ns()}", 0, automatic=False)
+            taken.append(loop.run(client.take(request, POLICY)))
             for each in taken:
                 shutil.rmtree(each.folder, ignore_errors=True)
         stop.wait(max(0.0, end - time.monotonic()))
@@ -214,10 +217,10 @@ def measure(segment: str, arguments: argparse.Namespace, place: Path) -> Compari
             inserter.send()
         snapshots = SnapshotClient(actors, service.address)
         inserter.begin(rate / window)
-        of_round(sampler, None, 1.0)
+        of_round(sampler, actors, None, 1.0)
         for _ in range(arguments.rounds):
             for client in (None, snapshots):
-                latencies, new = of_round(sampler, client, arguments.seconds)
+                latencies, new = of_round(sampler, actors, client, arguments.seconds)
                 rounds[client is not None].append(latencies)
                 taken += new
         inserter.close()

@@ -1,4 +1,4 @@
-"""`make torture`: kills the replay service under load for a quarter of an hour, and checks every promise it makes.
+"""`make torture`: kills the replay service and its learner under load for a quarter of an hour; checks every promise.
 
 The harness is that of tests/helpers/torture, which `make test` plays for some seconds. Exit code 1 if one promise was
 broken; what was found goes to build/bench/torture.json.
@@ -25,15 +25,21 @@ OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "torture.json"
 def show(report: Report, console: Console) -> None:
     """Prints the table."""
     table = Table(title="Torture of the replay service", show_header=False)
-    median, late, longest = report.quantiles()
+    median, slow, longest = report.quantiles()
     last = report.found[-1]
+    ratios = [takeover.mass_ratio for takeover in report.takeovers if takeover.mass_ratio is not None]
+    largest_jump = max((takeover.jump for takeover in report.takeovers), default=0)
+    late = [takeover.late for takeover in report.takeovers if takeover.late is not None]
     lines = {
         "kills": ", ".join(f"{count} {kind}" for kind, count in report.kills.items()),
-        "restart to ready": f"median {median:.2f} s, 95 % {late:.2f} s, longest {longest:.2f} s",
+        "restart to ready": f"median {median:.2f} s, 95 % {slow:.2f} s, longest {longest:.2f} s",
         "store at the last check": f"{last.segments} segments; filled in {report.filled_s:.1f} s",
         "checks of the store": str(len(report.found)),
         "torn rows found": str(sum(found.torn for found in report.found)),
         "sum tree's root off by": f"{max(found.root_error for found in report.found):.1e} at most",
+        "learners replaced": f"{len(report.takeovers)}, with versions up to {largest_jump} above",
+        "mass after over before": f"{min(ratios, default=1.0):.6f} at least, in {len(ratios)}",
+        "made late by a replacement": f"{sum(late)} segments, in {len(late)}",
         "late": f"{last.late}, of which {last.late_surplus} counted twice or never acknowledged",
         "missing in the count of insertions": str(last.inserted_missing),
         "draws": f"{report.batches_drawn} batches, {report.batches_redrawn} drawn again in part, each count within"

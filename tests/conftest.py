@@ -7,6 +7,8 @@ import torch
 
 # A shell has what it starts in the background ignore Ctrl-C, and what that starts in turn.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# nohup has what it starts ignore the end of its terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import penstock_loop
 
-from penstock.config import preset
+from penstock.presets import preset
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_actors.json"
 COUNTS = (1, 2, 4, 8, 14)

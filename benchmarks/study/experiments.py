@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.config import Config, build, merge, preset, preset_values
+from penstock.config import Config, build, merge
+from penstock.presets import preset, preset_values
 
 Changes = Mapping[str, Mapping[str, Any]]
 

@@ -32,6 +32,8 @@ from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
@@ -223,8 +225,9 @@ def learn(
         stopping: Asked between batches.
     """
     device, resumed = torch.device("cpu"), RunProgress()
-    journal = Journal(folder.metrics, resumed_at=0)
     statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
+    writes = RetriedWrites(statistics.notice)
+    journal = Journal(folder.metrics, resumed_at=0, writes=writes, notice=statistics.notice)
     learner = learner_of(config, spec, device)
     evaluations = Evaluations(
         desk,
@@ -233,6 +236,7 @@ def learn(
         folder=folder,
         journal=journal,
         statistics=statistics,
+        writes=writes,
         resumed=resumed,
     )
     conclusion = TrainingRun(
@@ -242,14 +246,16 @@ def learn(
         source=source,
         sink=sink,
         evaluations=evaluations,
+        snapshots=RunSnapshots(None, statistics, interval_s=0.0),
         journal=journal,
         statistics=statistics,
         versions=VersionMark(folder.versions),
         folder=folder,
+        writes=writes,
         resumed=resumed,
         stopping=stopping,
     ).run()
-    journal.close()
+    writes.finish("free space")
     return conclusion
 
 

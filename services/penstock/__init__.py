@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from penstock.acting.trained import load_policy as load_policy
     from penstock.cli.launcher import train as train
     from penstock.config import Config as Config
-    from penstock.config import preset as preset
     from penstock.errors import PenstockError as PenstockError
+    from penstock.presets import configure as configure
+    from penstock.presets import preset as preset
     from penstock.summary import Summary as Summary
 
 __version__ = "0.1.0"
@@ -27,13 +28,14 @@ _HOMES = {
     "train": "penstock.cli.launcher",
     "Summary": "penstock.summary",
     "Config": "penstock.config",
-    "preset": "penstock.config",
+    "configure": "penstock.presets",
+    "preset": "penstock.presets",
     "PenstockError": "penstock.errors",
     "load_policy": "penstock.acting.trained",
     "TrainedPolicy": "penstock.acting.trained",
 }
 
-__all__ = ["Config", "PenstockError", "Summary", "TrainedPolicy", "load_policy", "preset", "train"]
+__all__ = ["Config", "PenstockError", "Summary", "TrainedPolicy", "configure", "load_policy", "preset", "train"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,5 +1,12 @@
 """`python -m penstock`."""
 
+import os
+import sys
+
+# Python has put the current folder first, where a file such as grpc.py would stand for the module of that name.
+if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109 - pathlib is not loaded yet
+    del sys.path[0]
+
 from penstock.cli.main import main
 
 main()

@@ -6,8 +6,7 @@ Values come from, strongest first: command-line options (`--ppo.epochs 4`), envi
 errors, and settings that would deadlock are refused here, before anything starts.
 """
 
-import importlib.resources
-import json
+import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,62 +14,44 @@ from typing import Annotated, Literal
 import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from penstock.errors import ConfigurationError
+from penstock.setting_types import (
+    NONE,
+    ActorSlots,
+    Address,
+    Addresses,
+    Device,
+    Names,
+    Port,
+    Scalar,
+    Sizes,
+    Tables,
+    Temperature,
+    UnitInterval,
+    holds_bool,
+    takes_numbers_only,
+)
 
-UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Schedule = Literal["constant", "linear"]
 Precision = Literal["float32", "bfloat16"]
 Execution = Literal["eager", "compiled", "graphed"]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
-
-
-def _read_list(value: object) -> object:
-    """Text from an option or a variable becomes the list that it separates by commas, in brackets or without."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    return [part.strip().strip("\"'") for part in inner.split(",") if part.strip()]
-
-
-def _read_scalar(value: object) -> object:
-    """Text from an option or a variable becomes the number or truth value that it spells."""
-    if not isinstance(value, str):
-        return value
-    try:
-        read = json.loads(value)
-    except ValueError:
-        return value
-    return read if isinstance(read, (bool, int, float)) else value
-
-
-def _read_tables(value: object) -> object:
-    """Text from an option or a variable becomes the tables that it holds as JSON: a list, or separated by commas."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value if value.lstrip().startswith("[") else f"[{value}]")
-    except ValueError:
-        raise ValueError(
-            f'environment.variants must be a list of tables in JSON, like [{{"g": 9.0}}, {{"g": 11.0}}], not {value!r}'
-        ) from None
-
-
-Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
-Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_read_list), NoDecode]
-Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
-Scalar = Annotated[bool | int | float | str, pydantic.BeforeValidator(_read_scalar)]
-Tables = Annotated[tuple[dict[str, Scalar], ...], pydantic.BeforeValidator(_read_tables), NoDecode]
-Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
 
 
 class Section(pydantic.BaseModel):
-    """A frozen part of the configuration; unknown keys are errors."""
+    """A frozen part of the configuration; unknown keys are errors, and numbers are finite."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_values_as_numbers(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        """Pydantic reads true as 1."""
+        assert info.field_name is not None
+        if holds_bool(value) and takes_numbers_only(cls.model_fields[info.field_name].annotation):
+            raise ValueError(f"takes numbers, not true or false; got {value!r}")
+        return value
 
 
 class RunConfig(Section):
@@ -93,7 +74,8 @@ class EnvironmentConfig(Section):
     id: str = "CartPole-v1"
     """A registered id, or package:Id-v0 to import the package that registers it first."""
     kwargs: dict[str, Scalar] = {}
-    """Arguments for gymnasium.make."""
+    """Arguments for gymnasium.make: numbers, truth values, text or None; as an option name=value,name=value. In a file,
+    None is written "None"."""
     variants: Tables = ()
     """Tables of arguments laid over kwargs, for one policy to be trained in all of them; [[environment.variants]] in a
     file, a list in JSON as an option. An empty table is the environment as kwargs have it. The actor in slot s collects
@@ -108,6 +90,9 @@ class EnvironmentConfig(Section):
     training_kwargs: dict[str, Scalar] = {}
     """Arguments laid over kwargs for the actors alone: what helps to learn and is not the task itself, such as clipped
     rewards, or an episode's end with every lost life. Evaluations never see them."""
+    check_timeout_s: PositiveFloat = 60.0
+    """Seconds that each of import, constructor, reset and step may take in the check before a run. Long enough for a
+    simulator that compiles or loads a large scene; what takes longer mostly hangs."""
 
     @property
     def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
@@ -152,8 +137,9 @@ class PolicyConfig(Section):
 class PPOConfig(Section):
     """[ppo] The loss and its optimizer (docs/ARCHITECTURE.md has the formulas)."""
 
-    learning_rate: PositiveFloat = 3e-4
-    """Of Adam, at the start."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 3e-4
+    """Of Adam, at the start. At 1, a step moves each parameter by about 1, and no network learns; the bound keeps all
+    parameters finite."""
     learning_rate_schedule: Schedule = "constant"
     """linear: to zero at total_steps."""
     epochs: PositiveInt = 10
@@ -181,6 +167,9 @@ class PPOConfig(Section):
     """linear: to zero at total_steps; explores first and settles later."""
     max_gradient_norm: PositiveFloat = 0.5
     """Gradients are scaled down to this global norm."""
+    max_refused_batches: PositiveInt = 10
+    """The run ends after so many batches in a row with gradient steps that had to be refused, since their gradients had
+    no finite norm. One bad segment spoils a batch or two, and ten in a row are a run that learns nothing any more."""
     normalise_advantages: bool = True
     """Centre and scale advantages over each minibatch."""
     clip_anchor: UnitInterval = 0.5
@@ -260,21 +249,17 @@ class ReplayConfig(Section):
     staging_bytes: ByteSize = ByteSize(2**30)
     """At most so many bytes beside the store, through which actors on its own host hand over their windows (four each);
     what finds no room comes by gRPC. 0: everything does."""
-    max_actors: PositiveInt = 256
-    """Append streams it serves at once; more are refused."""
+    max_actors: ActorSlots = 256
+    """Append streams it serves at once, at most 4096; more are refused."""
     grant_timeout_s: Annotated[float, Field(ge=2.0)] = 10.0
     """A grant of an actor that has been silent this long returns. Actors give a sign of life every second."""
     snapshot_folder: str | None = None
     """Where snapshots lie; one for each service. Unset: the folder `snapshots` in replay.folder."""
-    snapshot_interval_s: NonNegativeFloat = 0.0
-    """Seconds from one snapshot to the next; 0: only when `penstock replay snapshot` asks for one."""
     snapshots_kept: PositiveInt = 3
-    """Complete snapshots that are kept; the oldest goes when a new one is complete. They share what has not changed."""
+    """Snapshots taken by checkpoint.snapshot_interval_s that are kept; the oldest goes when a new one is complete. They
+    share what has not changed. Those that a user asked for stay until their folder is removed."""
     snapshot_bytes_per_s: ByteSize = Field(default=ByteSize(256 * 2**20), ge=2**16)
     """How fast snapshots are written at most; what a disk can take without holding back the store's own pages."""
-    restore: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] | None = None
-    """Name of the snapshot to begin from, in a folder without segments. A service that is started again with it goes on
-    with what it has."""
 
     @property
     def snapshots(self) -> str | None:
@@ -295,8 +280,8 @@ class LearnerConfig(Section):
     shard_timeout_s: PositiveFloat = 5.0
     """How long a batch waits for a shard once another's part is there; twice as long for one that does not answer at
     all. Above a moment's pause of a service, and little beside the minutes that a run may lose by it."""
-    device: str = "auto"
-    """Torch device. auto: cuda where there is one, else cpu."""
+    device: Device = "auto"
+    """Torch device: cpu, cuda, or cuda:N for the GPU of number N. auto: cuda where there is one, else cpu."""
     threads: PositiveInt = 1
     """Torch threads on a CPU; small networks lose by more."""
     precision: Precision = "float32"
@@ -307,8 +292,8 @@ class LearnerConfig(Section):
     compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
     prefetch_batches: PositiveInt = 1
     """Batches asked for ahead of the one in training."""
-    max_actors: PositiveInt = 256
-    """Actors that may join; more are refused."""
+    max_actors: ActorSlots = 256
+    """Actors that may join, at most 4096, which is the number of actors that a store keeps apart; more are refused."""
     rejoin_timeout_s: NonNegativeFloat = 10.0
     """A lost actor keeps its slot this long."""
 
@@ -326,6 +311,9 @@ class ActorConfig(Section):
     """Environments it steps together, one policy call a step for all."""
     unroll_length: Annotated[int, Field(ge=2)] = 32
     """Steps in a segment (T); at least 2, so that none holds a row that only resets and nothing else."""
+    step_timeout_s: PositiveFloat = 120.0
+    """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer ends, so that
+    it is started again. Several times what slow simulators need to reset."""
     lowest_temperature: Temperature = 1.0
     """Exploration of the first of train.actors: divides the logits of discrete policies, multiplies the standard
     deviation of others. 1: as learnt. Evaluations are never tempered."""
@@ -364,7 +352,11 @@ class EvaluationConfig(Section):
     threshold: float | None = None
     """Mean return that counts as solved; when it was first reached goes into the summary."""
     timeout_s: PositiveFloat = 600.0
-    """How long an evaluation is waited for: at the end of a run, and at each one that is synchronous."""
+    """Seconds from asking for an evaluation to giving it up, whether its episodes do not end, its environment hangs or
+    its evaluator is gone. Ten minutes are enough for twenty episodes of any environment that Gymnasium registers."""
+    max_episode_steps: PositiveInt = 30_000
+    """Steps after which an evaluation's episode that has not ended is cut; its return until then counts. Above the
+    27,000 at which the longest registered environments, those of Atari, end by themselves."""
 
 
 class CheckpointConfig(Section):
@@ -374,6 +366,9 @@ class CheckpointConfig(Section):
     """Environment steps between checkpoints."""
     max_checkpoints: PositiveInt = 3
     """The newest so many are kept, and the best by evaluation."""
+    snapshot_interval_s: NonNegativeFloat = 0.0
+    """Seconds between snapshots of the run, which hold its policy and all of its store; 0: they are taken only when
+    `penstock replay snapshot` asks for one, since each costs as much disk as the segments that came since the last."""
 
 
 class TelemetryConfig(Section):
@@ -396,7 +391,8 @@ class TrainConfig(Section):
     """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it is
     what others wait for."""
     max_restarts: NonNegativeInt = 20
-    """Restarts of children that died, before the run is given up."""
+    """Restarts of a child that died without progress in between, before the run is given up: for the evaluator progress
+    is an evaluation, for the others a step of the run. With growing pauses, 20 take a minute and a half."""
 
     @property
     def least_actors(self) -> int:
@@ -414,11 +410,16 @@ class TrainConfig(Section):
 
 
 class Config(BaseSettings):
-    """All settings of a run."""
+    """All settings of a run: those that are given, and the defaults of all others.
+
+    No preset is underneath; `penstock.configure` chooses one, as `penstock train` does.
+    """
 
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
+        # Else PPO and ppo would both be the section, and one of the two would be lost.
+        case_sensitive=True,
         env_prefix="PENSTOCK__",
         env_nested_delimiter="__",
         use_attribute_docstrings=True,
@@ -521,16 +522,30 @@ class Config(BaseSettings):
         return self
 
     def repeatable(self) -> "Config":
-        """Without where this run lies and what its store began from, which are no part of what repeats it."""
-        return self.changed({"run": {"dir": None}, "replay": {"restore": None}})
+        """Without where this run lies, which is no part of what repeats it."""
+        return self.changed({"run": {"dir": None}})
 
     def changed(self, values: dict[str, object]) -> "Config":
         """With these nested values in place of its own. Raises `ConfigurationError` as `build`."""
-        return build(merge(self.model_dump(exclude_none=True), values))
+        return build(merge(self._given(mode="python"), values))
 
     def to_toml(self) -> str:
         """This configuration as TOML that `load_toml` reads back to an equal one."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(self._given(mode="json"))
+
+    def _given(self, mode: Literal["python", "json"]) -> dict[str, object]:
+        """All values but settings that are unset; what is None in a table is `NONE` there."""
+        sections = self.model_dump(mode=mode)
+        return {
+            section: {key: _without_none(value) for key, value in settings.items() if value is not None}
+            for section, settings in sections.items()
+        }
+
+
+def _without_none(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: NONE if each is None else each for key, each in value.items()}
+    return [_without_none(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def build(values: dict[str, object]) -> Config:
@@ -541,17 +556,37 @@ def build(values: dict[str, object]) -> Config:
         raise ConfigurationError(_explain(error)) from None
 
 
+def setting_names() -> list[str]:
+    """Every setting as section.key."""
+    return [
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        for key in field.annotation.model_fields
+    ]
+
+
 def _explain(error: pydantic.ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            lines.append(f"unknown setting {where}; `penstock train --help` lists them all")
+            lines.append(f"unknown setting {where}; {_remedy(where)}")
         elif item["type"] == "value_error":
-            lines.append(str(item["ctx"]["error"]))
+            # What concerns several settings names them itself.
+            of_one_setting = len(item["loc"]) > 1
+            lines.append(f"{where} {item['ctx']['error']}" if of_one_setting else str(item["ctx"]["error"]))
         else:
             lines.append(f"{where}: {item['msg']}, got {item['input']!r}")
     return "; ".join(lines)
+
+
+def _remedy(unknown: str) -> str:
+    written = unknown.lower().replace("-", "_")
+    names = setting_names() if "." in written else list(Config.model_fields)
+    of_that_key = [name for name in setting_names() if name.partition(".")[2] == written.rpartition(".")[2]]
+    meant = ([written] if written in names else of_that_key) or difflib.get_close_matches(written, names, n=1)
+    return f"did you mean {' or '.join(meant)}?" if meant else "`penstock train --help` lists them all"
 
 
 def load_toml(path: Path) -> dict[str, object]:
@@ -562,40 +597,6 @@ def load_toml(path: Path) -> dict[str, object]:
         raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None
-
-
-def preset_names() -> list[str]:
-    """The presets that ship with Penstock."""
-    folder = importlib.resources.files("penstock.presets")
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
-
-
-def preset_values(name: str) -> dict[str, object]:
-    """The nested values of a shipped preset. Raises `ConfigurationError` if there is none of this name."""
-    if name not in preset_names():
-        raise ConfigurationError(f"no preset {name!r}; there are: {', '.join(preset_names())}")
-    file = importlib.resources.files("penstock.presets") / f"{name}.toml"
-    return tomllib.loads(file.read_text())
-
-
-def preset_for(environment_id: str) -> str | None:
-    """The name of the preset made for this environment, if one ships."""
-    for name in preset_names():
-        environment = preset_values(name).get("environment")
-        if isinstance(environment, dict) and environment.get("id") == environment_id:
-            return name
-    return None
-
-
-def preset(name: str, **sections: dict[str, object]) -> Config:
-    """A preset's configuration, with values of your own on top.
-
-    Example: `preset("cartpole", run={"seed": 1}, ppo={"epochs": 4})`.
-
-    Raises:
-        ConfigurationError: There is no such preset, or a value is wrong.
-    """
-    return build(merge(preset_values(name), dict(sections)))
 
 
 def merge(*layers: dict[str, object]) -> dict[str, object]:

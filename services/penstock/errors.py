@@ -13,6 +13,18 @@ class ConfigurationError(PenstockError):
     """A setting, file, environment or folder that the user must change. Commands exit with code 2."""
 
 
+class DamagedFile(ConfigurationError):
+    """A file of a run that can't be read, or whose bytes are not those that were written.
+
+    Attributes:
+        finding: The file and what is wrong with it, without what to do.
+    """
+
+    def __init__(self, finding: str, remedy: str = "") -> None:
+        super().__init__(f"{finding}; {remedy}" if remedy else finding)
+        self.finding = finding
+
+
 class InvalidSegment(PenstockError):
     """A segment or message that does not fit its schema or holds values out of range."""
 
@@ -35,6 +47,28 @@ class Unavailable(PenstockError):
 
 class PlaceLost(PenstockError):
     """An actor's place in the run is no longer good: it must join again, as somebody new."""
+
+
+class EnvironmentFailed(PenstockError):
+    """An environment raised an exception, or returned what can't be used.
+
+    Attributes:
+        what: One line: what it did, and its id.
+        environment: Its index among those that are stepped together, or its run-wide number; None where several are
+            stepped in one call.
+    """
+
+    def __init__(self, what: str, environment: int | None = None) -> None:
+        super().__init__(what if environment is None else f"environment {environment}: {what}")
+        self.what, self.environment = what, environment
+
+
+class AllActorsFailed(PenstockError):
+    """The environments of every actor failed again and again: there is nothing to train on."""
+
+
+class Diverged(PenstockError):
+    """Training makes no finite numbers any more; the run ends, and its last checkpoint is good."""
 
 
 class RunFinished(PenstockError):

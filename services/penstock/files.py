@@ -1,41 +1,90 @@
 """Small files, written so that a reader, or a crash, meets all of the new content or all of the old."""
 
 import contextlib
+import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.errors import DamagedFile
+
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file, lastingly. Raises `OSError`."""
+    """Replaces a file, lastingly. Raises `OSError`; the old content is then unchanged and no temporary file is left."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        _write_and_sync(temporary, data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> list[Path]:
+    """Removes the temporary files of processes that died in `write_atomically`; returns them.
+
+    Files of processes that are alive are left, except those of this process: it calls this before it writes. So are
+    files that can't be removed.
+    """
+    removed: list[Path] = []
+    for path in folder.glob(".*.*"):
+        owner = path.name.rpartition(".")[2]
+        if owner.isdecimal() and path.is_file() and (int(owner) == os.getpid() or not _is_alive(int(owner))):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed.append(path)
+    return removed
 
 
 @contextlib.contextmanager
 def restored_after(error: type[Exception], *paths: Path) -> Iterator[None]:
-    """Puts files back as they were, or were not, if this error passes through. Raises `OSError`."""
+    """Puts files back as they were, or were not, if this error passes through.
+
+    A file that can't be put back does not replace the error.
+    """
     before = [path.read_bytes() if path.exists() else None for path in paths]
     try:
         yield
     except error:
         for path, data in zip(paths, before, strict=True):
-            if data is None:
-                path.unlink(missing_ok=True)
-            else:
-                write_atomically(path, data)
+            with contextlib.suppress(OSError):
+                if data is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    write_atomically(path, data)
         raise
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces a small JSON file, lastingly. Raises `OSError`."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    """Replaces a small JSON file, lastingly; see `json_of` for numbers that are not finite. Raises `OSError`."""
+    write_atomically(path, (json_of(value, indent=2) + "\n").encode())
+
+
+def json_of(value: object, *, indent: int | None = None) -> str:
+    """JSON that every reader accepts: NaN and infinity, which JSON does not have, become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def encode_record(value: object) -> bytes:
+    """A JSON value with its SHA-256, as `decode_record` takes it."""
+    content = json_of(value)
+    return f'{{"sha256": "{_digest(content)}", "content": {content}}}\n'.encode()
+
+
+def decode_record(data: bytes) -> object:
+    """The value of `encode_record`. Raises `DamagedFile` if a single bit differs from what was written."""
+    head, _, content = data.removesuffix(b"}\n").partition(b', "content": ')
+    try:
+        text = content.decode()
+        if head == f'{{"sha256": "{_digest(text)}"'.encode() and data.endswith(b"}\n"):
+            return json.loads(text)
+    except ValueError:
+        pass
+    raise DamagedFile("the bytes are not those that were written: their SHA-256 differs")
 
 
 def sync_folder(folder: Path) -> None:
@@ -45,3 +94,38 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_and_sync(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,14 +1,14 @@
 """The layout of a run's folder.
 
 config.toml            reproduces the run
-metrics.jsonl          one record a line: training and evaluations
+metrics.jsonl          one record a line: training and evaluations; metrics.damaged: lines that were no records
 summary.json           written at the end
 learning_curve.png     drawn at the end
 checkpoints/           <env steps>.safetensors, the newest few, and best.safetensors
 logs/                  one file a service
-versions.json, roster.json           numbers that were given out, so that none repeats
+versions.json, roster.json           numbers that were given out, so that none repeats; roster.copy.json is a copy
 replay/                the mapped store, while the run is going on
-snapshots/             of that store, if any were taken
+snapshots/             of the policy and that store, if any were taken
 """
 
 import os
@@ -16,6 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
+
+
+def replay_services(shards: int) -> list[str]:
+    """The names of a run's replay services: by numbers, where there are several."""
+    return ["replay"] if shards == 1 else [f"replay-{shard}" for shard in range(shards)]
+
+
+def of_service(root: Path, service: str, shards: int) -> Path:
+    """The folder of one replay service's store, or of its snapshots, where there are so many services."""
+    return root if shards == 1 else root / service
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +86,33 @@ class RunFolder:
 
     @property
     def snapshots(self) -> Path:
-        """The folder of the store's snapshots, which outlive it."""
+        """The folder of the run's snapshots, which outlive its store."""
         return self.root / "snapshots"
 
     @property
     def services(self) -> Path:
         """Where the services of a local run can be reached, while it is going on."""
         return self.root / "services.json"
+
+    def checkpoint(self, env_steps: int) -> Path:
+        """The numbered checkpoint of this many environment steps."""
+        return self.checkpoints / f"{env_steps:012d}.safetensors"
+
+    def everything(self) -> tuple[Path, ...]:
+        """Every file and folder that a run makes in its folder."""
+        return (
+            self.config,
+            self.metrics,
+            self.summary,
+            self.learning_curve,
+            self.checkpoints,
+            self.logs,
+            self.versions,
+            self.roster,
+            self.replay,
+            self.snapshots,
+            self.services,
+        )
 
     def create(self) -> None:
         """Makes the folder. Raises `ConfigurationError` if it can't be written."""

@@ -19,6 +19,14 @@ DATA_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "
 COLUMN_ALIGNMENT = 8
 """Columns in a payload begin at multiples of this many bytes, so that every element is aligned."""
 
+MAX_SLOTS = 4096
+"""Actor slots that a store keeps apart; part of its format."""
+
+
+LARGEST_VERSION_JUMP = 1_000_000
+"""Versions left out above the newest checkpoint's by a learner that can't tell which were used. One that takes a
+millisecond a batch uses as many in a quarter of an hour, and checkpoints are closer together than that."""
+
 
 class Extent(enum.IntEnum):
     """How many rows of a column one segment of T steps holds; numbers as in the contract."""
@@ -259,9 +267,10 @@ class SamplingPlan:
         """The oldest version that may collect for `batch`: p * floor(max(0, batch - d) / p)."""
         return self.publish_interval * (max(0, batch - self.off_policy_degree) // self.publish_interval)
 
-    def is_late(self, batch: int, versions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether data of these versions is too old to be fresh in `batch`: batch - version > d + p - 1."""
-        return batch - versions > self.off_policy_degree + self.publish_interval - 1
+    @property
+    def largest_lag(self) -> int:
+        """The age in versions up to which data counts as fresh: d + p - 1."""
+        return self.off_policy_degree + self.publish_interval - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +311,12 @@ class BatchHead:
     counts: StoreCounts
     mass: Mass
     environments: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    skipped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """<int64>[B] as `Batch.ages`."""
+        return _ages(self.number, self.versions, self.skipped)
 
     def with_columns(self, columns: Columns) -> "Batch":
         """The batch."""
@@ -316,6 +331,7 @@ class BatchHead:
             columns,
             self.mass,
             self.environments,
+            self.skipped,
         )
 
 
@@ -334,6 +350,8 @@ class Batch:
         columns: The segments.
         mass: The sum of the store's masses at the draw.
         environments: <uint32>[fresh_segments] run-wide numbers of the fresh segments' environments; empty if unknown.
+        skipped: <int64>[B] how many of the numbers from a segment's version to the batch's are of no batch, since a
+            learner was replaced in between; empty: none.
     """
 
     number: int
@@ -346,6 +364,17 @@ class Batch:
     columns: Columns
     mass: Mass = Mass()
     environments: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    skipped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """<int64>[B] versions between the batch and the policy that acted, without those that were skipped."""
+        return _ages(self.number, self.versions, self.skipped)
+
+
+def _ages(number: int, versions: NDArray[np.int64], skipped: NDArray[np.int64]) -> NDArray[np.int64]:
+    ages = number - versions
+    return ages - skipped if skipped.size else ages
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +489,7 @@ class ActorReport:
         policy_s: Seconds in the policy.
         waiting_s: Seconds without a grant or without weights new enough.
         building_s: Seconds in which segments were put together and handed over.
+        segments: Segments handed over to the replay service.
     """
 
     env_steps: int
@@ -469,12 +499,54 @@ class ActorReport:
     policy_s: float
     waiting_s: float
     building_s: float
+    segments: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorProgress:
+    """How far an actor is.
+
+    Attributes:
+        steps: Environment steps taken since its process began.
+        doing: What it waits for an environment to do: make, reset or step; empty while it waits for something else.
+        environment: Run-wide number of that environment; None where several are stepped in one call.
+        window_step: Steps that the window in progress has.
+        window_steps: Steps that it is to have.
+    """
+
+    steps: int = 0
+    doing: str = ""
+    environment: int | None = None
+    window_step: int = 0
+    window_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFault:
+    """What is wrong with an environment.
+
+    Attributes:
+        text: One line: the environment's number, what it did, and its id.
+        dropped: Whether the window in collection was dropped; if not, this is a warning.
+    """
+
+    text: str
+    dropped: bool
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """What an evaluator is asked to do. `seed` keys streams that no training environment shares; episode i is played in
-    variant i modulo `variants`, of which there is always one.
+    """What an evaluator is asked to do.
+
+    Attributes:
+        id: Names the task; no other learner process uses the same number.
+        weights: The policy.
+        episodes: To play.
+        deterministic: Take the most likely actions.
+        seed: Keys streams that no training environment shares.
+        variants: Episode i is played in variant i modulo this; at least 1.
+        max_episode_steps: Steps after which an episode that has not ended is cut.
+        max_seconds: Seconds after which all episodes that have not ended are cut.
     """
 
     id: int
@@ -483,6 +555,8 @@ class EvaluationTask:
     deterministic: bool
     seed: int
     variants: int = 1
+    max_episode_steps: int = 2**31
+    max_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,13 +570,28 @@ class VariantReturns:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Returns and lengths, one an episode and in their order, of one evaluation task."""
+    """What came of one evaluation task.
+
+    Attributes:
+        id: Of the task.
+        version: Of its policy.
+        returns: One an episode, in their order; of an episode that was cut, the return until then. Empty after a
+            failure.
+        steps: The episodes' lengths.
+        seconds: That it took.
+        unfinished: Episodes that were cut.
+        out_of_time: Whether they were cut by the clock, so that their returns depend on the speed of a machine.
+        failure: Why nothing was played, in one line; empty if something was.
+    """
 
     id: int
     version: int
     returns: tuple[float, ...]
     steps: tuple[int, ...]
     seconds: float
+    unfinished: int = 0
+    out_of_time: bool = False
+    failure: str = ""
 
     @property
     def return_mean(self) -> float:
@@ -523,7 +612,8 @@ class EvaluationResult:
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
     """One evaluation in numbers: of which version, after how many environment steps, over how many episodes; over all
-    of them, and for each of the run's environment variants, if it has any.
+    of them, and for each of the run's environment variants, if it has any. `unfinished` episodes did not end within the
+    bounds of an evaluation; they count with their returns until then.
     """
 
     version: int
@@ -532,6 +622,7 @@ class EvaluationSummary:
     return_mean: float
     return_std: float
     variants: tuple[VariantReturns, ...] = ()
+    unfinished: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,12 +706,18 @@ class Drops:
         refused_segments: With values that no learner could use; since the replay service started.
         refunded_segments: Leased and given back untrained, so fresh again; since the replay service started.
         overwritten_priorities: Computed for segments that had been overwritten meanwhile.
+        refused_steps: Gradient steps without a finite norm, which changed nothing.
+        unsound_rows: Environment steps left out of training, since a number in them or estimated from them was absurd.
+        left_out_values: Absurd numbers kept from the running normalisation.
     """
 
     late_segments: int = 0
     refused_segments: int = 0
     refunded_segments: int = 0
     overwritten_priorities: int = 0
+    refused_steps: int = 0
+    unsound_rows: int = 0
+    left_out_values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -690,6 +787,47 @@ class CoordinatorStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """One event that a user should know of, in one line.
+
+    Attributes:
+        number: Increases with every notice, also when the learner restarts.
+        text: The line.
+    """
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActorState:
+    """One actor, as the learner knows it. A process that takes the place of one of the same name goes on with its
+    counts.
+
+    Attributes:
+        name: What people call it.
+        slot: Its place in the run.
+        connected: Whether its stream to the learner is open.
+        steps: Environment steps of its process.
+        segments: Segments handed over to the replay service.
+        stuck_s: Seconds since it last took a step, or had nothing to do; 0 while it is not connected.
+        failures: Failures of its environments since it last handed segments over.
+        dropped_windows: Windows dropped, since the learner started.
+        doing: What it waits for an environment to do, for people; empty while it waits for something else.
+    """
+
+    name: str
+    slot: int = 0
+    connected: bool = True
+    steps: int = 0
+    segments: int = 0
+    stuck_s: float = 0.0
+    failures: int = 0
+    dropped_windows: int = 0
+    doing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """How a run goes; the fields are those of the contract's GetRunStatusResponse, and None is a value that is not
     known yet.
@@ -717,6 +855,9 @@ class RunStatus:
     samples_per_insert: float = 0.0
     variants: tuple[VariantStatus, ...] = ()
     coordinator: CoordinatorStatistics | None = None
+    notices: tuple[Notice, ...] = ()
+    actor_states: tuple[ActorState, ...] = ()
+    env_steps_taken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -733,6 +874,8 @@ class Snapshot:
         written_bytes: That were written for it.
         shared_bytes: That it has in common with the snapshot before, on disk once.
         seconds: How long it took.
+        version: Policy version that the store was trained to.
+        automatic: Taken on an interval; only these are removed by a later one.
     """
 
     name: str
@@ -744,13 +887,47 @@ class Snapshot:
     written_bytes: int
     shared_bytes: int
     seconds: float
+    version: int
+    automatic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The snapshot that a store is asked for.
+
+    Attributes:
+        name: By which it is restored.
+        version: Version of the policy that belongs to it; the store is frozen once it was trained to this version.
+        automatic: Taken on an interval; an older one of these is removed for it.
+    """
+
+    name: str
+    version: int
+    automatic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """One complete snapshot of a run.
+
+    Attributes:
+        name: By which it is restored.
+        version: Policy version, of the policy and of each store.
+        env_steps: Environment steps trained.
+        stores: One a replay service, in the order of `learner.replay_addresses`.
+    """
+
+    name: str
+    version: int
+    env_steps: int
+    stores: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
     """How far a snapshot is: segments and their bytes that were looked after, of how many."""
 
-    segments: int
-    total_segments: int
-    bytes: int
-    total_bytes: int
+    segments: int = 0
+    total_segments: int = 0
+    bytes: int = 0
+    total_bytes: int = 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.servers import Loopback
+from helpers.timing import longest_of
 
 
 @pytest.fixture
@@ -12,3 +13,9 @@ def loopback() -> Iterator[Loopback]:
     """Servers and clients of one test, ended after it."""
     with Loopback() as loopback:
         yield loopback
+
+
+@pytest.fixture
+def first_answer_s(loopback: Loopback) -> float:
+    """Seconds from the start of a service to its first answer to a new client: the baseline of bounds on durations."""
+    return longest_of(lambda: loopback.replay_status(loopback.replay()))

@@ -23,6 +23,7 @@ from helpers.servers import (
     until,
     window_request,
 )
+from helpers.timing import AT_ONCE, Bound
 from penstock import errors
 from penstock.errors import ConfigurationError, Overloaded, PenstockError, Unavailable
 from penstock.rpc import methods
@@ -39,9 +40,6 @@ from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
 Code = grpc.StatusCode
 STATUS = replay_pb2.GetReplayStatusRequest()
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
-IN_TIME_S = 15.0
-"""However busy the machine, what may take a fraction of a second ends within this time; without its deadline it would
-end never, or when gRPC gives a connection up, after 20 s."""
 
 
 @pytest.fixture
@@ -56,6 +54,14 @@ def vacant_address() -> str:
     """Where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def in_time(first_answer_s: float, deadline_s: float) -> Iterator[None]:
+    """Fails unless what is done takes no longer than its deadline, and what a machine as slow as this one adds."""
+    begun, bound = time.monotonic(), Bound(AT_ONCE, first_answer_s, deadline_s)
+    yield
+    assert time.monotonic() - begun < bound.seconds, bound
 
 
 # Health
@@ -86,11 +92,12 @@ def test_a_service_without_methods_reports_that_it_serves(loopback: Loopback) ->
     loopback.thread.run(server.stop())
 
 
-def test_a_service_that_does_not_answer_is_not_well(silent_address: str, vacant_address: str) -> None:
+def test_a_service_that_does_not_answer_is_not_well(
+    silent_address: str, vacant_address: str, first_answer_s: float
+) -> None:
     for address in (silent_address, vacant_address):
-        begun = time.monotonic()
-        assert not is_serving(address, 0.3)
-        assert time.monotonic() - begun < IN_TIME_S
+        with in_time(first_answer_s, 0.3):
+            assert not is_serving(address, 0.3)
 
 
 # Addresses
@@ -228,45 +235,42 @@ def test_a_stream_that_ends_before_its_first_message_is_invalid(
 
 
 def test_a_call_to_a_port_where_nobody_listens_or_answers_ends_in_time(
-    loopback: Loopback, silent_address: str, vacant_address: str
+    loopback: Loopback, silent_address: str, vacant_address: str, first_answer_s: float
 ) -> None:
     for address in (silent_address, vacant_address):
-        begun = time.monotonic()
-        with pytest.raises(Unavailable, match=address):
+        with in_time(first_answer_s, 0.3), pytest.raises(Unavailable, match=address):
             loopback.ask(address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
-        with pytest.raises(Unavailable, match=address):
+        with in_time(first_answer_s, 0.3), pytest.raises(Unavailable, match=address):
             loopback.status(address).get(0.3)
-        assert time.monotonic() - begun < IN_TIME_S
 
 
-def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(loopback: Loopback) -> None:
+def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(
+    loopback: Loopback, first_answer_s: float
+) -> None:
     async def ponder(request: object, context: object) -> None:
         await asyncio.Event().wait()
 
     server = loopback.methods({methods.GET_REPLAY_STATUS: ponder})
-    begun = time.monotonic()
-    with pytest.raises(Unavailable, match="DEADLINE_EXCEEDED"):
+    with in_time(first_answer_s, 0.3), pytest.raises(Unavailable, match="DEADLINE_EXCEEDED"):
         loopback.ask(server.address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
-    assert time.monotonic() - begun < IN_TIME_S
 
 
 def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
-    loopback: Loopback, tmp_path: Path
+    loopback: Loopback, tmp_path: Path, first_answer_s: float
 ) -> None:
     run = loopback.run(tmp_path / "roster.json")
     run.kill()
     sink, source = loopback.sink(0, run), loopback.source(run, plan_with())
     member, work = loopback.membership(run), loopback.work(run)
-    begun = time.monotonic()
-    assert sink.next_grant(0.05) is None
-    sink.send(make_window())
-    assert not sink.drain(0.05)
-    assert source.next(0.05) is None
-    assert source.waiting_for == "the replay service"
-    assert member.assignment(0.05) is None
-    assert member.at_least(0, 0.05) is None
-    assert work.next(0.05) is None
-    assert time.monotonic() - begun < IN_TIME_S
+    with in_time(first_answer_s, 6 * 0.05):
+        assert sink.next_grant(0.05) is None
+        sink.send(make_window())
+        assert not sink.drain(0.05)
+        assert source.next(0.05) is None
+        assert source.waiting_for == "the replay service"
+        assert member.assignment(0.05) is None
+        assert member.at_least(0, 0.05) is None
+        assert work.next(0.05) is None
     loopback.run(tmp_path / "roster.json", port=run.port)
     assert until(lambda: member.assignment(0.5), "an assignment").slot == 0
 
@@ -436,7 +440,9 @@ def test_calls_are_counted_by_method_and_status(loopback: Loopback) -> None:
     assert (handled(unary) - started, seconds(unary) - observed) == (3, 3)
 
 
-def test_what_streams_answer_is_timed_without_the_waits_for_others(loopback: Loopback, tmp_path: Path) -> None:
+def test_what_streams_answer_is_timed_without_the_waits_for_others(
+    loopback: Loopback, tmp_path: Path, first_answer_s: float
+) -> None:
     def answers(service: str, method: Method) -> tuple[float, float]:
         labels = {"grpc_service": service, "grpc_method": method.name}
         name = "penstock_stream_answer_seconds"
@@ -450,11 +456,13 @@ def test_what_streams_answer_is_timed_without_the_waits_for_others(loopback: Loo
 
     before = [answers(*each) for each in (storing, drawing, sending)]
     weights_before, waited_before_s = sample("penstock_learner_weights_sent_bytes_total"), waited_s()
+    begun = time.time()
 
     replay, run = loopback.replay(), loopback.run(tmp_path / "roster.json")
     sink = loopback.sink(0, replay)
     sink.send(make_window(1))
-    until(lambda: waited_s() - waited_before_s > 1.0, "the window waits for a grant")
+    long_s = 1.0 + AT_ONCE * first_answer_s
+    until(lambda: waited_s() - waited_before_s > long_s, "the window waits for a grant")
     source = loopback.source(replay, plan_with())
     until(lambda: source.next(0.1), "a batch")
     run.servicer.publish(Weights.of(1, b"weights"))
@@ -464,8 +472,9 @@ def test_what_streams_answer_is_timed_without_the_waits_for_others(loopback: Loo
 
     after = [answers(*each) for each in (storing, drawing, sending)]
     assert all(now[0] > then[0] for now, then in zip(after, before, strict=True))
-    assert all(now[1] - then[1] < 1.0 for now, then in zip(after, before, strict=True))
-    assert abs(sample("penstock_actor_weights_time_seconds") - time.time()) < PATIENCE_S
+    # The wait is in none of them.
+    assert all(now[1] - then[1] < long_s for now, then in zip(after, before, strict=True))
+    assert begun <= sample("penstock_actor_weights_time_seconds") <= time.time()
 
 
 def test_a_stream_that_is_read_when_its_server_has_stopped_counts_as_cancelled(loopback: Loopback) -> None:

@@ -75,6 +75,34 @@ def test_a_task_says_over_how_many_variants_its_episodes_are_spread(loopback: Lo
     assert until(lambda: work.next(0.5), "a task") == replace(task(3), variants=5)
 
 
+def test_a_task_says_within_which_bounds_its_episodes_are_played(loopback: Loopback, server: LiveRun) -> None:
+    work = loopback.work(server)
+    bounded = replace(task(3), max_episode_steps=500, max_seconds=12.5)
+    server.servicer.ask(bounded)
+    assert until(lambda: work.next(0.5), "a task") == bounded
+
+
+@pytest.mark.parametrize(
+    "came_of_it",
+    [
+        replace(result(7), unfinished=1),
+        replace(result(7), unfinished=2, out_of_time=True),
+        EvaluationResult(7, 7, (), (), 0.5, failure="RuntimeError: simulator lost"),
+    ],
+)
+def test_what_was_not_played_to_the_end_is_reported(
+    loopback: Loopback, server: LiveRun, came_of_it: EvaluationResult
+) -> None:
+    work = loopback.work(server)
+    server.servicer.ask(task(7))
+    assert until(lambda: work.next(0.5), "a task") == task(7)
+    work.deliver(came_of_it)
+    assert server.servicer.result(PATIENCE_S) == came_of_it
+    # The evaluator takes the next task on the same stream.
+    server.servicer.ask(task(8))
+    assert until(lambda: work.next(0.5), "a task") == task(8)
+
+
 def test_a_task_that_says_nothing_of_variants_is_for_one() -> None:
     head = evaluation_pb2.EvaluationTask(id=3, version=3, episodes=2, deterministic=True, seed=2**64 - 3)
     assert decode_task(head, Weights.of(3, b"weights")) == task(3)
@@ -166,8 +194,14 @@ def test_an_evaluator_of_other_spaces_is_refused(loopback: Loopback, server: Liv
     ("request_", "reason"),
     [
         (HELLO, "the result of evaluation 7 was expected"),
-        (answer(result(7, float("nan"), 1.0)), "not finite"),
+        (answer(result(7, float("nan"), 1.0)), "a return of nan; finite ones"),
         (answer(EvaluationResult(7, 7, (), (), 0.1)), "0 returns"),
+        (answer(result(7, 1.0)), "1 returns and 1 lengths, 0 of them unfinished; 2 episodes were asked for"),
+        (answer(result(7, 1.0, 2.0, 3.0)), "3 returns"),
+        (answer(result(7, 1e308, 1.7e308)), "a return of 1e+308; finite ones of at most 1e+100"),
+        (answer(replace(result(7), version=6)), "is of version 7, and its result is of version 6"),
+        (answer(replace(result(7), seconds=float("nan"))), "nan seconds"),
+        (answer(replace(result(7), unfinished=3)), "3 of them unfinished"),
         (answer(EvaluationResult(7, 7, (1.0, 2.0), (3,), 0.1)), "2 returns and 1 lengths"),
         (b"\xff\xff\xff", "malformed message"),
     ],

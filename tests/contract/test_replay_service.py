@@ -29,6 +29,7 @@ from helpers.servers import (
     until,
     window_request,
 )
+from helpers.timing import AT_ONCE
 from penstock.errors import InvalidSegment, SchemaMismatch
 from penstock.replay.ring_store import RingStore
 from penstock.rpc import methods
@@ -317,8 +318,11 @@ def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback
     assert until(lambda: sink.next_grant(0.5), "a grant") == Grant(batch=2, minimum_version=1)
 
 
-def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(loopback: Loopback) -> None:
-    server, recorder = loopback.replay(grant_timeout_s=2.0), Recorder()
+def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(
+    loopback: Loopback, first_answer_s: float
+) -> None:
+    # Long enough for what is done while it still has them.
+    server, recorder = loopback.replay(grant_timeout_s=2.0 + AT_ONCE * first_answer_s), Recorder()
     plan = plan_with(fresh_segments=4, batch_segments=4)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
     silent = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -596,7 +600,7 @@ APPENDING = [
     ([open_request(1), window_request(0, slot=1)], Code.INVALID_ARGUMENT, "sequences start at 1"),
     ([open_request(1), window_request(1, slot=1, segments=3)], Code.INVALID_ARGUMENT, "2 were announced"),
     ([open_request(1), window_request(1, slot=1, version=-1)], Code.INVALID_ARGUMENT, "versions at 0"),
-    ([open_request(1), window_request(1, slot=1, version=1001)], Code.INVALID_ARGUMENT, "0 was committed last"),
+    ([open_request(1), window_request(1, slot=1, version=1_001_001)], Code.INVALID_ARGUMENT, "0 was committed last"),
     ([open_request(1), damaged(lambda window: window.environments.pop())], Code.INVALID_ARGUMENT, "1 environments"),
     ([open_request(1), damaged(lambda window: window.ClearField("block"))], Code.INVALID_ARGUMENT, "0 segments"),
     (

@@ -437,6 +437,7 @@ def test_what_actors_report_reaches_the_runs_status(loopback: Loopback, tmp_path
     until(lambda: client.get(PATIENCE_S).episodes == 3, "the reports arrive")
     evaluation = EvaluationSummary(version=9, env_steps=900, episodes=20, return_mean=-1.5, return_std=0.5)
     server.statistics.evaluated(evaluation, 0.5)
+    server.statistics.best_is(evaluation)
     after = client.get(PATIENCE_S)
     assert (after.return_mean, after.actors) == (3.0, 2)
     assert after.last_evaluation == after.best_evaluation == evaluation
@@ -497,10 +498,12 @@ def test_reports_wait_for_a_learner_that_is_away_and_the_oldest_are_let_go(loopb
 
 
 def test_training_time_begins_with_the_first_step_of_this_learners_session(loopback: Loopback, tmp_path: Path) -> None:
+    begun = time.time()
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     assert server.statistics.training_s == 0.0
     # It has outlived an earlier learner, whose seconds are counted already.
     member.report(report(1.0, first_step_at_s=time.time() - 3600.0))
     until(lambda: server.statistics.training_s > 0.0, "the report arrives")
-    assert server.statistics.training_s < 60.0
+    # The hour before it is not counted, however long the report takes. The clocks may differ by a moment.
+    assert server.statistics.training_s < time.time() - begun + 1.0

@@ -4,26 +4,34 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
 from helpers.segments import SCHEMA, capacity_bytes
-from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, until
+from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
+from helpers.timing import AT_ONCE
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, Unavailable
-from penstock.replay.restoring import open_store
+from penstock.learning.checkpoints import RunProgress, Snapshot
+from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.statistics import RunStatistics
+from penstock.replay.layout import session_of
+from penstock.replay.restoring import Restored, restore_store
+from penstock.replay.ring_store import RingStore
+from penstock.replay.snapshot_folder import SnapshotFolder
 from penstock.rpc import methods
-from penstock.types import SnapshotProgress
-from penstock.v1 import replay_pb2
+from penstock.rpc.run_snapshots import RunSnapshotServicer
+from penstock.types import SnapshotProgress, SnapshotRequest, Weights
+from penstock.wire.snapshots import encode_requests
 
 ROWS = 400
 
 
 def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
-    loopback: Loopback, tmp_path: Path
+    loopback: Loopback, tmp_path: Path, first_answer_s: float
 ) -> None:
     # Slow enough for several windows of the actor to come in between: it takes more than a second.
-    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=60_000)
+    pace = int(60_000 / (1.0 + AT_ONCE * first_answer_s))
+    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=pace)
     recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
@@ -31,7 +39,7 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
         pass
     shown: list[SnapshotProgress] = []
     with ThreadPoolExecutor(1) as pool:
-        taking = pool.submit(loopback.snapshots(server).take, "live", shown.append)
+        taking = pool.submit(loopback.take, server, "live", shown.append)
         trained_before = trainer.version
         while not taking.done():
             for _ in trainer.train(1):
@@ -43,8 +51,9 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
     assert shown and shown[-1].segments > 0 and shown[-1].total_bytes == shown[-1].total_segments * SCHEMA.segment_bytes
     assert loopback.snapshots(server).complete() == [taken]
 
-    store, restored = open_store(None, capacity_bytes(ROWS), tmp_path, "live")
-    assert restored is not None and restored.segments == taken.segments
+    restored = _restore(tmp_path, "live", tmp_path / "new")
+    assert restored.segments == taken.segments
+    store = RingStore(tmp_path / "new", capacity_bytes(ROWS))
     # Every segment is one that the actor sent, under its own name.
     live = store.headers[store.headers["key"] != 0]
     columns = SCHEMA.empty(live.size)
@@ -55,26 +64,82 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
             np.testing.assert_array_equal(came[row], sent[number])
 
 
-def test_a_snapshot_goes_on_without_the_client_that_asked_for_it(loopback: Loopback, tmp_path: Path) -> None:
-    # It takes two seconds, and what is shown meanwhile next to none.
-    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=20_000)
+def test_a_snapshot_is_given_up_without_the_learner_that_asked_for_it(loopback: Loopback, tmp_path: Path) -> None:
+    # It would take half a minute.
+    server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=2**16 // 50)
     _fill(loopback, server)
-    channel = grpc.insecure_channel(server.address, options=(("grpc.enable_http_proxy", 0),))
-    take = channel.unary_stream(
-        methods.TAKE_SNAPSHOT.path,
-        request_serializer=replay_pb2.TakeSnapshotRequest.SerializeToString,
-        response_deserializer=replay_pb2.TakeSnapshotResponse.FromString,
-    )
-    call = take(replay_pb2.TakeSnapshotRequest(name="left"), timeout=PATIENCE_S)
-    assert next(call).HasField("progress")
+    stream = loopback.plain(server, methods.TAKE_SNAPSHOT)
+    request = SnapshotRequest("left", 0, automatic=False)
+    stream.send(*encode_requests(request, Weights.of(0, b"policy")))
+    assert stream.receive().HasField("progress")
     with pytest.raises(Overloaded, match="a snapshot is on its way"):
-        loopback.snapshots(server).take("another")
-    call.cancel()
-    channel.close()
-    client = loopback.snapshots(server)
-    assert client.complete() == []
-    (taken,) = until(client.complete, "the snapshot to be complete")
-    assert (taken.name, taken.segments) == ("left", 40)
+        loopback.take(server, "another")
+    assert list(tmp_path.glob(".unfinished-left"))
+    stream.close()
+    until(lambda: not list(tmp_path.iterdir()), "the snapshot to be given up")
+    assert loopback.snapshots(server).complete() == []
+
+
+def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(rows=ROWS, snapshots=tmp_path)
+    recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
+    trainer = Trainer(loopback.source(server, plan, prefetch=2), recorder, plan)
+    actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
+    run = RunSnapshots(loopback.stores(server), RunStatistics(total_steps=1, earlier_s=0.0), interval_s=0.0)
+    client = loopback.run_snapshots(loopback.methods(RunSnapshotServicer(run).behaviours))
+    with pytest.raises(NotReady, match="does not train now"):
+        client.take("early")
+    run.open()
+    for _ in trainer.train(10):
+        pass
+    shown: list[SnapshotProgress] = []
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(client.take, "", shown.append)
+        while not asking.done():
+            trainer.begin_commit(trainer.next())
+            # The last commit has not been answered yet.
+            run.take_what_is_due(lambda: _checkpoint(trainer.version))
+        taken = asking.result(PATIENCE_S)
+    actor.end()
+    (store,) = taken.stores
+    assert 10 < taken.version == store.version < trainer.version
+    assert taken.name == store.name and taken.name.endswith(f"-v{taken.version}")
+    source = SnapshotFolder(tmp_path)
+    manifest = source.read(taken.name)
+    assert source.policy(manifest) == _checkpoint(taken.version).data
+    assert taken.env_steps == 100 * taken.version
+    # Nothing that was committed before is lost, and nothing later is there.
+    records = source.records(manifest)
+    assert int(session_of(records)["next_batch"][0]) == taken.version
+    run.close()
+    with pytest.raises(NotReady, match="does not train now"):
+        client.take("late")
+
+
+def test_a_store_that_fails_has_the_snapshot_of_the_others_given_up(loopback: Loopback, tmp_path: Path) -> None:
+    slow = loopback.replay(rows=ROWS, snapshots=tmp_path / "slow", snapshot_bytes_per_s=2**16 // 50)
+    other = loopback.replay(rows=ROWS, snapshots=tmp_path / "other")
+    _fill(loopback, slow)
+    _fill(loopback, other)
+    loopback.take(other, "taken")
+    statistics = RunStatistics(total_steps=1, earlier_s=0.0)
+    run = RunSnapshots(loopback.stores(slow, other), statistics, interval_s=1e-6)
+    run.open()
+    asked = run.request("taken")
+    run.take_what_is_due(lambda: _checkpoint(0))
+    with pytest.raises(ConfigurationError, match="there is a snapshot 'taken'"):
+        asked.outcome.result(PATIENCE_S)
+    until(lambda: not slow.snapshots._busy, "the other to be given up")
+    assert not list((tmp_path / "slow").glob("*"))
+    assert not statistics.status().notices
+    # Without one of its stores no run can be kept; who waits at the terminal is told.
+    other.kill()
+    failures = sample("penstock_learner_snapshot_failures_total")
+    run.take_what_is_due(lambda: _checkpoint(0))
+    until(lambda: statistics.status().notices, "the failure to be told")
+    assert statistics.status().notices[0].text.startswith("no snapshot was taken: the replay service at")
+    assert sample("penstock_learner_snapshot_failures_total") == failures + 1
+    assert loopback.snapshots(slow).complete() == []
 
 
 def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_again(
@@ -86,15 +151,15 @@ def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_agai
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
     for _ in trainer.train(10):
         pass
-    loopback.snapshots(server).take("before")
+    loopback.take(server, "before")
     for _ in trainer.train(10):
         pass
     server.kill()
     # What was trained since then may be there untrained.
     trainer.fresh.clear()
-    restored, _ = open_store(tmp_path / "second", capacity_bytes(ROWS), tmp_path / "snapshots", "before")
-    assert restored.watermark(0, 1) >= 40
+    _restore(tmp_path / "snapshots", "before", tmp_path / "second")
     again = loopback.replay(rows=ROWS, folder=tmp_path / "second", port=server.port)
+    assert again.store.watermark(0, 1) >= 40
     until(lambda: actor.error, "the actor to notice")
     assert isinstance(actor.error, PlaceLost)
     assert re.search(r"holds this actor's segments up to \d+, and it had stored \d+", str(actor.error))
@@ -107,24 +172,32 @@ def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_agai
     assert trainer.version == 30
 
 
-def test_errors_reach_whoever_asks(loopback: Loopback, tmp_path: Path) -> None:
-    in_memory, fresh = loopback.snapshots(loopback.replay()), loopback.replay(snapshots=tmp_path)
+def test_errors_reach_who_asks(loopback: Loopback, tmp_path: Path) -> None:
+    in_memory, fresh = loopback.replay(), loopback.replay(snapshots=tmp_path)
     with pytest.raises(ConfigurationError, match="has no folder for snapshots"):
-        in_memory.take()
+        loopback.take(in_memory, "x")
     with pytest.raises(ConfigurationError, match="has no folder for snapshots"):
-        in_memory.complete()
-    client = loopback.snapshots(fresh)
+        loopback.snapshots(in_memory).complete()
     with pytest.raises(NotReady, match="no actor has come"):
-        client.take()
+        loopback.take(fresh, "x")
     with pytest.raises(InvalidSegment, match="can't be called"):
-        client.take("../elsewhere")
+        loopback.take(fresh, "../elsewhere")
     _fill(loopback, fresh)
-    client.take("once")
+    loopback.take(fresh, "once")
     with pytest.raises(ConfigurationError, match="there is a snapshot 'once'"):
-        client.take("once")
+        loopback.take(fresh, "once")
     fresh.kill()
     with pytest.raises(Unavailable, match="can't be reached"):
-        client.take("late")
+        loopback.take(fresh, "late")
+
+
+def _checkpoint(version: int) -> Snapshot:
+    return Snapshot(RunProgress(version=version, env_steps=100 * version), f"policy {version}".encode())
+
+
+def _restore(root: Path, name: str, folder: Path) -> Restored:
+    source = SnapshotFolder(root)
+    return restore_store(source, source.read(name), folder, capacity_bytes(ROWS))
 
 
 def _fill(loopback: Loopback, server: LiveReplay) -> None:

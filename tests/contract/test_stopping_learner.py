@@ -1,17 +1,18 @@
-import time
-
 import numpy as np
 import pytest
 
 from helpers.segments import PLAN, SCHEMA, make_columns
+from helpers.timing import AT_ONCE, Bound, seconds_of
 from penstock.cli.children import free_ports
 from penstock.errors import Unavailable
-from penstock.rpc.batch_source import ReplayBatchSource
+from penstock.rpc.batch_source import FAREWELL_S, ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.types import Batch, StoreCounts
 
 
-def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_is_gone() -> None:
+def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_is_gone(
+    first_answer_s: float,
+) -> None:
     batch = Batch(
         number=0,
         fresh_segments=1,
@@ -27,12 +28,14 @@ def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_
     source = ReplayBatchSource(thread, f"127.0.0.1:{nobody}", SCHEMA, prefetch_batches=1, stopping=lambda: True)
     try:
         source.open(PLAN)
-        started = time.monotonic()
-        with pytest.raises(Unavailable, match="does not answer"):
-            for _ in range(100):
-                source.commit(batch, np.ones(1), 1)
-        source.close()
-        # Two seconds for a farewell, and whatever a busy machine adds.
-        assert time.monotonic() - started < 15.0
+
+        def commit_and_close() -> None:
+            with pytest.raises(Unavailable, match="does not answer"):
+                for _ in range(100):
+                    source.commit(batch, np.ones(1), 1)
+            source.close()
+
+        bound = Bound(AT_ONCE, first_answer_s, FAREWELL_S)
+        assert seconds_of(commit_and_close) < bound.seconds, bound
     finally:
         thread.close()

@@ -1,7 +1,10 @@
 """What containers are told fits the settings that there are, and confines them."""
 
+import json
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from helpers.timing import PATIENCE_S
 from penstock.cli.options import parse
-from penstock.config import Config, build
+from penstock.cli.variables import OF_COMPOSE, PRESET
+from penstock.config import Config, build, setting_names
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -48,7 +53,7 @@ def bytes_of(limit: str) -> int:
 @pytest.mark.parametrize("dockerfile", ["Dockerfile.actor", "Dockerfile.learner"])
 def test_hadolint_finds_nothing(dockerfile: str) -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
-    subprocess.run([hadolint, ROOT / dockerfile], check=True, timeout=60)
+    subprocess.run([hadolint, ROOT / dockerfile], check=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -96,6 +101,21 @@ def test_the_store_fits_the_memory_of_its_service_and_is_shared_with_the_learner
     assert bytes_of(services["learner"]["mem_limit"]) > config.replay.capacity_bytes
 
 
+def test_a_snapshot_is_restored_from_and_to_where_the_services_have_their_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, services = STACK["services"]["restore"], STACK["services"]
+    replay, learner = settings_of("replay", monkeypatch), settings_of("learner", monkeypatch)
+    assert told["environment"]["PENSTOCK__RUN__DIR"] == learner.run.dir
+    assert told["environment"]["PENSTOCK__REPLAY__SNAPSHOT_FOLDER"] == replay.replay.snapshots
+    assert int(told["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.capacity_bytes
+    assert set(told["volumes"]) == {services["replay"]["volumes"][0], services["evaluator"]["volumes"][0]}
+    # Only when it is asked for, and confined like the others.
+    assert (told["profiles"], told["restart"]) == (["restore"], "no")
+    assert told["entrypoint"] == ["penstock", "replay", "restore"]
+    assert (told["read_only"], told["user"], told["cap_drop"]) == (True, "10001:10001", ["ALL"])
+
+
 def test_the_override_for_a_cpu_takes_the_image_of_the_actors() -> None:
     learner = compose("compose.cpu.yaml")["services"]["learner"]
     actor = STACK["services"]["actor"]
@@ -117,8 +137,64 @@ def test_settings_in_the_example_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = (ROOT / ".env.example").read_text().splitlines()
     for name, _, value in (line.lstrip("#").partition("=") for line in lines if line.startswith("#PENSTOCK__")):
         monkeypatch.setenv(name, value)
-    config = parse("penstock actor", "", [], trains=False).config
+    config = parse("penstock actor", "", ["--preset=none"], trains=False).config
     assert (config.run.seed, config.environment.id) != (DEFAULTS.run.seed, DEFAULTS.environment.id)
+
+
+def test_services_take_the_names_that_compose_reads_by_itself_for_no_settings() -> None:
+    texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "compose.cpu.yaml", "compose.admin.yaml")]
+    read = set(re.findall(r"\$\{(PENSTOCK_[A-Z]\w+)", "".join(texts)))
+    assert read == {*OF_COMPOSE, PRESET}
+
+
+def test_the_settings_that_compose_takes_from_the_shell_are_current() -> None:
+    module = runpy.run_path(str(ROOT / "deploy/compose/settings.py"))
+    assert module["FILE"].read_text() == module["render"](), "run `make compose-settings`"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_setting_is_fixed_or_comes_from_the_shell(service: str) -> None:
+    extended = STACK["services"][service]["extends"]
+    listed = yaml.safe_load((ROOT / extended["file"]).read_text())["services"][extended["service"]]["environment"]
+    names = {f"PENSTOCK__{name.replace('.', '__').upper()}" for name in (*Config.model_fields, *setting_names())}
+    fixed = {name for each in SERVICES for name in STACK["services"][each]["environment"]}
+    # An entry with a value would be stronger than the shell.
+    assert set(listed) == names - fixed
+    assert not any(name.startswith("PENSTOCK__") and name not in names for name in fixed)
+
+
+def has_compose() -> bool:
+    """Whether Docker Compose can read files here; it needs no engine for that."""
+    command = ["docker", "compose", "version"]
+    return bool(shutil.which("docker")) and subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(not has_compose(), reason="needs Docker Compose, though no engine")
+def test_compose_gives_services_the_settings_of_the_shell_over_those_of_the_env_file(tmp_path: Path) -> None:
+    for name in ("docker-compose.yml", "compose.cpu.yaml", "deploy/compose/settings.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".env").write_text(
+        "PENSTOCK__RUN__TOTAL_STEPS=1\nPENSTOCK__PPO__EPOCHS=7\nPENSTOCK__PPO__EPOCHZ=4\nPENSTOCK_PRESET=pendulum\n"
+    )
+    shell = {
+        "PENSTOCK__RUN__TOTAL_STEPS": "3000000",
+        "PENSTOCK__PPO": '{"minibatches": 2}',
+        "PENSTOCK__LEARNER__LISTEN": "x:1",
+    }
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK", "COMPOSE"))}
+    command = ["docker", "compose", "-f", "docker-compose.yml", "-f", "compose.cpu.yaml", "config", "--format=json"]
+    shown = subprocess.run(
+        command, cwd=tmp_path, env=others | shell, check=True, capture_output=True, text=True, timeout=120
+    )
+    for service in SERVICES:
+        given = json.loads(shown.stdout)["services"][service]["environment"]
+        assert given["PENSTOCK__RUN__TOTAL_STEPS"] == "3000000"
+        assert given["PENSTOCK__PPO"] == shell["PENSTOCK__PPO"]
+        assert given["PENSTOCK__LEARNER__LISTEN"] == "0.0.0.0:7432"
+        # What only .env has; the service refuses the misspelt one.
+        assert (given["PENSTOCK__PPO__EPOCHS"], given["PENSTOCK__PPO__EPOCHZ"]) == ("7", "4")
+        assert given["PENSTOCK__PPO__MINIBATCHES"] is None
 
 
 def test_images_are_made_of_nothing_but_what_they_need() -> None:

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 
 import penstock.telemetry.metrics  # noqa: F401 - which registers them
 from e2e.panels import DASHBOARDS, VARIABLES, queries
+from helpers.timing import PATIENCE_S
 from penstock.config import Config
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +154,7 @@ def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
     ids=" ".join,
 )
 def test_promtool_has_nothing_to_say(command: list[str]) -> None:
-    told = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120)
+    told = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE_S)
     assert told.returncode == 0, told.stdout + told.stderr
 
 
@@ -167,7 +168,7 @@ def test_the_dashboards_are_current() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     committed = {file.name: file.read_text() for file in DASHBOARDS.iterdir()}
     assert committed == json.loads(rendered.stdout), "run `make dashboards`"

@@ -73,6 +73,15 @@ class Prometheus:
             raise ValueError(f"{data}: {expression}")
         return any(math.isfinite(float(value)) for series in data["result"] for _, value in series["values"])
 
+    def answering(self) -> int:
+        """Addresses of services that it has found and that answer it."""
+        return sum(target["health"] == "up" for target in self.ask("targets", {"state": "active"})["activeTargets"])
+
+    def firing(self) -> set[tuple[str, str]]:
+        """Names of alerts, and the jobs that they are about."""
+        found = self.ask("query", {"query": 'ALERTS{alertstate="firing"}'})["result"]
+        return {(series["metric"]["alertname"], series["metric"].get("job", "")) for series in found}
+
 
 def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
     """What can't be seen, a line each."""

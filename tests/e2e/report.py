@@ -1,28 +1,41 @@
-"""What a drill did and measured: told while it goes on, and kept as a table."""
+"""What a drill did and measured: printed while it goes on, and kept as a table."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from helpers.timing import Bound
+
+_HEADINGS = ("what", "measured", "baseline", "ratio", "asked", "met")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was looked at.
+    """One thing that was checked, or only measured.
 
     Attributes:
-        bound: What it was to be, in words; empty where it is only told.
-        met: Whether it was.
+        asked: The requirement in words; empty if there is none.
+        met: Whether it is met.
+        baseline: What a duration is compared with, in seconds; empty elsewhere.
+        ratio: The duration as a multiple of the baseline; empty elsewhere.
     """
 
     what: str
     measured: str
-    bound: str
+    asked: str
     met: bool
+    baseline: str = ""
+    ratio: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The columns of the table."""
+        return (self.what, self.measured, self.baseline, self.ratio, self.asked, "yes" if self.met else "**no**")
 
 
 class Report:
-    """Lines as they come."""
+    """Lines in the order in which they came."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -30,49 +43,56 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Since it was begun."""
+        """Seconds since the report was begun."""
         return time.monotonic() - self._started
 
     @property
     def met(self) -> bool:
-        """Whether every bound was kept."""
+        """Whether every requirement is met."""
         return all(line.met for line in self.lines)
 
     def begin(self, title: str) -> None:
-        """Tells what is done next."""
+        """Prints what is done next."""
         print(f"\n{self.seconds:5.0f} s  {title}", flush=True)
 
     def tell(self, what: str, measured: str) -> None:
-        """Something without a bound."""
+        """Something without a requirement."""
         self._add(Line(what, measured, "", met=True))
 
-    def check(self, what: str, met: bool, measured: str, bound: str) -> None:
+    def check(self, what: str, met: bool, measured: str, asked: str) -> None:
         """Something that is so or is not."""
-        self._add(Line(what, measured, bound, met))
+        self._add(Line(what, measured, asked, met))
 
-    def within(self, what: str, seconds: float, bound_s: float) -> None:
-        """Something that took so long."""
-        self._add(Line(what, f"{seconds:.1f} s", f"at most {bound_s:g} s", seconds <= bound_s))
+    def within(self, what: str, tries: Sequence[float], bound: Bound) -> None:
+        """A duration in seconds, of which the last try counts."""
+        seconds, missed = tries[-1], ", ".join(f"{each:.1f}" for each in tries[:-1])
+        self._add(
+            Line(
+                what,
+                f"{seconds:.1f} s" + (f", after tries of {missed} s" if missed else ""),
+                f"at most {bound}",
+                seconds <= bound.seconds,
+                f"{bound.baseline_s:.1f} s",
+                f"{seconds / bound.baseline_s:.2f}",
+            )
+        )
 
-    def attempt(self, what: str, bound: str, action: Callable[[], str]) -> None:
-        """Something that raises if it can't be done, and says what came of it."""
+    def attempt(self, what: str, asked: str, action: Callable[[], str]) -> None:
+        """Something that raises if it fails, and returns what it found."""
         try:
-            self.check(what, True, action(), bound)
+            self.check(what, True, action(), asked)
         except Exception as error:
-            self.check(what, False, str(error), bound)
+            self.check(what, False, str(error), asked)
 
     def write(self, path: Path) -> None:
-        """As a table in Markdown."""
-        rows = [
-            f"| {line.what} | {_in_a_cell(line.measured)} | {line.bound} | {'yes' if line.met else '**no**'} |"
-            for line in self.lines
-        ]
+        """Writes a table in Markdown."""
+        rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(line.cells for line in self.lines)]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(["| what | measured | asked | met |", "|---|---|---|---|", *rows]) + "\n")
+        path.write_text("".join(f"| {' | '.join(map(_in_a_cell, row))} |\n" for row in rows))
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
-        asked = f"  ({line.bound})" if line.bound else ""
+        asked = f"  ({line.asked})" if line.asked else ""
         print(f"         {'ok  ' if line.met else 'MISS'}  {line.what}: {line.measured}{asked}", flush=True)
 
 

@@ -24,7 +24,7 @@ from penstock.rpc import methods
 from penstock.run_folder import RunFolder
 from penstock.v1 import replay_pb2
 
-pytestmark = [pytest.mark.exactness, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.exactness
 
 ENVIRONMENTS = 16
 ITERATIONS = 50

@@ -65,7 +65,7 @@ class RunningMeanVariance:
         self.variance, self.count = squares / total, total
 
     def inverse_deviation(self) -> Tensor:
-        return torch.rsqrt(self.variance.float() + 1e-8)
+        return torch.rsqrt(self.variance + 1e-8).float()
 
 
 class ActorCritic(nn.Module):

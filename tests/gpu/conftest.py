@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from penstock.learning.devices import torch_device
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -15,4 +17,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cuda() -> torch.device:
-    return torch.device("cuda")
+    return torch_device("cuda")

@@ -121,7 +121,6 @@ def test_a_checkpoint_goes_on_captured_as_it_would_have_gone_on(cuda: torch.devi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_compiled_and_eager_steps_learn_the_same(cuda: torch.device) -> None:
     eager, compiled = (make_learner(device=cuda, execution=name) for name in ("eager", "compiled"))
     for progress, segments in RUN[:3]:

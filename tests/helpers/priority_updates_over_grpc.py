@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.priority_updates import IN_FLIGHT, SCHEMA, Outcome
+from helpers.timing import PATIENCE_S
 from helpers.torture.ledger import Ledger
 from helpers.torture.service import ReplayProcess
 from penstock.replay.layout import HEADER
@@ -16,7 +17,6 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.types import Assignment, Batch, Columns, SamplingPlan, Window
 
-_PATIENCE_S = 30.0
 _DRAWN_AHEAD = 2 * IN_FLIGHT + 2
 """Batches whose commits a draw may not have seen: those in hand, and those asked for ahead of them."""
 
@@ -61,17 +61,17 @@ class _Pair:
         """Sends so many segments, and waits until they are stored."""
         until = self.sent + segments
         while self.sent < until:
-            assert self._sink.next_grant(_PATIENCE_S) is not None
+            assert self._sink.next_grant(PATIENCE_S) is not None
             first = self.sent + 1
             keys = np.arange(first, first + self._window, dtype=np.int64)
             columns = Columns(SCHEMA, (keys.reshape(-1, 1),))
             self._sink.send(Window(0, 1, first, 0, np.arange(self._window, dtype=np.uint32), columns))
             self.sent += self._window
-        assert self._sink.drain(_PATIENCE_S)
+        assert self._sink.drain(PATIENCE_S)
 
     def draw(self) -> Batch:
         """The next batch, whose every priority is one that was given to that segment, if any was."""
-        batch = self._source.next(_PATIENCE_S)
+        batch = self._source.next(PATIENCE_S)
         assert batch is not None, self._source.waiting_for
         self.wrong += int((batch.columns.arrays[0][:, 0].astype(np.uint64) != batch.keys).sum())
         for key, priority in zip(batch.keys.tolist(), batch.priorities.tolist(), strict=True):
@@ -84,7 +84,7 @@ class _Pair:
     def commit(self, batch: Batch) -> None:
         """Commits priorities, each of which is another, and compares the answer."""
         priorities = self._random.random(batch.keys.size) + 0.5
-        outcome = self._source.commit(batch, priorities, batch.number + 1).result(_PATIENCE_S)
+        outcome = self._source.commit(batch, priorities, batch.number + 1).result(PATIENCE_S)
         oldest = self.sent - self._rows
         present = batch.keys.astype(np.int64) > oldest
         # Of a segment that was drawn twice the last one holds.

@@ -23,6 +23,8 @@ from google.protobuf.message import Message
 from prometheus_client import REGISTRY
 
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from helpers.timing import PATIENCE_S, wait_for
+from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
 from penstock.learning.statistics import RunStatistics
 from penstock.replay.admission import Gate
@@ -37,10 +39,11 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.membership import Membership
 from penstock.rpc.replay_servicer import ReplayServicer
 from penstock.rpc.run_servicer import RunServicer
+from penstock.rpc.run_snapshots import RunSnapshotClient
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import Server
 from penstock.rpc.service import Method
-from penstock.rpc.snapshot_client import SnapshotClient
+from penstock.rpc.snapshot_client import SnapshotClient, StoreSnapshots
 from penstock.rpc.snapshot_servicer import SnapshotServicer
 from penstock.rpc.status_client import StatusClient
 from penstock.types import (
@@ -55,14 +58,15 @@ from penstock.types import (
     Grant,
     SamplingPlan,
     Schema,
+    Snapshot,
+    SnapshotProgress,
+    SnapshotRequest,
+    Weights,
     Window,
 )
 from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.replay import encode_plan, encode_window
 from penstock.wire.schema import encode_environment, encode_schema
-
-PATIENCE_S = 60.0
-"""How long anything that must happen is waited for; only a failing test waits so long."""
 
 SPEC = EnvironmentSpec(
     "Counting-v0", BoxSpace("float32", (2,), (0.0, 0.0), (float("inf"), float("inf"))), DiscreteSpace(2)
@@ -78,14 +82,8 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """Asks again and again until the answer is true, and returns it; fails with `what` if it never is."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        answer = condition()
-        if answer:
-            return answer
-        time.sleep(0.002)
-    raise AssertionError(f"{what} did not happen in {timeout_s} s")
+    """Waits as `wait_for` does, for something inside this process."""
+    return wait_for(condition, what, timeout_s, poll_s=0.002)
 
 
 def sample(name: str, **labels: str) -> float:
@@ -190,6 +188,8 @@ class LiveRun(LiveServer):
             max_actors=max_actors,
             rejoin_timeout_s=rejoin_timeout_s,
             now=time.monotonic(),
+            writes=RetriedWrites(self.statistics.notice),
+            notice=self.statistics.notice,
             variants=max(1, len(variants)),
             temperatures=temperatures,
         )
@@ -349,14 +349,38 @@ class Loopback:
         return source
 
     def snapshots(self, server: LiveServer) -> SnapshotClient:
-        """Whoever asks a replay service for snapshots."""
+        """Who asks a replay service for snapshots."""
         return self._client(SnapshotClient(self.thread, server.address))
 
+    def take(
+        self,
+        server: LiveServer,
+        name: str,
+        show: Callable[[SnapshotProgress], None] = lambda progress: None,
+    ) -> Snapshot:
+        """Has a replay service take a snapshot, with a policy that is not looked at."""
+        client, request = self.snapshots(server), SnapshotRequest(name, 0, automatic=False)
+        return self.thread.run(client.take(request, Weights.of(0, b"policy"), show=show), 2.0 * PATIENCE_S)
+
+    def stores(self, *servers: LiveServer) -> StoreSnapshots:
+        """A learner's access to the snapshots of its stores."""
+        return self._client(StoreSnapshots(self.thread, [server.address for server in servers]))
+
+    def run_snapshots(self, server: LiveServer) -> RunSnapshotClient:
+        """Who asks a learner for snapshots."""
+        return self._client(RunSnapshotClient(self.thread, server.address))
+
     def membership(
-        self, server: LiveServer, *, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC, environments: int = 2
+        self,
+        server: LiveServer,
+        *,
+        schema: Schema = SCHEMA,
+        spec: EnvironmentSpec = SPEC,
+        environments: int = 2,
+        **options: Any,
     ) -> Membership:
-        """An actor's membership in a run."""
-        return self._client(Membership(self.thread, server.address, schema, spec, environments))
+        """An actor's membership in a run, with options as its own."""
+        return self._client(Membership(self.thread, server.address, schema, spec, environments, **options))
 
     def work(self, server: LiveServer, spec: EnvironmentSpec = SPEC) -> EvaluationWork:
         """An evaluator's work."""

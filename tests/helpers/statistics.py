@@ -3,7 +3,7 @@
 import numpy as np
 
 from helpers.segments import SCHEMA
-from penstock.learning.learner import TrainingStatistics
+from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types import Batch, StoreCounts
 
 TRAINING = TrainingStatistics(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import WITH_HELPERS, Command, end_of, wait_for
+from helpers.processes import WITH_HELPERS, Command, end_of
+from helpers.timing import wait_for
 from penstock.cli.actor_count import ActorCount
 from penstock.cli.actors import HOST, Actors
 from penstock.cli.children import Children, free_ports
@@ -50,7 +51,8 @@ def test_an_actor_that_is_not_needed_ends_well_and_is_not_started_again(tmp_path
     settings = ["--env-id=CartPole-v1", f"--actor.learner-address={HOST}:{ports[4]}"]
     places = [(f"{HOST}:{ports[0]}", ports[1]), (f"{HOST}:{ports[2]}", ports[3])]
     with Children(max_restarts=0) as children:
-        actors = Actors(places, count, children, folder, settings, {"learner": f"{HOST}:{ports[4]}"})
+        others = {"learner": f"{HOST}:{ports[4]}"}
+        actors = Actors(places, count, children, folder, settings, others, step_timeout_s=120.0)
         assert services(folder) == ["learner", "actor-0", "actor-1"]
         actors.start()
         leaving = children.find("actor-1")

@@ -5,6 +5,7 @@ One run is taken through it all, session by session: its numbers must add up ove
 
 import itertools
 import json
+import os
 import shlex
 import signal
 import time
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, Ended, Watch, end_of, listening, wait_for, watching
+from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, end_of, listening, watching
+from helpers.timing import Bound, wait_for
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.run_folder import RunFolder
@@ -40,7 +42,7 @@ class Standing:
     def read(cls, folder: Path) -> "Standing":
         newest = checkpoints.newest(RunFolder(folder))
         assert newest is not None
-        roster = json.loads(RunFolder(folder).roster.read_text())
+        roster = json.loads(RunFolder(folder).roster.read_text())["content"]
         return cls(checkpoints.read_progress(newest), max(last for _, last in roster["environments"]))
 
 
@@ -91,20 +93,29 @@ def test_ctrl_c_before_anything_has_started_ends_at_once(tmp_path: Path) -> None
     with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
         command.until(lambda: command.has_loaded("pydantic_core"), "the options are read")
         command.interrupt()
-        end = end_of(command, IN_TIME_S)
+        end = end_in_time(command)
     assert_clean_end(end, set(), 130)
     assert end.stderr == ""
 
 
-def test_ctrl_c_while_services_start_leaves_none_and_says_that_nothing_was_learnt(tmp_path: Path) -> None:
-    with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
+def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_works_again(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         command.until(lambda: "learner" in command.children(), "services start")
         command.interrupt()
-        end = end_of(command, IN_TIME_S)
+        end = end_in_time(command)
     assert_clean_end(end, set(), 130)
     assert end.stderr == ""
+    assert "stopping: ending all services" in end.stdout
     assert "nothing to resume" in end.stdout
-    assert not (tmp_path / "run" / "services.json").exists()
+    assert not (tmp_path / "runs").exists()
+    with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
+        command.until(lambda: "learner" in command.children(), "services start")
+        # The end of the terminal, and a `kill`, are as good.
+        command.process.send_signal(signal.SIGHUP)
+        end = end_in_time(command)
+    assert_clean_end(end, set(), 130)
+    assert not (tmp_path / "runs").exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def interrupted(folder: Path) -> tuple[Session, Beside]:
-    """A run in a terminal that is interrupted by two Ctrl-C."""
+    """A run in a terminal that is interrupted by Ctrl-C, which some programs pass on a second time at once."""
     with train(*SETTINGS.split(), f"--total-steps={FAR}", f"--run-dir={folder}", terminal=True) as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -132,16 +143,17 @@ def interrupted(folder: Path) -> tuple[Session, Beside]:
                 beside = Beside(end_of(status), end_of(resume))
             ports = all_ports(command)
         command.interrupt()
-        command.until(lambda: "^C" in command.stdout, "the first Ctrl-C")
-        command.interrupt()
-        return Session(end_of(command, IN_TIME_S), ports, first, Standing.read(folder)), beside
+        os.kill(command.pid, signal.SIGINT)
+        return Session(end_in_time(command), ports, first, Standing.read(folder)), beside
 
 
-def test_two_ctrl_c_in_a_terminal_end_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
+def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
     session, _ = interrupted
     assert_clean_end(session.end, session.ports, 130)
     assert len(session.ports) == 8
     assert f"penstock train --resume {shlex.quote(str(folder))}" in session.end.stdout
+    assert "stopping: finishing a batch and saving a checkpoint (Ctrl-C again to kill)" in session.end.stdout
+    assert f"the checkpoint of step {session.after.progress.env_steps:,} is saved" in session.end.stdout
     assert session.after.progress.env_steps >= 1_500
     assert not RunFolder(folder).services.exists()
 
@@ -164,8 +176,8 @@ def test_a_run_that_goes_on_is_not_resumed_beside_it(interrupted: tuple[Session,
 
 
 @pytest.fixture(scope="module")
-def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float]:
-    """The next session, whose launcher is killed, and how long its services then lived."""
+def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float, Bound]:
+    """The next session, whose launcher is killed, and how long its services then lived and may live."""
     with train(f"--resume={folder}") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -176,26 +188,29 @@ def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session
         end = end_of(command)
         wait_for(lambda: not command.left_behind(), "its services to end")
         seconds = time.monotonic() - killed_at
-        return Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, Standing.read(folder)), seconds
+        session = Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, Standing.read(folder))
+        return session, seconds, command.end_bound
 
 
-def test_services_end_by_themselves_when_the_launcher_is_killed(orphaned: tuple[Session, float], folder: Path) -> None:
-    session, seconds = orphaned
+def test_services_end_by_themselves_when_the_launcher_is_killed(
+    orphaned: tuple[Session, float, Bound], folder: Path
+) -> None:
+    session, seconds, bound = orphaned
     assert session.end.code == -signal.SIGKILL
-    assert seconds < IN_TIME_S
+    assert seconds < bound.seconds, bound
     assert listening(session.ports) == set()
     for name in ("replay", "learner", "evaluator", "actor-0"):
         last = json.loads((folder / "logs" / f"{name}.log").read_text().splitlines()[-1])
         assert (last["event"], last["told_by"]) == ("stopped", "the end of the launcher"), name
 
 
-def test_a_killed_launcher_costs_nothing_that_was_learnt(orphaned: tuple[Session, float]) -> None:
-    session, _ = orphaned
+def test_a_killed_launcher_costs_nothing_that_was_learnt(orphaned: tuple[Session, float, Bound]) -> None:
+    session = orphaned[0]
     assert session.after.progress.env_steps >= session.first.env_steps + 1_000
 
 
 @pytest.fixture(scope="module")
-def unevaluated(orphaned: tuple[Session, float], folder: Path) -> Session:
+def unevaluated(orphaned: tuple[Session, float, Bound], folder: Path) -> Session:
     """The next session, which is interrupted while the last evaluation is under way."""
     end_at = orphaned[0].after.progress.env_steps + 1_000
     with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
@@ -209,7 +224,7 @@ def unevaluated(orphaned: tuple[Session, float], folder: Path) -> Session:
             ports = command.ports()
         command.interrupt()
         evaluator.resume()
-        return Session(end_of(command, IN_TIME_S), ports, first, Standing.read(folder))
+        return Session(end_in_time(command), ports, first, Standing.read(folder))
 
 
 def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: Session, folder: Path) -> None:
@@ -243,7 +258,7 @@ def test_services_that_are_killed_start_again_and_the_run_ends_well(
     session, deaths, summary = survivor
     assert_clean_end(session.end, session.ports, 0)
     assert session.end.stderr == ""
-    assert session.end.stdout.count("ended with SIGKILL and was started again") == len(deaths) == 4
+    assert session.end.stdout.count("ended with SIGKILL: ") == len(deaths) == 4
     assert summary.stopped == "total_steps"
     assert summary.evaluation is not None and summary.evaluation.episodes == 5
 
@@ -258,7 +273,7 @@ def test_only_the_death_of_the_learner_costs_steps_and_no_more_than_since_the_la
         assert after.version > before.version, service
 
 
-def test_every_session_goes_on_from_the_checkpoint_with_a_version_of_its_own(
+def test_every_session_goes_on_from_the_checkpoint_and_repeats_no_version(
     interrupted: tuple[Session, Beside],
     orphaned: tuple[Session, float],
     unevaluated: Session,
@@ -267,7 +282,8 @@ def test_every_session_goes_on_from_the_checkpoint_with_a_version_of_its_own(
     sessions = [interrupted[0], orphaned[0], unevaluated, survivor[0]]
     for before, after in itertools.pairwise(sessions):
         assert after.first.env_steps >= before.after.progress.env_steps
-        assert after.first.version > before.after.progress.version
+        # At the very version of the checkpoint, if nothing was published since.
+        assert after.first.version >= before.after.progress.version
         assert after.after.last_incarnation > before.after.last_incarnation
 
 

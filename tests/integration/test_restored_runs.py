@@ -1,76 +1,86 @@
-"""Snapshots of a run that goes on, as its user takes and restores them."""
+"""Snapshots of a run that goes on, as its user takes them and makes a run of one."""
 
+import hashlib
 import json
-import shutil
 from pathlib import Path
+from typing import Any
 
-from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, end_of, run, wait_for, watching
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.processes import WITH_HELPERS, Command, end_in_time, run, watching
+from helpers.timing import wait_for
+from penstock.replay.layout import State
+from penstock.replay.ring_store import RingStore
 from penstock.run_folder import RunFolder
 
+CAPACITY = 4_000_000
 SETTINGS = (
-    "--env-id=Paced-v0 --env-import=helpers.paced --actors=2 --envs-per-actor=4 --ppo.epochs=1 --train.replay-shards=2"
+    "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=100000 --total-steps=1000000"
+    f" --replay.capacity-bytes={CAPACITY} --sampling.max-staleness=16"
 )
 
 
-def events(folder: Path, service: str, event: str) -> list[dict[str, object]]:
-    lines = (RunFolder(folder).logs / f"{service}.log").read_text().splitlines()
-    # Errors are written there as they are printed.
-    entries = [json.loads(line) for line in lines if line.startswith("{")]
-    return [entry for entry in entries if entry["event"] == event]
+def digests(folder: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_runs_snapshots_are_taken_listed_and_restored(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+def headers_of(folder: RunFolder) -> NDArray[Any]:
+    """<HEADER>[...] of the store's segments."""
+    store = RingStore(folder.replay, CAPACITY)
+    found: NDArray[Any] = store.headers[store.headers["key"] != 0]
+    return found
+
+
+def test_a_run_is_made_of_a_snapshot_and_replays_its_segments(tmp_path: Path) -> None:
+    folder, new = tmp_path / "run", RunFolder(tmp_path / "new")
     here = f"--run-dir={folder}"
     with Command("train", *SETTINGS.split(), here, environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= 3_000, "3,000 steps")
             taken = run("replay", "snapshot", here, "early")
-            again = run("replay", "snapshot", "early", here)
-            watch.until(lambda now: now.env_steps >= 6_000, "6,000 steps")
-            unnamed = run("replay", "snapshot", here)
             listed = run("replay", "snapshots", here)
-            before = watch.status()
-            # Both stores are lost while the run goes on: it goes on with empty ones, and the actors join again.
-            for name in ("replay-0", "replay-1"):
-                store = RunFolder(folder).replay / name
-                shutil.rmtree(store)
-                (service,) = [each for each in command.family() if f"--replay.folder={store}" in each.cmdline()]
-                service.kill()
-                command.until_it_says(f"{name} ended with SIGKILL and was started again")
-            watch.until(lambda now: now.version > before.version + 20, "training to go on")
+            at = watch.status().version
+            # Longer than any restored segment would be replayed for under this run.
+            watch.until(lambda now: now.version > at + 16, "training to go on")
         command.interrupt()
-        ended = end_of(command, IN_TIME_S)
+        ended = end_in_time(command)
     assert ended.code == 130, ended.stdout + ended.stderr
-    assert (taken.code, unnamed.code, listed.code) == (0, 0, 0), taken.stderr + unnamed.stderr + listed.stderr
-    assert "snapshot early" in taken.stdout and "of 2 services" in taken.stdout
-    assert f"penstock train --resume {folder} --replay.restore early\n" in taken.stdout
-    assert (again.code, again.stderr.count("\n")) == (2, 1)
-    assert "there is a snapshot 'early'" in again.stderr
-    # Oldest first, a line each.
-    rows = [line.split() for line in listed.stdout.splitlines() if "2 of 2" in line]
-    assert len(rows) == 2 and rows[0][0] == "early"
-    assert any(events(folder, f"actor-{actor}", "joining again") for actor in (0, 1))
+    assert (taken.code, listed.code) == (0, 0), taken.stderr + listed.stderr
+    assert "snapshot early: version " in taken.stdout
+    assert f"penstock replay restore early --run-dir {folder} --into NEW\n" in taken.stdout
+    (row,) = [line.split() for line in listed.stdout.splitlines() if "early" in line]
 
-    refused = run("train", f"--resume={folder}", "--replay.restore=early", environment=WITH_HELPERS)
-    assert refused.code == 2
-    assert "holds segments of another store than the one restored from snapshot 'early'" in refused.stderr
+    before = digests(folder)
+    restored = run("replay", "restore", "early", here, f"--into={new.root}")
+    assert restored.code == 0, restored.stderr
+    assert f"penstock train --resume {new.root}\n" in restored.stdout
+    first = headers_of(new)
+    version = int(row[3].replace(",", ""))
+    assert f"version {version:,}" in restored.stdout and first["version"].max() <= version
 
-    shutil.rmtree(RunFolder(folder).replay)
-    options = (f"--resume={folder}", "--replay.restore=early", "--replay.snapshot-interval-s=0.5")
+    options = (f"--resume={new.root}", "--checkpoint.snapshot-interval-s=0.2", "--replay.snapshots-kept=2")
     with Command("train", *options, environment=WITH_HELPERS) as command:
-        with watching(command, folder) as watch:
-            wait_for(
-                lambda: all(events(folder, f"replay-{shard}", "restored") for shard in (0, 1)), "both are restored"
-            )
-            first = watch.until(lambda now: now.version > 0, "training")
-            watch.until(lambda now: now.version > first.version + 20, "training to go on")
-            # By themselves, every half second; as many are kept as are wanted.
-            wait_for(lambda: len(events(folder, "replay-0", "snapshot")) >= 2 + 4, "snapshots on an interval")
+        with watching(command, new.root) as watch:
+            watch.until(lambda now: now.version > version + 10, "training to go on")
+            # By themselves; as many are kept as are wanted.
+            wait_for(lambda: _numbers(new.snapshots)[-1:] > [3], "snapshots on the interval")
         command.interrupt()
-        ended = end_of(command, IN_TIME_S)
+        ended = end_in_time(command)
     assert ended.code == 130, ended.stdout + ended.stderr
-    assert events(folder, "replay-0", "restored")[0]["snapshot"] == "early"
-    kept = [each for each in (RunFolder(folder).snapshots / "replay-0").iterdir() if each.name[0] != "."]
-    assert len(kept) == 3
+    assert len(_numbers(new.snapshots)) <= 3
+    # Segments that had been trained before the snapshot were trained again: they have other priorities now.
+    last = headers_of(new)
+    common, mine, theirs = np.intersect1d(first["key"], last["key"], return_indices=True)
+    seen = first["state"][mine] == State.SEEN
+    replayed = seen & (first["priority"][mine] != last["priority"][theirs])
+    assert common.size == first.size
+    assert np.count_nonzero(replayed) > 20
+    assert (last["state"][theirs] == State.SEEN).mean() > 0.9
+    assert digests(folder) == before
+
+
+def _numbers(place: Path) -> list[int]:
+    """Of the complete snapshots in a folder, ascending."""
+    return sorted(json.loads(path.read_text())["number"] for path in place.glob("[!.]*/manifest.json"))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import IN_TIME_S, Command, Ended, end_of, listening, run
+from helpers.processes import Command, Ended, end_in_time, listening, run
+from helpers.timing import PATIENCE_S
 from penstock.cli.children import free_ports
 from penstock.rpc.health import is_serving
 
@@ -57,7 +58,7 @@ def start(stack: ExitStack, place: Path, service: str, ports: list[int]) -> Comm
 
 
 def fetch(port: int) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=IN_TIME_S) as response:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=PATIENCE_S) as response:
         return str(response.read().decode())
 
 
@@ -78,7 +79,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]
             # One of them as a terminal would, the others as a container's runtime does.
             number = signal.SIGINT if service == "evaluator" else signal.SIGTERM
             command.process.send_signal(number)
-            seen[service] = Alone(serving, text, end_of(command, IN_TIME_S), number.name, {grpc, metrics}, taken)
+            seen[service] = Alone(serving, text, end_in_time(command), number.name, {grpc, metrics}, taken)
     yield seen
 
 

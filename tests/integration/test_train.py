@@ -109,11 +109,14 @@ def test_the_last_lines_say_what_came_out_and_where_it_is(ended_run: EndedRun) -
 def test_the_summary_has_every_field_and_they_agree_with_the_run(ended_run: EndedRun) -> None:
     raw = json.loads((ended_run.folder / "summary.json").read_text())
     assert list(raw) == [field.name for field in dataclasses.fields(Summary)]
-    assert list(raw["evaluation"]) == ["episodes", "return_mean", "return_std"]
+    assert list(raw["evaluation"]) == ["episodes", "return_mean", "return_std", "unfinished"]
     summary = Summary.read(ended_run.folder / "summary.json")
     assert (summary.run_dir, summary.env_id, summary.seed) == (str(ended_run.folder), "CartPole-v1", 1)
     assert summary.stopped == "total_steps"
     assert 6_000 <= summary.env_steps < 7_000
+    assert summary.env_steps_taken >= summary.env_steps
+    assert (summary.sessions, summary.total_wall_s) == (1, summary.wall_s)
+    assert summary.best_evaluation is not None
     assert summary.evaluation is not None and summary.evaluation.episodes == 5
     assert 9.0 <= summary.evaluation.return_mean <= 500.0
     reached = next(record for record in records_of(ended_run.folder, "evaluation") if record["return_mean"] >= 20.0)
@@ -212,6 +215,7 @@ def test_the_folder_holds_a_picture_and_logs_and_no_leftovers(ended_run: EndedRu
         "logs",
         "versions.json",
         "roster.json",
+        "roster.copy.json",
     }
 
 
@@ -245,10 +249,9 @@ def test_plot_gathers_the_runs_of_several_seeds(ended_run: EndedRun, tmp_path: P
 
 def test_status_of_an_ended_run_says_that_it_has_ended(ended_run: EndedRun) -> None:
     end = run("status", str(ended_run.folder))
-    assert end.code == 2
-    assert end.stderr == (
-        f"penstock: the run in {ended_run.folder} is not going on; its result is in {ended_run.folder}/summary.json\n"
-    )
+    assert (end.code, end.stderr) == (0, "")
+    assert "ended by total_steps" in end.stdout
+    assert f"penstock train --resume {ended_run.folder}" in end.stdout
 
 
 def test_an_ended_run_goes_on_with_more_steps_and_its_own_settings(ended_run: EndedRun, afterwards: Afterwards) -> None:
@@ -273,7 +276,7 @@ def test_a_resumed_run_repeats_no_version_and_no_incarnation(ended_run: EndedRun
         assert values == sorted(set(values)), name
     seconds = [record["training_s"] for record in after]
     assert seconds[0] > 0.0 and seconds == sorted(seconds)
-    rosters = [json.loads((folder / "roster.json").read_text()) for folder in folders]
+    rosters = [json.loads((folder / "roster.json").read_text())["content"] for folder in folders]
     assert [{last for _, last in roster["environments"]} for roster in rosters] == [{1}, {2}]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.processes import IN_TIME_S, WITH_HELPERS, Command, Ended, end_of, run, watching
+from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
 from penstock.config import build, load_toml
@@ -153,7 +153,7 @@ def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_pat
             watch.until(lambda now: now.last_evaluation is not None, "an evaluation")
             shown = run("status", str(folder), environment=WITH_HELPERS)
         command.interrupt()
-        ended = end_of(command, IN_TIME_S)
+        ended = end_in_time(command)
     assert ended.code == 130, ended.stdout + ended.stderr
     lines = shown.stdout.splitlines()
     assert [line.partition(": return -")[0] for line in lines[1:3]] == ["variant 0 (g=2.0)", "variant 1 (plain)"]

@@ -1,61 +1,43 @@
 import json
 import math
 import tomllib
+import typing
 from pathlib import Path
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.config import Config, build, load_toml, merge, preset, preset_for, preset_names, preset_values
+from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
+from penstock.types import MAX_SLOTS
 
-SCALARS = st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=9)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=9)
 
 
 def again(config: Config) -> Config:
     return build(tomllib.loads(config.to_toml()))
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_a_preset_loads_and_survives_toml(name: str) -> None:
-    config = preset(name)
-    assert again(config) == config
-    assert preset_for(config.environment.id) == name
-    assert config.evaluation.threshold is not None
-
-
-def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
-    thresholds = {"cartpole": 475.0, "pendulum": -200.0, "acrobot": -100.0}
-    assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
-
-
-def test_a_preset_takes_values_on_top() -> None:
-    config = preset("cartpole", run={"seed": 5}, ppo={"epochs": 3})
-    assert (config.run.seed, config.ppo.epochs) == (5, 3)
-    assert config.ppo.learning_rate == preset("cartpole").ppo.learning_rate != Config().ppo.learning_rate
-
-
-def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"no preset 'nope'.*cartpole"):
-        preset_values("nope")
-
-
-def test_no_preset_belongs_to_an_unknown_environment() -> None:
-    assert preset_for("Unknown-v0") is None
-
-
+@example(
+    kwargs={"text": "5", "other": "true", "unset": None, "far": math.inf},
+    stop_at_return=None,
+    learning_rate=1.0,
+    hidden_sizes=(),
+    value_clip_range=None,
+    capacity_bytes=2**16,
+)
 @given(
     kwargs=st.dictionaries(st.text(min_size=1, max_size=9), SCALARS, max_size=4),
-    stop_at_return=st.none() | st.floats(allow_nan=False),
-    learning_rate=st.floats(1e-12, 1e3),
+    stop_at_return=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    learning_rate=st.floats(1e-12, 1.0),
     hidden_sizes=st.lists(st.integers(1, 4096), max_size=4).map(tuple),
     value_clip_range=st.none() | st.floats(1e-6, 10.0),
     capacity_bytes=st.integers(2**16, 2**45),
 )
 def test_toml_reads_back_to_an_equal_configuration(
-    kwargs: dict[str, bool | int | float | str],
+    kwargs: dict[str, bool | int | float | str | None],
     stop_at_return: float | None,
     learning_rate: float,
     hidden_sizes: tuple[int, ...],
@@ -68,7 +50,6 @@ def test_toml_reads_back_to_an_equal_configuration(
             "environment": {"kwargs": kwargs, "imports": ("some.module",)},
             "policy": {"hidden_sizes": hidden_sizes},
             "ppo": {"learning_rate": learning_rate, "value_clip_range": value_clip_range},
-            "sampling": {"half_life": math.inf},
             "replay": {"capacity_bytes": capacity_bytes},
         }
     )
@@ -96,6 +77,7 @@ def test_an_unknown_key_is_named(values: dict[str, object], name: str) -> None:
         ("ppo", {"discount": 1.5}),
         ("ppo", {"epochs": 0}),
         ("ppo", {"learning_rate": "fast"}),
+        ("ppo", {"learning_rate": 1.1}),
         ("ppo", {"learning_rate": math.nan}),
         ("policy", {"activation": "sine"}),
         ("replay", {"listen": "no-port"}),
@@ -109,6 +91,85 @@ def test_a_value_out_of_range_is_named_with_what_came(section: str, values: dict
     ((name, value),) = values.items()
     with pytest.raises(ConfigurationError, match=f"^{section}.{name}: [^\\n]*{value!r}"):
         build({section: values})
+
+
+FLOATS = [
+    (section, key)
+    for section, settings in Config()
+    for key, field in type(settings).model_fields.items()
+    if float in (field.annotation, *typing.get_args(field.annotation))
+]
+
+
+@pytest.mark.parametrize(("section", "key"), FLOATS)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf", "nan"])
+def test_numbers_are_finite(section: str, key: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{section}.{key}: .*{value}"):
+        build({section: {key: value}})
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("ppo", {"epochs": True}),
+        ("ppo", {"learning_rate": True}),
+        ("ppo", {"target_kl": False}),
+        ("train", {"actors": True}),
+        ("policy", {"hidden_sizes": [64, True]}),
+        ("replay", {"capacity_bytes": True}),
+        ("run", {"seed": False}),
+    ],
+)
+def test_a_truth_value_is_no_number(section: str, values: dict[str, object]) -> None:
+    ((name, _),) = values.items()
+    with pytest.raises(
+        ConfigurationError, match=rf"^{section}\.{name} takes numbers, not true or false; got .*(True|False)"
+    ):
+        build({section: values})
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:13"])
+def test_a_device_is_named_as_torch_does(device: str) -> None:
+    assert build({"learner": {"device": device}}).learner.device == device
+
+
+@pytest.mark.parametrize("device", ["gpu", "tpu", "CUDA", "cuda:", "cuda:x", "cpu:0", "", "cuda\n"])
+def test_another_device_is_refused_with_those_there_are(device: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^learner\.device must be auto, cpu, cuda, or cuda:N"):
+        build({"learner": {"device": device}})
+
+
+@pytest.mark.parametrize("section", ["replay", "learner"])
+def test_there_are_no_more_actors_than_the_store_has_slots_for(section: str) -> None:
+    assert getattr(build({section: {"max_actors": MAX_SLOTS}}), section).max_actors == MAX_SLOTS
+    with pytest.raises(ConfigurationError, match=rf"^{section}\.max_actors: .*{MAX_SLOTS}, got {MAX_SLOTS + 1}"):
+        build({section: {"max_actors": MAX_SLOTS + 1}})
+
+
+@pytest.mark.parametrize(
+    ("values", "refusal"),
+    [
+        ({"PPO": {"epochs": 4}}, "unknown setting PPO; did you mean ppo?"),
+        ({"ppo": {"epochs": 4}, "PPO": {"epochz": 4}}, "unknown setting PPO; did you mean ppo?"),
+        ({"ppo": {"EPOCHS": 4}}, "unknown setting ppo.EPOCHS; did you mean ppo.epochs?"),
+        ({"ppo": {"learning-rate": 1.0}}, "unknown setting ppo.learning-rate; did you mean ppo.learning_rate?"),
+        ({"total_steps": 5}, "unknown setting total_steps; did you mean run.total_steps?"),
+        ({"ppo": {"batch_segments": 5}}, "unknown setting ppo.batch_segments; did you mean sampling.batch_segments?"),
+        ({"zzzz": {}}, "unknown setting zzzz; `penstock train --help` lists them all"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant(values: dict[str, object], refusal: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build(values)
+    assert str(caught.value) == refusal
+
+
+@pytest.mark.parametrize("key", ["kwargs", "training_kwargs"])
+def test_an_argument_of_another_kind_is_refused_in_one_clause(key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build({"environment": {key: {"desc": ["SF"]}}})
+    expected = "must be a number, true, false, text or None, got ['SF']"
+    assert str(caught.value) == f"environment.{key}.desc {expected}"
 
 
 def test_everything_wrong_is_told_at_once() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.study.estimates import estimate, interquartile_mean
 from benchmarks.study.experiments import PRESETS, REPLAY, TASKS
 from benchmarks.study.report import write_into
-from penstock.config import Config, preset
+from penstock.config import Config
+from penstock.presets import preset
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
-from penstock.summary import EvaluationOutcome, Summary
+from penstock.summary import EvaluationOutcome, Summary, nothing_left
 from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 
 STATISTICS = CoordinatorStatistics(
@@ -56,3 +57,57 @@ def test_a_summary_that_is_cut_short_is_refused_by_its_name(tmp_path: Path) -> N
     path.write_text(path.read_text()[:-20])
     with pytest.raises(ConfigurationError, match=r"can't read the summary .*summary\.json"):
         Summary.read(path)
+
+
+def test_a_summary_from_before_sessions_were_summed_up_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    SUMMARY.write(path)
+    values = json.loads(path.read_text())
+    for name in ("best_evaluation", "env_steps_taken", "sessions", "total_wall_s", "total_env_steps_per_s"):
+        del values[name]
+    del values["evaluation"]["unfinished"]
+    path.write_text(json.dumps(values))
+    assert Summary.read(path) == SUMMARY
+
+
+def test_a_summary_is_json_whatever_the_numbers_are(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    replace(SUMMARY, env_steps_per_s=float("inf"), evaluation=EvaluationOutcome(2, float("nan"), 0.0)).write(path)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    values = json.loads(path.read_text(), parse_constant=refuse)
+    assert values["env_steps_per_s"] is values["evaluation"]["return_mean"] is None
+
+
+def test_a_commands_time_is_part_of_the_time_of_all_sessions() -> None:
+    summary = replace(SUMMARY, wall_s=10.0, total_wall_s=110.0).timed(12.5)
+    assert (summary.wall_s, summary.total_wall_s) == (12.5, 112.5)
+
+
+SOLVED = replace(SUMMARY, stopped="stop_at_return", best_evaluation=EvaluationOutcome(20, 481.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("summary", "run", "reason"),
+    [
+        (SUMMARY, RunConfig(total_steps=1_000), "has trained its 1,000 steps; raise --total-steps"),
+        (SUMMARY, RunConfig(total_steps=999), "has trained its 999 steps"),
+        (SUMMARY, RunConfig(total_steps=1_001), ""),
+        (replace(SUMMARY, stopped="interrupted"), RunConfig(total_steps=1_000), ""),
+        (SOLVED, RunConfig(total_steps=5_000, stop_at_return=475.0), "has reached its return of 475"),
+        (SOLVED, RunConfig(total_steps=5_000, stop_at_return=490.0), ""),
+        (SOLVED, RunConfig(total_steps=5_000), ""),
+    ],
+)
+def test_a_run_that_has_nothing_left_to_do_says_why(
+    tmp_path: Path, summary: Summary, run: RunConfig, reason: str
+) -> None:
+    path = tmp_path / "summary.json"
+    assert nothing_left(path, run) == ""
+    summary.write(path)
+    assert reason in nothing_left(path, run)
+    assert bool(reason) == bool(nothing_left(path, run))
+    path.write_text("{")
+    assert nothing_left(path, run) == ""

@@ -1,16 +1,20 @@
 """Steps environments with a policy and writes what happens into preallocated columns, a window at a time."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting import randomness
+from penstock.acting import faults, randomness
 from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.observation_bounds import ObservationBounds
 from penstock.acting.spaces import ActionMap, segment_schema
-from penstock.types import Assignment, DiscreteSpace, Episode, Window
+from penstock.errors import EnvironmentFailed
+from penstock.types import Assignment, Episode, Window
 
 
 @dataclass(slots=True)
@@ -28,10 +32,19 @@ class Collector:
 
     A step costs one policy call and one environment call for all N environments; noise is drawn a window at a time. The
     columns of a window are written over by the next `collect`.
+
+    After an `EnvironmentFailed` the window in collection is dropped, and `begin_again` must come before another.
+    Neither noise nor seeds of what was dropped are used again.
     """
 
     def __init__(
-        self, environments: Environments, assignment: Assignment, *, unroll_length: int, discount: float
+        self,
+        environments: Environments,
+        assignment: Assignment,
+        *,
+        unroll_length: int,
+        discount: float,
+        failures: int = 0,
     ) -> None:
         """Resets the environments with seeds of their own.
 
@@ -40,6 +53,10 @@ class Collector:
             assignment: Seed, incarnation and environment numbers.
             unroll_length: T.
             discount: Gamma of the running discounted return.
+            failures: How often the environments failed before, under this assignment.
+
+        Raises:
+            EnvironmentFailed: An environment failed in its reset.
         """
         self._environments, self._assignment = environments, assignment
         self._numbers = np.array(assignment.environments, np.uint32)
@@ -47,20 +64,87 @@ class Collector:
         self._columns = segment_schema(environments.spec, unroll_length).empty(environments.count)
         self._action_map = ActionMap(environments.spec.action)
         self._frames_before = environments.spec.frames - 1
-        self._sequence, self._steps = 1, 0
+        self._sequence, self._steps, self._failures = 1, 0, failures
         self._episode_return = np.zeros(environments.count)
         self._episode_steps = np.zeros(environments.count, np.int64)
         self._discounted_return = np.zeros(environments.count, np.float32)
         self._episodes: list[Episode] = []
         self._valid_steps = 0
+        self._bounds = ObservationBounds(environments.spec)
+        self._warning: str | None = None
         self.timing = Timing()
-        environments.reset(
-            randomness.reset_seeds(seed=assignment.seed, incarnation=assignment.incarnation, environments=self._numbers)
+        self._reset()
+
+    def begin_again(self, environments: Environments) -> None:
+        """After a failure: goes on with other environments of the same spaces, or with the same ones, reset.
+
+        Raises:
+            EnvironmentFailed: An environment failed in its reset.
+        """
+        self._environments = environments
+        self._failures += 1
+        self._episode_return[:], self._episode_steps[:], self._discounted_return[:] = 0.0, 0, 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        progress = self._environments.progress
+        progress.numbers, progress.doing = self._assignment.environments, "reset"
+        progress.window_step, progress.window_steps = 0, self._unroll_length
+        seeds = randomness.reset_seeds(
+            seed=self._assignment.seed,
+            incarnation=self._assignment.incarnation,
+            environments=self._numbers,
+            failures=self._failures,
         )
+        try:
+            with self._numbered():
+                self._environments.reset(seeds)
+        finally:
+            progress.doing = ""
+
+    @contextlib.contextmanager
+    def _numbered(self) -> Iterator[None]:
+        """Has a failure name the run-wide number of its environment."""
+        try:
+            yield
+        except EnvironmentFailed as failed:
+            numbers = self._assignment.environments
+            if failed.environment is not None:
+                raise EnvironmentFailed(failed.what, numbers[failed.environment]) from failed
+            of = f"one of environments {min(numbers)} to {max(numbers)}"
+            raise EnvironmentFailed(f"{of}: {failed.what}") from failed
 
     def collect(self, runner: PolicyRunner) -> Window:
-        """Steps every environment T times; weights stay as they are meanwhile."""
-        noise = self._noise(runner.policy.noise_size)
+        """Steps every environment T times; weights stay as they are meanwhile.
+
+        Raises:
+            EnvironmentFailed: An environment failed, or what it did can't be trained on.
+        """
+        noise, ended_before = self._noise(runner.policy.noise_size), len(self._episodes)
+        self._steps += self._unroll_length
+        self._environments.progress.doing = "step"
+        try:
+            with self._numbered():
+                self._fill(runner, noise)
+                self._check()
+        except EnvironmentFailed:
+            del self._episodes[ended_before:]
+            raise
+        finally:
+            self._environments.progress.doing = ""
+        window = Window(
+            slot=self._assignment.slot,
+            incarnation=self._assignment.incarnation,
+            first_sequence=self._sequence,
+            version=runner.version,
+            environments=self._numbers,
+            columns=self._columns,
+        )
+        self._sequence += self._environments.count
+        self._valid_steps += int(self._columns.column("valid").sum())
+        return window
+
+    def _fill(self, runner: PolicyRunner, noise: NDArray[np.float32]) -> None:
         columns = self._columns
         frames, action = columns.column("observation"), columns.column("action")
         # Before the first step, where frames are stacked, come the last ones of the window before.
@@ -69,11 +153,12 @@ class Collector:
         log_prob, reward = columns.column("behaviour_log_prob"), columns.column("reward")
         terminated, truncated = columns.column("terminated"), columns.column("truncated")
         valid, discounted_return = columns.column("valid"), columns.column("discounted_return")
-        environments = self._environments
+        environments, progress = self._environments, self._environments.progress
         if self._frames_before:
             frame_age = columns.column("frame_age")
         for step in range(self._unroll_length):
             started = time.perf_counter()
+            progress.window_step = step
             observation[:, step] = environments.observation
             if self._frames_before:
                 frame_age[:, step] = environments.frame_age
@@ -91,22 +176,33 @@ class Collector:
         observation[:, self._unroll_length] = environments.observation
         if self._frames_before:
             frame_age[:, self._unroll_length] = environments.frame_age
-        window = Window(
-            slot=self._assignment.slot,
-            incarnation=self._assignment.incarnation,
-            first_sequence=self._sequence,
-            version=runner.version,
-            environments=self._numbers,
-            columns=columns,
-        )
-        self._sequence += environments.count
-        self._steps += self._unroll_length
-        self._valid_steps += int(valid.sum())
-        return window
+
+    def _check(self) -> None:
+        """Refuses what the store would: what follows from values of the environments, which were checked before."""
+        env_id = self._environments.spec.id
+        for name, what in (
+            ("discounted_return", "rewards whose discounted sum is {}"),
+            ("action", "an observation for which the policy's action is {}"),
+            ("behaviour_log_prob", "an observation for which the policy's log-probability is {}"),
+        ):
+            column = self._columns.column(name)
+            if not faults.all_usable(column):
+                index, value = faults.unusable_row(column)
+                raise faults.failure(what.format(faults.not_finite(value)), "in its last window", env_id, index)
+        if self._warning is None:
+            found = self._bounds.find_outside(self._columns.column("observation"))
+            if found is not None:
+                self._warning = f"environment {self._numbers[found[0]]}: {found[1]} ({env_id})"
+
+    def take_warning(self) -> str:
+        """What is odd about the observations, the first time that it is seen; empty otherwise."""
+        warning = self._warning
+        if warning:
+            self._warning = ""
+        return warning or ""
 
     def _noise(self, size: int) -> NDArray[np.float32]:
-        discrete = isinstance(self._environments.spec.action, DiscreteSpace)
-        return (randomness.uniforms if discrete else randomness.normals)(
+        return randomness.noise_for(self._environments.spec.action)(
             seed=self._assignment.seed,
             incarnation=self._assignment.incarnation,
             environments=self._numbers,

@@ -7,35 +7,26 @@ its action only resets. Vector environments that reset in the SAME_STEP are adap
 import contextlib
 import importlib
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from penstock.acting import faults
+from penstock.acting.arguments import check_arguments
+from penstock.acting.checked_vector import CheckedVector
+from penstock.acting.progress import Progress
 from penstock.acting.shared_generator import SeparateGenerators
+from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe
+from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError
 from penstock.types import EnvironmentSpec
 
-
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What one step of N environments did.
-
-    Attributes:
-        reward: <float32>[N] raw.
-        terminated, truncated: <bool>[N].
-        valid: <bool>[N] False where the row only reset and is not to be learnt from.
-    """
-
-    reward: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
+Made = TypeVar("Made")
 
 
 class Environments(Protocol):
@@ -48,19 +39,21 @@ class Environments(Protocol):
         acting_observation: [N, ...] what the policy acts on; the same, but where an adapted environment has reset
             already, and where frames are stacked.
         frame_age: <uint8>[N] steps since the episode of that observation began, at most spec.frames - 1.
+        progress: Which of them is called now.
     """
 
     spec: EnvironmentSpec
     count: int
+    progress: Progress
     observation: NDArray[np.generic]
     acting_observation: NDArray[np.generic]
     frame_age: NDArray[np.uint8]
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes, each environment's generator seeded with its own number."""
+        """Begins new episodes, each environment's generator seeded with its own number. Raises `EnvironmentFailed`."""
 
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
-        """Takes one step in each environment."""
+        """Takes one step in each environment. Raises `EnvironmentFailed`."""
 
     def close(self) -> None:
         """Frees what the environments hold."""
@@ -69,8 +62,9 @@ class Environments(Protocol):
 class NextStepEnvironments:
     """Environments in Gymnasium's NEXT_STEP autoreset mode."""
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec) -> None:
-        self._envs, self.spec, self.count = envs, spec, envs.num_envs
+    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress | None = None) -> None:
+        self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
+        self._envs = CheckedVector(envs, spec, self.progress)
         self._ended: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
@@ -78,7 +72,7 @@ class NextStepEnvironments:
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes."""
-        self.observation, _ = self._envs.reset(seed=list(seeds))  # type: ignore[arg-type]
+        self.observation = self._envs.reset(seeds)
         self.acting_observation = self.observation
         self._ended = np.zeros(self.count, np.bool_)
 
@@ -88,7 +82,7 @@ class NextStepEnvironments:
         self.acting_observation = self.observation
         valid = ~self._ended
         self._ended = terminated | truncated
-        return StepOutcome(reward.astype(np.float32), terminated.copy(), truncated.copy(), valid)
+        return StepOutcome(reward, terminated, truncated, valid)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -103,8 +97,9 @@ class SameStepEnvironments:
     from.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec) -> None:
-        self._envs, self.spec, self.count = envs, spec, envs.num_envs
+    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress | None = None) -> None:
+        self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
+        self._envs = CheckedVector(envs, spec, self.progress)
         self._hidden: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
@@ -112,7 +107,7 @@ class SameStepEnvironments:
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes."""
-        self.observation, _ = self._envs.reset(seed=list(seeds))  # type: ignore[arg-type]
+        self.observation = self._envs.reset(seeds)
         self.acting_observation = self.observation
         self._hidden = np.zeros(self.count, np.bool_)
 
@@ -129,7 +124,8 @@ class SameStepEnvironments:
             self.observation = following.copy()
             for index in np.flatnonzero(self._hidden):
                 self.observation[index] = infos["final_obs"][index]
-        return StepOutcome(reward.astype(np.float32), terminated.copy(), truncated.copy(), valid)
+            self._envs.check(self.observation)
+        return StepOutcome(reward, terminated, truncated, valid)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -140,9 +136,10 @@ def make_environments(
     env_id: str,
     count: int,
     *,
-    kwargs: Mapping[str, object],
+    kwargs: Mapping[str, Any],
     imports: Sequence[str] = (),
     vectorization: str = "sync",
+    progress: Progress | None = None,
 ) -> Environments:
     """Makes N environments.
 
@@ -152,31 +149,33 @@ def make_environments(
         kwargs: For `gymnasium.make`.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
+        progress: Where it is noted which of them is called.
 
     Raises:
-        ConfigurationError: There is no such environment, it can't be made, or its spaces or autoreset mode are not
-            supported.
+        ConfigurationError: There is no such environment, it can't be made, an argument is text in place of a truth
+            value, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
+    if vectorization == "native":
+        return _make_native(env_id, count, dict(kwargs), progress)
+    envs: list[gymnasium.Env[Any, Any]] = []
     try:
-        # Gymnasium prints hints about versions on stderr; they would garble a display that is not ours here.
-        with contextlib.redirect_stderr(io.StringIO()):
-            envs = _make(env_id, count, dict(kwargs), vectorization)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigurationError(
-            f"can't make the environment {env_id!r}: {reason}. Check --env-id; an environment of your own needs"
-            " --env-id package:Name-v0 or --env-import package"
-        ) from error
-    spec = describe(env_id, envs.single_observation_space, envs.single_action_space)
-    mode = envs.metadata.get("autoreset_mode")
-    if mode == AutoresetMode.NEXT_STEP:
-        return NextStepEnvironments(envs, spec)
-    if mode == AutoresetMode.SAME_STEP:
-        return SameStepEnvironments(envs, spec)
-    raise ConfigurationError(
-        f"{env_id} does not reset by itself (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
-    )
+        while len(envs) < count:
+            envs.append(_made(env_id, lambda: gymnasium.make(env_id, **kwargs)))
+            check_arguments(envs[-1], env_id, kwargs)
+        spec = describe(env_id, envs[0].observation_space, envs[0].action_space)
+        for env in envs[1:]:
+            if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
+                raise ConfigurationError(
+                    f"{env_id} has other spaces each time it is made: {_spaces(envs[0])}, then {_spaces(env)}; one"
+                    " policy needs the same spaces everywhere"
+                )
+    except BaseException:
+        for env in envs:
+            with contextlib.suppress(Exception):
+                env.close()
+        raise
+    return SingleEnvironments(envs, spec, progress)
 
 
 def has_native_form(env_id: str) -> bool:
@@ -196,12 +195,39 @@ def import_modules(names: Sequence[str]) -> None:
             ) from error
 
 
-def _make(env_id: str, count: int, kwargs: dict[str, Any], vectorization: str) -> VectorEnv[Any, Any, Any]:
-    if vectorization == "native":
-        envs = gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
-        return SeparateGenerators(envs)
-    return SyncVectorEnv(
-        [lambda: gymnasium.make(env_id, **kwargs)] * count,
-        copy=False,
-        autoreset_mode=AutoresetMode.NEXT_STEP,
+def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None) -> Environments:
+    def make() -> VectorEnv[Any, Any, Any]:
+        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
+
+    made = _made(env_id, make)
+    check_arguments(made, env_id, kwargs)
+    envs = SeparateGenerators(made)
+    spec = describe(env_id, envs.single_observation_space, envs.single_action_space)
+    mode = envs.metadata.get("autoreset_mode")
+    if mode == AutoresetMode.NEXT_STEP:
+        return NextStepEnvironments(envs, spec, progress)
+    if mode == AutoresetMode.SAME_STEP:
+        return SameStepEnvironments(envs, spec, progress)
+    raise ConfigurationError(
+        f"{env_id} does not reset by itself (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
     )
+
+
+def _made(env_id: str, make: Callable[[], Made]) -> Made:
+    try:
+        # Gymnasium prints hints about versions on stderr; they would garble a display that is not ours here.
+        with contextlib.redirect_stderr(io.StringIO()):
+            return make()
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigurationError(
+            f"can't make the environment {env_id!r}: {reason}. Check --env-id; an environment of your own needs"
+            " --env-id package:Name-v0 or --env-import package"
+        ) from error
+    except faults.MISBEHAVIOUR as error:
+        faults.let_ctrl_c_pass(error)
+        raise ConfigurationError(f"can't make the environment {env_id!r}: {faults.describe(error)}") from error
+
+
+def _spaces(env: gymnasium.Env[Any, Any]) -> str:
+    return " ".join(f"{env.observation_space} and {env.action_space}".split())

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments import Environments, StepOutcome
+from penstock.acting.environments import Environments
+from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError
 from penstock.types import BoxSpace
 
@@ -35,7 +36,7 @@ class Frames:
         if not 1 <= frames <= _MAX_FRAMES:
             raise ConfigurationError(f"between 1 and {_MAX_FRAMES} frames can be stacked, not {frames}")
         self._environments, self._frames = environments, frames
-        self.count = environments.count
+        self.count, self.progress = environments.count, environments.progress
         self._image = _is_image(space)
         shape = _channels_first(np.empty((1, *space.shape), np.bool_)).shape[1:] if self._image else space.shape
         # An image has thousands of equal bounds, which need not travel with every version of the policy.

@@ -5,9 +5,12 @@ two environments share a stream, and an actor that comes back under a new incarn
 """
 
 import enum
+from typing import Protocol, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
+
+from penstock.types import BoxSpace, DiscreteSpace, Space
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
@@ -87,12 +90,48 @@ def normals(
     return both[..., :size].astype(np.float32)
 
 
+class Noise(Protocol):
+    """`uniforms` or `normals`."""
+
+    def __call__(
+        self,
+        *,
+        seed: int,
+        incarnation: int,
+        environments: NDArray[np.uint32],
+        first_step: int,
+        steps: int,
+        size: int,
+    ) -> NDArray[np.float32]:
+        """<float32>[N, T, size]."""
+
+
+def noise_for(space: Space) -> Noise:
+    """The noise that the distributions over this action space turn into samples (`algo.distributions`)."""
+    match space:
+        case DiscreteSpace():
+            return uniforms
+        case BoxSpace():
+            return normals
+        case _:
+            assert_never(space)
+
+
 def reset_seeds(
-    *, seed: int, incarnation: int, environments: NDArray[np.uint32], purpose: Purpose = Purpose.TRAINING
+    *,
+    seed: int,
+    incarnation: int,
+    environments: NDArray[np.uint32],
+    purpose: Purpose = Purpose.TRAINING,
+    failures: int = 0,
 ) -> list[int]:
-    """A seed for each environment's own generator, which draws its resets and its dynamics."""
+    """A seed for each environment's own generator, which draws its resets and its dynamics.
+
+    After each failure in an incarnation the environments begin again, with seeds that they have not had.
+    """
+    again = [failures] if failures else []
     sequences = (
-        np.random.SeedSequence([seed & 0xFFFFFFFF, seed >> 32, int(environment), incarnation, int(purpose)])
+        np.random.SeedSequence([seed & 0xFFFFFFFF, seed >> 32, int(environment), incarnation, int(purpose), *again])
         for environment in environments
     )
     return [int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2)) for sequence in sequences]

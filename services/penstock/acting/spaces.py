@@ -65,10 +65,13 @@ def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
 
 
 class ActionMap:
-    """From a policy's actions to the environment's.
+    """From a policy's actions to the environment's, which are always in its space.
 
     Discrete actions are shifted to the space's start. Elements of boxes with finite bounds are scaled from [-1, 1] to
-    the bounds; all are clipped to them. Those with finite bounds go through a tanh first, if the policy squashes.
+    the bounds; all are clipped to them. Those with finite bounds go through a tanh first, if the policy squashes. Where
+    a policy has no number for an element, because it was shown none, the element is the middle of its range.
+
+    Actions are float32, and float64 where a bound of the space is no float32: rounded to one, it may be outside.
     """
 
     def __init__(self, space: Space) -> None:
@@ -76,10 +79,12 @@ class ActionMap:
         if isinstance(space, BoxSpace):
             low, high = bounds(space)
             self._bounded = bounded(space)
-            self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+            self._low, self._high = low, high
             unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
             self._scale = ((unit_high - unit_low) / 2.0).astype(np.float32)
             self._centre = ((unit_high + unit_low) / 2.0).astype(np.float32)
+            exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
+            self._dtype = np.dtype(space.dtype if exact else np.float64)
 
     def __call__(self, action: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
         """Maps <int64>[N] or <float32>[N, A] to what a vector environment's `step` takes."""
@@ -88,6 +93,8 @@ class ActionMap:
             return shifted
         if squashed:
             action = np.where(self._bounded, np.tanh(action), action)
-        scaled = np.clip(action.astype(np.float32) * self._scale + self._centre, self._low, self._high)
-        shaped: NDArray[np.generic] = scaled.reshape(len(action), *self._space.shape).astype(self._space.dtype)
+        scaled = action.astype(np.float32) * self._scale + self._centre
+        scaled = np.where(np.isnan(scaled), self._centre, scaled)
+        clipped = np.clip(scaled.astype(np.float64), self._low, self._high)
+        shaped: NDArray[np.generic] = clipped.reshape(len(action), *self._space.shape).astype(self._dtype)
         return shaped

@@ -1,26 +1,29 @@
 """A trained policy, loaded with one call."""
 
+import secrets
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from penstock import checkpoint_file
+from penstock.acting import randomness
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import ActionMap
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
-from penstock.types import DiscreteSpace, Weights
+from penstock.types import Weights
 
 
 class TrainedPolicy:
-    """Acts on single observations, as an environment hands them out."""
+    """Acts on single observations."""
 
     def __init__(self, weights: Weights) -> None:
         self._runner = PolicyRunner(weights)
         self._action_map = ActionMap(self._runner.policy.spec.action)
-        self._generator = np.random.default_rng()
+        self._seed, self._steps = secrets.randbits(64), 0
         self.weights = weights
 
     @property
@@ -37,17 +40,25 @@ class TrainedPolicy:
         """The action for one observation, ready for `env.step`.
 
         Args:
-            observation: Raw, of the environment's shape.
+            observation: What the policy was trained on, raw: the environment's observation as it is where it is flat.
+                Images have their channels first; where environment.frame_stack is above 1, the last frames are stacked
+                along the first axis, the oldest first (`acting.frames` does both).
             deterministic: Take the most likely action rather than a sampled one.
         """
         rows = np.asarray(observation, np.float32)[None]
         if deterministic:
             action = self._runner.act_greedily(rows)
         else:
-            size = (1, self.policy.noise_size)
-            discrete = isinstance(self.policy.spec.action, DiscreteSpace)
-            noise = self._generator.random(size) if discrete else self._generator.standard_normal(size)
-            action, _ = self._runner.act(rows, noise.astype(np.float32))
+            noise = randomness.noise_for(self.policy.spec.action)(
+                seed=self._seed,
+                incarnation=0,
+                environments=np.zeros(1, np.uint32),
+                first_step=self._steps,
+                steps=1,
+                size=self.policy.noise_size,
+            )
+            self._steps += 1
+            action, _ = self._runner.act(rows, noise[:, 0])
         result: NDArray[np.generic] | np.int64 = self._action_map(action, squashed=self._runner.squashes)[0]
         return result
 
@@ -56,7 +67,8 @@ def load_policy(path: str | Path) -> TrainedPolicy:
     """Loads a policy from a run's folder (its best checkpoint, else its newest) or from a checkpoint file.
 
     Raises:
-        ConfigurationError: There is no checkpoint, or it is cut short.
+        DamagedFile: The checkpoint is damaged; the message names another one to use.
+        ConfigurationError: There is no checkpoint.
     """
     return TrainedPolicy(read_weights(find_checkpoint(Path(path))))
 
@@ -75,14 +87,19 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_weights(path: Path) -> Weights:
-    """The weights in a checkpoint file. Raises `ConfigurationError` if it can't be read or is cut short."""
+    """The weights in a checkpoint file.
+
+    Raises:
+        DamagedFile: It can't be read, is cut short or otherwise damaged.
+        ConfigurationError: It is no file of Penstock.
+    """
+    data = checkpoint_file.read(path).data
     try:
-        data = path.read_bytes()
-        version = policy_weights.read_version(data)
-        weights = Weights.of(version, data)
+        weights = Weights.of(policy_weights.read_version(data), data)
         policy_weights.load(weights)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    except OSError as error:
-        raise ConfigurationError(f"can't read the checkpoint {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        # Only a file of a release without digests comes so far.
+        raise checkpoint_file.damaged(path, str(error)) from None
     return weights

@@ -3,15 +3,18 @@
 An actor's environments are all of one variant. An evaluation plays in all of them: its environments take turns.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments import Environments, StepOutcome, make_environments
+from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames
-from penstock.errors import ConfigurationError
+from penstock.acting.progress import Progress
+from penstock.acting.step_outcome import StepOutcome
+from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types import DiscreteSpace, EnvironmentSpec, Space
 
 Row = TypeVar("Row", bound=np.generic)
@@ -28,7 +31,7 @@ class MixedEnvironments:
         """Args:
         parts: The environments of each variant, of the same spaces; as many as there are rows for it.
         """
-        self._parts = parts
+        self._parts, self.progress = parts, Progress()
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
@@ -37,15 +40,16 @@ class MixedEnvironments:
     def reset(self, seeds: Sequence[int]) -> None:
         """Begins new episodes, each environment's generator seeded with its own number."""
         for variant, part in enumerate(self._parts):
-            part.reset(seeds[variant :: len(self._parts)])
+            with self._numbered(variant):
+                part.reset(seeds[variant :: len(self._parts)])
         self._observe()
 
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
         """Takes one step in each environment."""
-        outcomes = [
-            part.step(np.ascontiguousarray(action[variant :: len(self._parts)]))
-            for variant, part in enumerate(self._parts)
-        ]
+        outcomes = []
+        for variant, part in enumerate(self._parts):
+            with self._numbered(variant):
+                outcomes.append(part.step(np.ascontiguousarray(action[variant :: len(self._parts)])))
         self._observe()
         return StepOutcome(
             _take_turns([outcome.reward for outcome in outcomes]),
@@ -58,6 +62,15 @@ class MixedEnvironments:
         """Closes the environments."""
         for part in self._parts:
             part.close()
+
+    @contextlib.contextmanager
+    def _numbered(self, variant: int) -> Iterator[None]:
+        """Has a failure in a part name the row of all."""
+        try:
+            yield
+        except EnvironmentFailed as failed:
+            row = None if failed.environment is None else failed.environment * len(self._parts) + variant
+            raise EnvironmentFailed(failed.what, row) from failed
 
     def _observe(self) -> None:
         self.observation = _take_turns([part.observation for part in self._parts])
@@ -118,6 +131,7 @@ def make_variant(
     imports: Sequence[str] = (),
     vectorization: str = "sync",
     frames: int = 1,
+    progress: Progress | None = None,
 ) -> Environments:
     """Makes N environments of one of the variants.
 
@@ -130,6 +144,7 @@ def make_variant(
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
         frames: How many of its last frames an observation is.
+        progress: Where it is noted which of them is called.
 
     Raises:
         ConfigurationError: There is no such variant, it can't be made, or it has other spaces.
@@ -141,7 +156,14 @@ def make_variant(
         )
     try:
         made = with_frames(
-            make_environments(env_id, count, kwargs=variants[variant], imports=imports, vectorization=vectorization),
+            make_environments(
+                env_id,
+                count,
+                kwargs=variants[variant],
+                imports=imports,
+                vectorization=vectorization,
+                progress=progress,
+            ),
             frames,
         )
     except ConfigurationError as error:
@@ -150,12 +172,20 @@ def make_variant(
         raise ConfigurationError(f"environment {_name(variants, variant)}: {error}") from error
     if spec is not None and made.spec != spec:
         made.close()
+        require_same_spaces(made.spec, spec, variants, variant)
+    return made
+
+
+def require_same_spaces(
+    found: EnvironmentSpec, expected: EnvironmentSpec, variants: Sequence[Arguments], variant: int
+) -> None:
+    """Raises `ConfigurationError` if a variant's spaces are not those of the first."""
+    if found != expected:
         raise ConfigurationError(
-            f"one policy needs the same spaces everywhere, and {env_id} has {_differences(made.spec, spec)} as"
+            f"one policy needs the same spaces everywhere, and {found.id} has {_differences(found, expected)} as"
             f" {_name(variants, variant)} and as {_name(variants, 0)}; remove one of them from environment.variants, or"
             " wrap the environment so that they agree"
         )
-    return made
 
 
 def _name(variants: Sequence[Arguments], variant: int) -> str:

@@ -5,19 +5,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.algo.ratios import ratio_of
+from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What one pass over a batch of B segments of T steps yields; rows that only reset hold values of no meaning.
+    """What one pass over a batch of B segments of T steps yields; rows that are not sound hold values of no meaning,
+    which are finite.
 
     Attributes:
+        sound: <bool>[B, T] the usable rows whose temporal difference is finite and not absurdly large.
         advantage: <float32>[B, T] delta_t + gamma lambda n_t D_{t+1}.
         target: <float32>[B, T] V_t + D_t.
         correction: <float32>[B, T] D_t, the temporal difference over the trace.
     """
 
+    sound: Tensor
     advantage: Tensor
     target: Tensor
     correction: Tensor
@@ -30,6 +33,7 @@ def estimate(
     reward: Tensor,
     terminated: Tensor,
     truncated: Tensor,
+    usable: Tensor,
     log_ratio: Tensor,
     discount: float,
     trace_decay: float,
@@ -46,12 +50,17 @@ def estimate(
     2016). Termination removes the bootstrap, truncation does not; both stop the recursion. Under NEXT_STEP autoreset
     V_{t+1} is always the value of what really followed row t, and the reset row that comes next starts from nothing.
 
+    One bad number costs the rows that need it and no others. A row is left out if it is not usable, if delta_t is not
+    finite, or if it is a million times the batch's median; then D_t is 0 there, and the row before is treated as the
+    last of a window: its trace ends, and it bootstraps from V_{t+1}.
+
     Args:
         value: <float32>[B, T + 1] of every observation, the one after the last row included.
         reward: <float32>[B, T] in the units of `value`.
         terminated: <bool>[B, T].
         truncated: <bool>[B, T].
-        log_ratio: <float32>[B, T] log of proximal over behaviour probability.
+        usable: <bool>[B, T] False for rows to leave out: those that only reset, and those without a log ratio.
+        log_ratio: <float32>[B, T] log of proximal over behaviour probability; finite.
         discount: Gamma.
         trace_decay: Lambda.
         rho_clip: Bar on rho.
@@ -61,9 +70,12 @@ def estimate(
     assert value.shape == (reward.shape[0], steps + 1), (value.shape, reward.shape)
     ratio = ratio_of(log_ratio)
     rho, trace = ratio.clamp(max=rho_clip), ratio.clamp(max=trace_clip)
-    goes_on = (~(terminated | truncated)).float()
-    delta = reward + discount * (~terminated).float() * value[:, 1:] - value[:, :-1]
-    decay = discount * trace_decay * goes_on
+    # Chosen, not multiplied by 0, which would let NaN and infinity through.
+    bootstrap = torch.where(terminated, 0.0, discount * value[:, 1:])
+    delta = reward + bootstrap - value[:, :-1]
+    sound = usable & _is_sound(delta, usable)
+    delta = torch.where(sound, delta, 0.0)
+    decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
     following = torch.zeros_like(delta[:, 0])
     corrections, decayed = [], []
     # Time first, so that each of the many small sums goes over memory as it lies.
@@ -73,8 +85,19 @@ def estimate(
         corrections.append(following)
     correction = torch.stack(corrections[::-1], dim=1)
     return Estimates(
-        advantage=delta + torch.stack(decayed[::-1], dim=1), target=value[:, :-1] + correction, correction=correction
+        sound=sound,
+        advantage=delta + torch.stack(decayed[::-1], dim=1),
+        target=torch.where(sound, value[:, :-1] + correction, 0.0),
+        correction=correction,
     )
+
+
+def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
+    """<bool>[B, T] whether each temporal difference is plausible beside the others, <float32>[B, T]."""
+    size = delta.abs()
+    median = torch.where(usable & size.isfinite(), size, torch.nan).nanmedian()
+    # Without a median all are compared with 1, and NaN and infinity stay out.
+    return size <= LARGEST_SPREAD * median.nan_to_num(nan=1.0).clamp(min=1.0)
 
 
 def _backwards(values: Tensor) -> list[Tensor]:

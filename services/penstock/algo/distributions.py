@@ -16,7 +16,8 @@ _LOG_TWO_PI = math.log(2.0 * math.pi)
 _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 _NODES: list[float] = _HERMITE_NODES.tolist()
 _WEIGHTS: list[float] = (_HERMITE_WEIGHTS / math.sqrt(2.0 * math.pi)).tolist()
-"""Of a quadrature over the standard normal; 24 are exact to 1e-3 nats for deviations up to 2."""
+"""Of a quadrature over the standard normal; 24 are exact to 1e-3 nats for deviations up to exp(0.7), the largest that a
+policy gives to squashed actions."""
 
 
 @functools.cache

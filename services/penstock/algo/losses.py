@@ -5,7 +5,7 @@ may lie between the proximal policy and the one that acted. A-3PO (Li, Wu & Shen
 alike, to save a forward pass; here it is for steadiness where data is stale (docs/RESULTS.md).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -15,19 +15,23 @@ from penstock.algo.ratios import ratio_of
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """Coefficients of the loss; [ppo] in the configuration explains each.
+    """Coefficients of the loss; the fields are settings of [ppo], which explains each.
 
-    Those that follow a schedule are scalar tensors where a number would be fixed for good: in compiled and captured
-    code.
+    Those that follow a schedule name the setting that chooses it. They are scalar tensors where a number would be fixed
+    for good: in compiled and captured code.
     """
 
-    clip_range: float | Tensor
+    clip_range: float | Tensor = field(metadata={"schedule": "clip_range_schedule"})
     value_clip_range: float | None
     value_coefficient: float
-    entropy_coefficient: float | Tensor
+    entropy_coefficient: float | Tensor = field(metadata={"schedule": "entropy_schedule"})
     normalise_advantages: bool
     clip_anchor: float
     behaviour_weight_clip: float
+
+
+SCHEDULED = {each.name: each.metadata["schedule"] for each in fields(LossSettings) if "schedule" in each.metadata}
+"""Settings of the loss that change over a run, with the setting that names their schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,11 @@ class Movement:
 
     Attributes:
         approximate_kl: Of target from proximal policy, mean((r - 1) - log r) (Schulman 2020).
-        clipped: Share of steps whose ratio to the anchor left the clip range.
+        clipped_share: Share of steps whose ratio to the anchor left the clip range.
     """
 
     approximate_kl: Tensor
-    clipped: Tensor
+    clipped_share: Tensor
 
 
 def anchor(settings: LossSettings, *, proximal_log_prob: Tensor, behaviour_log_prob: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,14 +139,14 @@ def movement(
     ratio = ratio_of(log_prob - anchor_log_prob)
     return Movement(
         approximate_kl=((ratio_of(moved) - 1.0) - moved).mean(),
-        clipped=((ratio - 1.0).abs() > settings.clip_range).float().mean(),
+        clipped_share=((ratio - 1.0).abs() > settings.clip_range).float().mean(),
     )
 
 
 def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
     if counted is None:
         return values.mean()
-    return torch.where(counted, values, 0.0).sum() / counted.sum()
+    return torch.where(counted, values, 0.0).sum() / counted.sum().clamp(min=1)
 
 
 def _standardised(values: Tensor, counted: Tensor | None) -> Tensor:

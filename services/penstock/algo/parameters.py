@@ -31,7 +31,8 @@ def flatten(module: nn.Module) -> nn.Parameter:
 def clip_gradient(parameters: nn.Parameter, most: float) -> Tensor:
     """Scales a flat gradient down to a norm of at most `most`; the norm as it was, a scalar.
 
-    Summed in double precision, so that the order of the parameters leaves no trace.
+    Summed in double precision, so that the order of the parameters leaves no trace. A gradient without a finite norm
+    is left without meaning: `GradientStep` refuses it.
     """
     gradient = parameters.grad
     assert gradient is not None

@@ -4,18 +4,23 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from penstock.algo.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian
-from penstock.algo.normalisation import RunningMoments
+from penstock.algo.normalisation import MomentsUpdate, RunningMoments
 from penstock.algo.spaces import bounded, check_spaces, is_image
 from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 _LOG_STD_RANGE = (-5.0, 2.0)
+_SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
+"""Narrower, since more deviation before a tanh only moves actions to their bounds, and the entropy of what comes out is
+exact up to here (`distributions`)."""
 _MAX_SCALED_REWARD = 10.0
+_MAX_OBSERVATION = 1e15
+"""Of those that are not standardised: no layer overflows on what is smaller, whatever it has learnt."""
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of each layer (Mnih et al. 2015)."""
 
@@ -43,6 +48,14 @@ class Network:
     squash_actions: bool = False
     normalise_observations: bool = True
     normalise_returns: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsUpdates:
+    """What a batch did to each of a policy's normalisers."""
+
+    observations: MomentsUpdate
+    returns: MomentsUpdate
 
 
 class Policy(nn.Module):
@@ -120,12 +133,15 @@ class Policy(nn.Module):
         return (reward * self.return_moments.scale()).clamp(-_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
 
     @torch.no_grad()
-    def learn_moments(self, observation: Tensor, discounted_return: Tensor) -> None:
+    def learn_moments(self, observation: Tensor, discounted_return: Tensor) -> MomentsUpdates:
         """Takes fresh raw observations, [N, ...], and discounted returns, <float32>[N], into the normalisers."""
-        if self.network.normalise_observations and not self._image:
-            self.observation_moments.update(observation)
-        if self.network.normalise_returns:
-            self.return_moments.update(discounted_return)
+        standardised = self.network.normalise_observations and not self._image
+        return MomentsUpdates(
+            observations=self.observation_moments.update(observation) if standardised else MomentsUpdate(),
+            returns=self.return_moments.update(discounted_return)
+            if self.network.normalise_returns
+            else MomentsUpdate(),
+        )
 
     def _features(self, observation: Tensor) -> Tensor:
         if self._image:
@@ -133,7 +149,7 @@ class Policy(nn.Module):
         elif self.network.normalise_observations:
             observation = self.observation_moments.standardise(observation.float())
         else:
-            observation = observation.float()
+            observation = observation.float().clamp(-_MAX_OBSERVATION, _MAX_OBSERVATION)
         features: Tensor = self.trunk(observation)
         return features
 
@@ -142,12 +158,40 @@ class Policy(nn.Module):
         if isinstance(self.spec.action, DiscreteSpace):
             return Categorical.of_logits(outputs)
         mean, log_std = outputs.chunk(2, -1) if self.network.state_dependent_std else (outputs, self.log_std)
-        gaussian = DiagonalGaussian(mean, log_std.clamp(*_LOG_STD_RANGE))
-        return SquashedGaussian(gaussian, self._bounded) if self.network.squash_actions else gaussian
+        if self.network.squash_actions:
+            return SquashedGaussian(DiagonalGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE)), self._bounded)
+        return DiagonalGaussian(mean, bound(log_std, *_LOG_STD_RANGE))
 
     def _value(self, features: Tensor) -> Tensor:
         value: Tensor = self.critic(features).squeeze(-1)
         return value
+
+
+def bound(values: Tensor, low: float, high: float) -> Tensor:
+    """Clamps values, any shape, and lets those outside come back.
+
+    A plain clamp passes no gradient outside its bounds, so that a parameter that momentum carried over one stays there.
+    Here only a gradient that would move a value farther out is dropped.
+    """
+    if not torch.is_grad_enabled():
+        return values.clamp(low, high)
+    bounded: Tensor = _Bound.apply(values, low, high)  # type: ignore[no-untyped-call]
+    return bounded
+
+
+class _Bound(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.low, ctx.high = low, high
+        return values.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (values,), (gradient,) = ctx.saved_tensors, gradients
+        # Descent moves against the gradient.
+        outwards = ((values > ctx.high) & (gradient < 0.0)) | ((values < ctx.low) & (gradient > 0.0))
+        return torch.where(outwards, 0.0, gradient), None, None
 
 
 class Convolutions(nn.Sequential):

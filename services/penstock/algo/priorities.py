@@ -13,20 +13,20 @@ def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
 
     Args:
         correction: <float32>[B, T] D_t of `advantages.estimate`.
-        valid: <bool>[B, T]; False where a row only reset.
+        valid: <bool>[B, T]; False where a row does not count.
         eta: Share of the maximum.
 
     Returns:
         <float32>[B]; 0 for a segment without valid steps.
     """
-    error = correction.abs() * valid
+    error = torch.where(valid, correction.abs(), 0.0)
     mean = error.sum(1) / valid.sum(1).clamp(min=1)
     return eta * error.amax(1) + (1.0 - eta) * mean
 
 
 def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float, beta: float, epsilon: float) -> Tensor:
-    """omega_i = (priority_i + epsilon)^(-alpha beta), at mean 1 over the replayed segments and at most 10; 1 where
-    fresh.
+    """omega_i = c (priority_i + epsilon)^(-alpha beta), at most 10, with c such that their mean over the replayed
+    segments is 1; 1 where fresh.
 
     Priority is a bias to be corrected; age is a distribution we chose, so it stays out (docs/ARCHITECTURE.md).
 
@@ -42,6 +42,22 @@ def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float,
     """
     weights = torch.ones_like(priorities)
     if fresh_segments < priorities.shape[0]:
-        raw = (priorities[fresh_segments:] + epsilon) ** (-alpha * beta)
-        weights[fresh_segments:] = (raw / raw.mean()).clamp(max=_MAX_IMPORTANCE_WEIGHT)
+        logarithm = -alpha * beta * torch.log(priorities[fresh_segments:] + epsilon)
+        # Relative to the largest, which no exponent makes underflow.
+        weights[fresh_segments:] = _with_mean_one(torch.exp(logarithm - logarithm.amax()))
     return weights.float()
+
+
+def _with_mean_one(weights: Tensor) -> Tensor:
+    """min(10, c w), <float64>[N], with the c for which their mean is 1.
+
+    If the k largest are cut to 10, the others sum to N - 10 k, which gives c; k is the smallest number for which none
+    of these others exceeds 10.
+    """
+    count = weights.shape[0]
+    largest_first = weights.sort(descending=True).values
+    others = largest_first.flip(0).cumsum(0).flip(0)
+    cut = torch.arange(count, dtype=weights.dtype, device=weights.device)
+    factors = (count - _MAX_IMPORTANCE_WEIGHT * cut) / others.clamp(min=torch.finfo(weights.dtype).tiny)
+    fits = factors * largest_first <= _MAX_IMPORTANCE_WEIGHT
+    return (weights * factors[fits.int().argmax()]).clamp(max=_MAX_IMPORTANCE_WEIGHT)

@@ -1,8 +1,12 @@
-"""Ratios of the probabilities that two policies give to the same actions."""
+"""Ratios of the probabilities that two policies give to the same actions, and bounds on numbers that can't be true."""
 
 from torch import Tensor
 
 _MAX_LOG = 20.0
+
+LARGEST_SPREAD = 1e6
+"""A number so many times larger than its kind is no measurement but a fault: of an environment's reward, of a network
+that has diverged, or of a client. Sparse rewards and rare events stay orders of magnitude below it."""
 
 
 def ratio_of(log_ratio: Tensor) -> Tensor:

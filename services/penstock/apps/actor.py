@@ -4,27 +4,28 @@ import contextlib
 import time
 
 from penstock.acting.collector import Collector
-from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner, use_one_thread
+from penstock.acting.progress import Progress
 from penstock.acting.protocols import SegmentSink
 from penstock.acting.spaces import segment_schema
-from penstock.acting.variants import make_variant
 from penstock.algo.spaces import check_spaces
+from penstock.apps.actor_environments import ActorEnvironments
+from penstock.apps.actor_reports import Reporter, actor_name, tell_failure
+from penstock.apps.hang_watch import HangWatch
 from penstock.apps.service import Service
 from penstock.config import Config
-from penstock.errors import PlaceLost, RunFinished
+from penstock.errors import EnvironmentFailed, PlaceLost, RunFinished
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.membership import Membership
 from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import serve_health_only
 from penstock.telemetry import metrics
-from penstock.types import ActorReport, Assignment, EnvironmentSpec
+from penstock.types import Assignment, Grant, Weights, Window
 
 _WAIT_S = 0.5
-_REPORT_INTERVAL_S = 0.5
-_FIRST_REPORT_INTERVAL_S = 0.05
-"""Doubled with every report: a run of a moment has something to tell too."""
 _DRAIN_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+"""Between failures of environments in a row, doubled with each."""
 
 
 def run(config: Config) -> None:
@@ -32,148 +33,178 @@ def run(config: Config) -> None:
 
     Raises:
         ConfigurationError: The environment or address can't be used.
+        EnvironmentFailed: The environments failed and could not be made again.
         SchemaMismatch: The run trains something else.
     """
     settings = config.actor
     use_one_thread()
     with Service("actor", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
-        # Before it joins it knows of no variant, and needs spaces to join with; all variants have the same.
-        environments, variant = _make(config, 0), 0
-        spec = environments.spec
-        check_spaces(spec)
+        progress = Progress()
+        watch = HangWatch(progress, service, settings.step_timeout_s, config.environment.id)
+        environments = ActorEnvironments(config, service, progress)
+        check_spaces(environments.spec)
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen))
         membership = Membership(
             thread,
             settings.learner_address,
-            segment_schema(spec, settings.unroll_length),
-            spec,
+            segment_schema(environments.spec, settings.unroll_length),
+            environments.spec,
             settings.environments,
+            name=actor_name(settings.listen),
+            progress=progress.now,
         )
+
+        def tell(failure: EnvironmentFailed) -> None:
+            tell_failure(membership, service.logger, failure)
+            membership.drain(_DRAIN_S)
+
+        watch.tell = tell
+        code = 1
         try:
             with contextlib.suppress(RunFinished):
                 while not service.stopping:
                     assignment = membership.assignment(_WAIT_S)
                     if assignment is not None:
-                        if assignment.variant != variant:
-                            environments.close()
-                            environments, variant = _make(config, assignment.variant, spec), assignment.variant
                         try:
-                            _collect_as(assignment, config, service, thread, membership, environments)
+                            environments.become(assignment.variant)
+                            _Collection(assignment, config, service, thread, membership, environments, progress).run()
                         except PlaceLost as lost:
                             service.logger.warning("joining again", reason=str(lost))
                             membership.join_again()
+            code = 0
+        except EnvironmentFailed as failure:
+            tell(failure)
+            raise
         finally:
+            watch.ending(code)
             membership.close()
             environments.close()
             thread.run(server.stop())
             thread.close()
 
 
-def _make(config: Config, variant: int, spec: EnvironmentSpec | None = None) -> Environments:
-    return make_variant(
-        config.environment.id,
-        config.actor.environments,
-        variants=config.environment.training_variants,
-        variant=variant,
-        spec=spec,
-        imports=config.environment.imports,
-        vectorization=config.environment.vectorization,
-        frames=config.environment.frame_stack,
-    )
+class _Collection:
+    """Collects under one assignment."""
 
+    def __init__(
+        self,
+        assignment: Assignment,
+        config: Config,
+        service: Service,
+        thread: LoopThread,
+        membership: Membership,
+        environments: ActorEnvironments,
+        progress: Progress,
+    ) -> None:
+        self._assignment, self._config, self._service = assignment, config, service
+        self._thread, self._membership = thread, membership
+        self._environments, self._progress = environments, progress
+        self._runner: PolicyRunner | None = None
+        self._failures = self._failures_in_a_row = 0
 
-def _collect_as(
-    assignment: Assignment,
-    config: Config,
-    service: Service,
-    thread: LoopThread,
-    membership: Membership,
-    environments: Environments,
-) -> None:
-    """Collects under one assignment, until told to stop or given another."""
-    service.logger.info(
-        "joined",
-        slot=assignment.slot,
-        incarnation=assignment.incarnation,
-        variant=assignment.variant,
-        temperature=assignment.temperature,
-    )
-    collector = Collector(
-        environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
-    )
-    sink = ReplaySegmentSink(thread, assignment, segment_schema(environments.spec, config.actor.unroll_length))
-    reporter = _Reporter(membership, collector)
-    runner: PolicyRunner | None = None
-    try:
-        while not service.stopping and membership.assignment(0.0) == assignment:
-            waited = time.perf_counter()
-            grant = sink.next_grant(_WAIT_S)
-            weights = membership.at_least(grant.minimum_version, _WAIT_S) if grant else None
-            while grant is not None and weights is None and not service.stopping:
-                weights = membership.at_least(grant.minimum_version, _WAIT_S)
-            collector.timing.waiting_s += time.perf_counter() - waited
-            if weights is not None:
-                if runner is None:
-                    runner = PolicyRunner(weights, temperature=assignment.temperature)
-                elif weights.version != runner.version:
-                    runner.update(weights)
-                reporter.begin()
-                _collect_window(collector, runner, sink)
-                metrics.ACTOR_VERSION.set(runner.version)
-            reporter.report_if_due()
-        sink.drain(_DRAIN_S)
-        reporter.report()
-    finally:
-        sink.close()
+    def run(self) -> None:
+        """Until told to stop or given another assignment.
 
-
-def _collect_window(collector: Collector, runner: PolicyRunner, sink: SegmentSink) -> None:
-    timing, started = collector.timing, time.perf_counter()
-    stepped_s = timing.environment_s + timing.policy_s
-    sink.send(collector.collect(runner))
-    stepped_s = timing.environment_s + timing.policy_s - stepped_s
-    timing.building_s += time.perf_counter() - started - stepped_s
-
-
-class _Reporter:
-    """Tells the learner, and the metrics, what an actor did."""
-
-    def __init__(self, membership: Membership, collector: Collector) -> None:
-        self._membership, self._collector = membership, collector
-        self._first_step_at_s = 0.0
-        self._due, self._interval_s = 0.0, _FIRST_REPORT_INTERVAL_S
-
-    def begin(self) -> None:
-        """Before a window: tells when the first one begins, at once, since training is timed from there."""
-        if not self._first_step_at_s:
-            self._first_step_at_s = time.time()
-            self.report()
-
-    def report_if_due(self) -> None:
-        """Reports twice a second, and sooner at first."""
-        if time.monotonic() >= self._due:
-            self.report()
-
-    def report(self) -> None:
-        """Reports what happened since the last time."""
-        self._due = time.monotonic() + self._interval_s
-        self._interval_s = min(2.0 * self._interval_s, _REPORT_INTERVAL_S)
-        episodes, steps = self._collector.take_episodes()
-        timing = self._collector.take_timing()
-        metrics.ACTOR_STEPS.inc(steps)
-        metrics.ACTOR_SECONDS.labels("environment").inc(timing.environment_s)
-        metrics.ACTOR_SECONDS.labels("policy").inc(timing.policy_s)
-        metrics.ACTOR_SECONDS.labels("building").inc(timing.building_s)
-        metrics.ACTOR_SECONDS.labels("waiting").inc(timing.waiting_s)
-        self._membership.report(
-            ActorReport(
-                env_steps=steps,
-                first_step_at_s=self._first_step_at_s,
-                episodes=episodes,
-                environment_s=timing.environment_s,
-                policy_s=timing.policy_s,
-                waiting_s=timing.waiting_s,
-                building_s=timing.building_s,
-            )
+        Raises:
+            EnvironmentFailed: The environments failed and could not be made again.
+            PlaceLost: The assignment is no longer good.
+        """
+        assignment, schema = self._assignment, segment_schema(self._environments.spec, self._config.actor.unroll_length)
+        self._service.logger.info(
+            "joined",
+            slot=assignment.slot,
+            incarnation=assignment.incarnation,
+            variant=assignment.variant,
+            temperature=assignment.temperature,
         )
+        collector = self._begin()
+        if collector is None:
+            return
+        sink = ReplaySegmentSink(self._thread, assignment, schema, lambda: self._progress.steps)
+        reporter = Reporter(self._membership, collector)
+        try:
+            while self._goes_on:
+                waited = time.perf_counter()
+                grant = sink.next_grant(_WAIT_S)
+                weights = self._await_weights(grant) if grant else None
+                collector.timing.waiting_s += time.perf_counter() - waited
+                if weights is not None:
+                    reporter.begin()
+                    self._deliver_window(collector, self._runner_of(weights), sink, reporter)
+                reporter.report_if_due()
+            sink.drain(_DRAIN_S)
+            reporter.report()
+        finally:
+            sink.close()
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._service.stopping and self._membership.assignment(0.0) == self._assignment
+
+    def _begin(self) -> Collector | None:
+        """The collector, once the environments have been reset; None if told to stop before."""
+        while self._goes_on:
+            try:
+                return Collector(
+                    self._environments.current,
+                    self._assignment,
+                    unroll_length=self._config.actor.unroll_length,
+                    discount=self._config.ppo.discount,
+                    failures=self._failures,
+                )
+            except EnvironmentFailed as failure:
+                self._recover(failure)
+        return None
+
+    def _await_weights(self, grant: Grant) -> Weights | None:
+        weights = None
+        while weights is None and not self._service.stopping:
+            weights = self._membership.at_least(grant.minimum_version, _WAIT_S)
+        return weights
+
+    def _runner_of(self, weights: Weights) -> PolicyRunner:
+        if self._runner is None:
+            self._runner = PolicyRunner(weights, temperature=self._assignment.temperature)
+        elif weights.version != self._runner.version:
+            self._runner.update(weights)
+        return self._runner
+
+    def _deliver_window(
+        self, collector: Collector, runner: PolicyRunner, sink: SegmentSink, reporter: Reporter
+    ) -> None:
+        timing, started = collector.timing, time.perf_counter()
+        stepped_s = timing.environment_s + timing.policy_s
+        window = self._collect(collector, runner)
+        if window is None:
+            return
+        sink.send(window)
+        stepped_s = timing.environment_s + timing.policy_s - stepped_s
+        timing.building_s += time.perf_counter() - started - stepped_s
+        reporter.delivered(window.columns.segments)
+        metrics.ACTOR_VERSION.set(runner.version)
+
+    def _collect(self, collector: Collector, runner: PolicyRunner) -> Window | None:
+        """A window, of environments that are made again for as long as they fail; None if told to stop before."""
+        failed = False
+        while self._goes_on:
+            try:
+                if failed:
+                    collector.begin_again(self._environments.current)
+                window = collector.collect(runner)
+            except EnvironmentFailed as failure:
+                failed = True
+                self._recover(failure)
+            else:
+                self._failures_in_a_row = 0
+                return window
+        return None
+
+    def _recover(self, failure: EnvironmentFailed) -> None:
+        """Tells of a failure, pauses, and makes the environments again. Raises `EnvironmentFailed` if that fails."""
+        tell_failure(self._membership, self._service.logger, failure)
+        resume_at = time.monotonic() + min(_FIRST_PAUSE_S * 2.0**self._failures_in_a_row, _LONGEST_PAUSE_S)
+        self._failures, self._failures_in_a_row = self._failures + 1, self._failures_in_a_row + 1
+        while time.monotonic() < resume_at and not self._service.wait(_FIRST_PAUSE_S):
+            pass
+        self._environments.make_again()

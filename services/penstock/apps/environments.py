@@ -1,9 +1,13 @@
 """Environments as they are configured: for evaluations, checks and studies, in all variants."""
 
+import contextlib
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.acting.environments import Environments
 from penstock.acting.variants import Arguments, make_mixed
+from penstock.apps.service import Service
 from penstock.config import EnvironmentConfig
 
 
@@ -30,3 +34,10 @@ def make_of(environment: EnvironmentConfig, count: int, variants: Sequence[Argum
         vectorization=environment.vectorization,
         frames=environment.frame_stack,
     )
+
+
+def take_process_back(service: Service, folder: Path) -> None:
+    """Undoes what environments did to the process: its working directory, and who handles its signals."""
+    service.take_signals()
+    with contextlib.suppress(OSError):
+        os.chdir(folder)

@@ -1,19 +1,35 @@
 """`penstock evaluator`: plays the episodes that the learner asks for."""
 
 import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from penstock.acting import faults
+from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import use_one_thread
-from penstock.apps.environments import make_configured
+from penstock.apps.environments import make_configured, take_process_back
 from penstock.apps.service import Service
 from penstock.config import Config, EnvironmentConfig
-from penstock.errors import ConfigurationError, RunFinished
+from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError, RunFinished
 from penstock.rpc.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
 from penstock.telemetry import metrics
+from penstock.telemetry.logs import Logger
+from penstock.types import EvaluationResult, EvaluationTask
 
 _WAIT_S = 0.5
+_HANG_FACTOR = 1.05
+"""An evaluation that outlives its bound by this hangs within a step: it looks at the clock after each."""
+
+_DELIVERY_S = 1.0
+"""For the last result of a process that ends itself, to leave it."""
+
+_CRASHED = 1
 
 
 def run(config: Config) -> None:
@@ -21,15 +37,18 @@ def run(config: Config) -> None:
 
     Raises:
         ConfigurationError: The environment or address can't be used.
+        EnvironmentFailed: The environments could not be made again, or not in a run that has begun with them.
         SchemaMismatch: The run trains something else.
     """
     settings = config.evaluation
     use_one_thread()
     with Service("evaluator", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
-        environments = make_configured(config.environment, settings.episodes)
+        folder = Path.cwd()
+        environments = _first(config.environment, settings.episodes, service, folder)
         thread = LoopThread()
         server = thread.run(serve_health_only(settings.listen))
         work = EvaluationWork(thread, settings.learner_address, environments.spec)
+        usable = True
         try:
             with contextlib.suppress(RunFinished):
                 while not service.stopping:
@@ -37,19 +56,109 @@ def run(config: Config) -> None:
                     if task is None:
                         continue
                     _check_variants(config.environment, task.variants)
-                    if task.episodes != environments.count:
-                        environments.close()
-                        environments = make_configured(config.environment, task.episodes)
-                    result = evaluate(task, environments, lambda: service.stopping)
-                    if result is not None:
-                        work.deliver(result)
-                        metrics.EVALUATOR_SECONDS.inc(result.seconds)
-                        service.logger.info("evaluated", version=result.version, return_mean=result.return_mean)
+                    with _ended_if_it_hangs(task, work):
+                        if not usable or task.episodes != environments.count:
+                            _close(environments, service.logger)
+                            with _reported(task, work):
+                                environments = _made(config.environment, task.episodes, service, folder)
+                        result = play(task, environments, lambda: service.stopping)
+                    if result is None:
+                        continue
+                    work.deliver(result)
+                    metrics.EVALUATOR_SECONDS.inc(result.seconds)
+                    _log(service.logger, result)
+                    # Environments that raised may be in any state.
+                    usable = not result.failure
         finally:
             work.close()
-            environments.close()
+            _close(environments, service.logger)
             thread.run(server.stop())
             thread.close()
+
+
+def play(task: EvaluationTask, environments: Environments, stopping: Callable[[], bool]) -> EvaluationResult | None:
+    """The result of a task, which is a failure where an environment raises; None if it was given up."""
+    started = time.monotonic()
+    try:
+        return evaluate(task, environments, stopping)
+    except faults.MISBEHAVIOUR as error:
+        # The service handles signals itself, so that an interrupt here is the environment's, as an exit is.
+        return _failed(task, time.monotonic() - started, _reason(error))
+
+
+def _first(environment: EnvironmentConfig, count: int, service: Service, folder: Path) -> Environments:
+    """The environments before any task. Raises `ConfigurationError`, or `EnvironmentFailed` under a launcher."""
+    try:
+        return _made(environment, count, service, folder)
+    except EnvironmentFailed as failed:
+        if service.supervised:
+            raise
+        raise ConfigurationError(str(failed)) from failed
+
+
+def _made(environment: EnvironmentConfig, count: int, service: Service, folder: Path) -> Environments:
+    """The configured environments. Raises `EnvironmentFailed` if they can't be made."""
+    try:
+        return make_configured(environment, count)
+    except faults.MISBEHAVIOUR as error:
+        raise EnvironmentFailed(_reason(error)) from error
+    finally:
+        take_process_back(service, folder)
+
+
+def _close(environments: Environments, logger: Logger) -> None:
+    """Closes environments; an error in that is logged."""
+    try:
+        environments.close()
+    except faults.MISBEHAVIOUR as error:
+        logger.warning("closing an environment failed", error=faults.describe(error))
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in one line. Penstock's own messages say it without the exception's class."""
+    return " ".join(str(error).split()) if isinstance(error, PenstockError) else faults.describe(error)
+
+
+@contextlib.contextmanager
+def _reported(task: EvaluationTask, work: EvaluationWork) -> Iterator[None]:
+    """Reports a failure to make environments as the task's, before it ends this process."""
+    try:
+        yield
+    except EnvironmentFailed as failed:
+        work.deliver(_failed(task, 0.0, str(failed)))
+        time.sleep(_DELIVERY_S)
+        raise
+
+
+@contextlib.contextmanager
+def _ended_if_it_hangs(task: EvaluationTask, work: EvaluationWork) -> Iterator[None]:
+    """Ends this process, for it to be restarted, if a step does not return: nothing else ends a thread that hangs."""
+
+    def end() -> None:
+        work.deliver(_failed(task, limit_s, f"the environment did not come back from a step within {limit_s:.0f} s"))
+        time.sleep(_DELIVERY_S)
+        os._exit(_CRASHED)
+
+    limit_s = min(_HANG_FACTOR * task.max_seconds, threading.TIMEOUT_MAX)
+    watch = threading.Timer(limit_s, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def _failed(task: EvaluationTask, seconds: float, failure: str) -> EvaluationResult:
+    return EvaluationResult(task.id, task.weights.version, (), (), seconds, failure=failure)
+
+
+def _log(logger: Logger, result: EvaluationResult) -> None:
+    if result.failure:
+        logger.warning("evaluation failed", version=result.version, reason=result.failure)
+    else:
+        mean, unfinished = result.return_mean, result.unfinished
+        logger.info("evaluated", version=result.version, return_mean=mean, unfinished=unfinished)
 
 
 def _check_variants(environment: EnvironmentConfig, asked: int) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,24 +12,28 @@ from penstock.algo.policies import Network
 from penstock.apps.service import Service
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch
-from penstock.files import restored_after, write_atomically
+from penstock.files import remove_leftovers, restored_after, write_atomically
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.batches import BatchFeed
-from penstock.learning.checkpoints import RunProgress
+from penstock.learning.checkpoints import Recovered
 from penstock.learning.devices import check_execution, torch_device
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
+from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster, spread_temperatures
+from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.run_servicer import RunServicer
+from penstock.rpc.run_snapshots import RunSnapshotServicer
 from penstock.rpc.sharded_source import open_batch_source
+from penstock.rpc.snapshot_client import StoreSnapshots
 from penstock.run_folder import RunFolder
-from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
-from penstock.types import EnvironmentSpec, EvaluationSummary, Schema, VariantReturns, VariantStatus
+from penstock.summary import EvaluationOutcome, Summary, VariantOutcome, nothing_left
+from penstock.types import EnvironmentSpec, EvaluationSummary, RunStatus, Schema, VariantReturns
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
@@ -47,16 +52,31 @@ def run(config: Config) -> None:
         if config.run.dir is None:
             raise ConfigurationError("the learner needs a folder for the run; name one with --run-dir")
         folder = RunFolder(Path(config.run.dir))
+        if reason := nothing_left(folder.summary, config.run):
+            # Killed after the end, or started by itself once more: what came out stays as it is.
+            service.logger.warning("nothing to do", reason=reason)
+            return
         folder.create()
+        for leftover in [*remove_leftovers(folder.root), *remove_leftovers(folder.checkpoints)]:
+            service.logger.warning("removed what a process left half written", file=str(leftover))
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
         if unknown := gpu_metrics.show(device):
             service.logger.warning("the metrics lack the GPU's utilisation", reason=unknown)
         torch.set_num_threads(settings.threads)
-        newest = checkpoints.newest(folder)
-        resumed = checkpoints.read_progress(newest) if newest else RunProgress()
+        recovered = checkpoints.recover(folder)
+        resumed = recovered.progress
         variants = config.environment.variant_names
-        statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=resumed.training_s, variants=variants)
+        statistics = RunStatistics(
+            total_steps=config.run.total_steps,
+            earlier_s=resumed.training_s,
+            # Releases before did not count them.
+            earlier_steps_taken=max(resumed.env_steps, resumed.env_steps_taken),
+            variants=variants,
+        )
+        for complaint in recovered.complaints:
+            statistics.notice(complaint)
+        writes = RetriedWrites(statistics.notice)
         roster = Roster(
             folder.roster,
             seed=config.run.seed,
@@ -64,14 +84,25 @@ def run(config: Config) -> None:
             max_actors=settings.max_actors,
             rejoin_timeout_s=settings.rejoin_timeout_s,
             now=time.monotonic(),
+            writes=writes,
+            notice=statistics.notice,
+            expected=recovered.path is not None,
             variants=max(1, len(variants)),
             temperatures=spread_temperatures(
                 config.actor.lowest_temperature, config.actor.highest_temperature, config.train.least_actors
             ),
         )
-        roster.spec = checkpoints.read_spec(newest) if newest else None
+        roster.spec = recovered.spec
         thread = LoopThread()
-        servicer = RunServicer(thread, roster, statistics, max_actors=settings.max_actors)
+        desk = StoreSnapshots(thread, settings.replay_addresses)
+        snapshots = RunSnapshots(desk, statistics, interval_s=config.checkpoint.snapshot_interval_s)
+        servicer = RunServicer(
+            thread,
+            roster,
+            statistics,
+            max_actors=settings.max_actors,
+            more_methods=RunSnapshotServicer(snapshots).behaviours,
+        )
         thread.run(servicer.server.start(settings.listen))
         service.logger.info(
             "serving",
@@ -79,29 +110,46 @@ def run(config: Config) -> None:
             device=str(device),
             execution=settings.execution,
             precision=settings.precision,
-            resumed_from=str(newest),
+            resumed_from=str(recovered.path),
         )
         try:
             schema, spec = _await_first_actor(service, roster)
             if schema is None or spec is None:
                 return
             learner = learner_of(config, spec, device)
-            if newest is not None:
-                checkpoints.restore(learner, newest)
+            if recovered.path is not None:
+                checkpoints.restore(learner, recovered.path)
             with restored_after(ConfigurationError, folder.config):
                 if not service.supervised:
                     # As a launcher would: it makes the folder a run that can be evaluated, plotted and repeated.
-                    write_atomically(folder.config, config.repeatable().to_toml().encode())
+                    settings_text = config.repeatable().to_toml().encode()
+                    writes.write(folder.config.name, partial(write_atomically, folder.config, settings_text))
                 conclusion = _train(
-                    config, service, thread, servicer, roster, statistics, folder, learner, schema, device, resumed
+                    config,
+                    service,
+                    thread,
+                    servicer,
+                    roster,
+                    statistics,
+                    snapshots,
+                    folder,
+                    learner,
+                    schema,
+                    device,
+                    recovered,
+                    writes,
                 )
-            _write_summary(config, folder, conclusion, statistics.status().variants, time.monotonic() - started)
+            wall_s = time.monotonic() - started
+            summary = _summary(config, folder, conclusion, statistics.status(), wall_s, resumed.wall_s)
+            writes.write(folder.summary.name, partial(summary.write, folder.summary))
             if conclusion.stopped != "interrupted":
                 statistics.enters("finished")
                 servicer.finish(conclusion.stopped, _FAREWELL_S)
             roster.dismiss()
+            writes.finish(f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable")
         finally:
             thread.run(servicer.server.stop())
+            desk.close()
             thread.close()
 
 
@@ -128,17 +176,8 @@ def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device) -> L
 
 def _network_of(config: Config) -> Network:
     """The architecture that is configured."""
-    policy = config.policy
-    return Network(
-        hidden_sizes=policy.hidden_sizes,
-        trunk=policy.trunk,
-        activation=policy.activation,
-        initial_log_std=policy.initial_log_std,
-        state_dependent_std=policy.state_dependent_std,
-        squash_actions=policy.squash_actions,
-        normalise_observations=policy.normalise_observations,
-        normalise_returns=policy.normalise_returns,
-    )
+    # By name: a setting that the architecture lacks is an error, not ignored.
+    return Network(**dict(config.policy))
 
 
 def _train(
@@ -148,13 +187,16 @@ def _train(
     servicer: RunServicer,
     roster: Roster,
     statistics: RunStatistics,
+    snapshots: RunSnapshots,
     folder: RunFolder,
     learner: Learner,
     schema: Schema,
     device: torch.device,
-    resumed: RunProgress,
+    recovered: Recovered,
+    writes: RetriedWrites,
 ) -> Conclusion:
-    journal = Journal(folder.metrics, resumed_at=resumed.env_steps)
+    resumed, notice = recovered.progress, statistics.notice
+    journal = Journal(folder.metrics, resumed_at=resumed.env_steps, writes=writes, notice=notice)
     evaluations = Evaluations(
         servicer,
         config.evaluation,
@@ -162,7 +204,9 @@ def _train(
         folder=folder,
         journal=journal,
         statistics=statistics,
+        writes=writes,
         resumed=resumed,
+        best=recovered.best,
         variants=len(config.environment.variants),
     )
     feed = BatchFeed(device)
@@ -184,33 +228,40 @@ def _train(
             source=source,
             sink=servicer,
             evaluations=evaluations,
+            snapshots=snapshots,
             journal=journal,
             statistics=statistics,
-            versions=VersionMark(folder.versions),
+            versions=VersionMark(
+                folder.versions, resumed.version if resumed.env_steps else None, tell=statistics.notice
+            ),
             folder=folder,
+            writes=writes,
             resumed=resumed,
             stopping=lambda: service.stopping,
+            largest_window=lambda: max(config.actor.environments, roster.largest_window),
         )
         conclusion = training.run()
         if conclusion.stopped != "interrupted":
             source.finish()
     except SchemaMismatch as error:
+        if statistics.training is not None:
+            # Batches were trained: no setting was wrong, and the folder's files are the run's.
+            raise
         raise ConfigurationError(str(error)) from error
     finally:
         source.close()
         feed.close()
-        journal.close()
     service.logger.info(
         "trained", stopped=conclusion.stopped, batches_by=source.reads, **dataclasses.asdict(conclusion.progress)
     )
     return conclusion
 
 
-def _write_summary(
-    config: Config, folder: RunFolder, conclusion: Conclusion, variants: tuple[VariantStatus, ...], wall_s: float
-) -> None:
+def _summary(
+    config: Config, folder: RunFolder, conclusion: Conclusion, status: RunStatus, wall_s: float, earlier_s: float
+) -> Summary:
     progress, evaluation, statistics = conclusion.progress, conclusion.evaluation, conclusion.statistics
-    Summary(
+    return Summary(
         run_dir=str(folder.root),
         env_id=config.environment.id,
         seed=config.run.seed,
@@ -226,11 +277,19 @@ def _write_summary(
         stopped=conclusion.stopped,
         variants=tuple(
             VariantOutcome(training.arguments, training.episodes, training.return_mean, _outcome(returns))
-            for training, returns in itertools.zip_longest(variants, evaluation.variants if evaluation else ())
+            for training, returns in itertools.zip_longest(status.variants, evaluation.variants if evaluation else ())
         ),
         statistics=statistics,
-    ).write(folder.summary)
+        best_evaluation=_outcome(status.best_evaluation),
+        env_steps_taken=progress.env_steps_taken,
+        sessions=progress.sessions,
+        total_wall_s=earlier_s + wall_s,
+        total_env_steps_per_s=progress.env_steps / progress.training_s if progress.training_s > 0.0 else 0.0,
+    )
 
 
 def _outcome(returns: EvaluationSummary | VariantReturns | None) -> EvaluationOutcome | None:
-    return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std) if returns else None
+    if returns is None:
+        return None
+    unfinished = returns.unfinished if isinstance(returns, EvaluationSummary) else 0
+    return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std, unfinished)

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from penstock.apps.service import Service
 from penstock.config import Config, ReplayConfig
-from penstock.errors import ConfigurationError, NotReady, PenstockError
+from penstock.errors import PenstockError
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.restoring import open_store
 from penstock.replay.ring_store import RingStore
 from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots import Snapshots
@@ -24,11 +23,6 @@ _SCRUB_PAUSE_S = 0.5
 def run(config: Config) -> None:
     """Serves until told to stop. Raises `ConfigurationError` for a store or an address that can't be had."""
     settings = config.replay
-    if settings.snapshot_interval_s and settings.snapshots is None:
-        raise ConfigurationError(
-            f"replay.snapshot_interval_s {settings.snapshot_interval_s:g} needs a folder for snapshots; set"
-            " replay.snapshot_folder, or replay.folder"
-        )
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         store = _open_store(settings, service)
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
@@ -47,23 +41,9 @@ def run(config: Config) -> None:
 
 def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
     metrics.REPLAY_CAPACITY_BYTES.set(int(settings.capacity_bytes))
-    store, restored = open_store(
-        Path(settings.folder) if settings.folder else None,
-        int(settings.capacity_bytes),
-        Path(settings.snapshots) if settings.snapshots else None,
-        settings.restore,
-    )
-    found = store.recovery
-    if restored is not None:
-        service.logger.info(
-            "restored",
-            snapshot=restored.name,
-            segments=restored.segments,
-            damaged=restored.damaged,
-            dropped=restored.dropped,
-        )
-        metrics.REPLAY_DAMAGED.set(restored.damaged)
-    elif store.schema is not None:
+    store = RingStore(Path(settings.folder) if settings.folder else None, int(settings.capacity_bytes))
+    if store.schema is not None:
+        found = store.recovery
         service.logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
         metrics.REPLAY_DAMAGED.set(found.damaged)
         metrics.REPLAY_TORN.set(found.torn)
@@ -82,8 +62,6 @@ async def _serve(
     await servicer.server.start(settings.listen)
     service.logger.info("serving", listen=settings.listen, capacity_bytes=int(settings.capacity_bytes))
     tasks = [asyncio.create_task(servicer.tick()), asyncio.create_task(_scrub(scrub, service))]
-    if settings.snapshot_interval_s:
-        tasks.append(asyncio.create_task(_take_snapshots(settings.snapshot_interval_s, snapshots, service)))
     while not service.stopping and not any(task.done() for task in tasks):
         await asyncio.sleep(_STOP_CHECK_S)
     ended = [task for task in tasks if task.done()]
@@ -105,18 +83,6 @@ async def _scrub(scrub: Scrub, service: Service) -> None:
             metrics.REPLAY_DAMAGED.inc(damaged)
 
 
-async def _take_snapshots(interval_s: float, snapshots: Snapshots, service: Service) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        try:
-            snapshots.begin()
-        except NotReady:
-            # Nothing is lost where nothing is stored yet.
-            continue
-        except PenstockError as error:
-            _note_snapshot(error, service)
-
-
 def _note_snapshot(outcome: Snapshot | PenstockError, service: Service) -> None:
     """Logs and counts what a snapshot came to; a service whose disk is full goes on without."""
     if isinstance(outcome, PenstockError):
@@ -126,6 +92,7 @@ def _note_snapshot(outcome: Snapshot | PenstockError, service: Service) -> None:
     service.logger.info(
         "snapshot",
         snapshot=outcome.name,
+        version=outcome.version,
         segments=outcome.segments,
         absent=outcome.absent,
         damaged=outcome.damaged,

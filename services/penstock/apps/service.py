@@ -15,6 +15,7 @@ SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
 """Set by a launcher that holds our standard input: when that ends, the launcher is gone and so should we be."""
 
 _ORPHAN_PATIENCE_S = 10.0
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service:
@@ -34,8 +35,8 @@ class Service:
         self._told_by = ""
 
     def __enter__(self) -> "Service":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        self.take_signals()
+        threading.Thread(target=self._read_signals, args=_signal_numbers(), name="signals", daemon=True).start()
         if self.supervised:
             threading.Thread(target=self._watch_launcher, name="launcher", daemon=True).start()
         return self
@@ -46,6 +47,14 @@ class Service:
         self._metrics.close()
         if error is None:
             self.logger.info("stopped", told_by=self._told_by or None)
+
+    def take_signals(self) -> None:
+        """Has the signals that end a service tell it to stop. On the main thread.
+
+        Call it again after an environment was made: some set handlers of their own.
+        """
+        for number in _ENDING_SIGNALS:
+            signal.signal(number, self._on_signal)
 
     @property
     def supervised(self) -> bool:
@@ -65,6 +74,12 @@ class Service:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._told_by = signal.Signals(number).name
 
+    def _read_signals(self, numbers: int) -> None:
+        # A handler runs when the main thread comes back to Python, which one that hangs in C never does.
+        while received := os.read(numbers, 1):
+            if received[0] in _ENDING_SIGNALS:
+                self._told_by = self._told_by or signal.Signals(received[0]).name
+
     def _watch_launcher(self) -> None:
         # The bare descriptor: a daemon thread must not hold the lock of sys.stdin when the interpreter ends.
         while os.read(0, 1):
@@ -73,3 +88,19 @@ class Service:
         # Whoever should have ended a process that hangs is gone, so it ends itself.
         time.sleep(_ORPHAN_PATIENCE_S)
         os._exit(1)
+
+
+def _signal_numbers() -> tuple[int]:
+    """The descriptor from which the numbers of this process's signals can be read."""
+    numbers, into = os.pipe()
+    os.set_blocking(into, False)
+    signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_leave_signals)
+    return (numbers,)
+
+
+def _leave_signals() -> None:
+    """In a child that an environment forks: its signals are not the service's, and end it."""
+    signal.set_wakeup_fd(-1)
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

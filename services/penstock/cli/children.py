@@ -1,32 +1,43 @@
 """The services of a local run as child processes: started, watched, started again, and never left behind."""
 
-import contextlib
 import os
 import random
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from penstock.apps.service import SUPERVISED_VARIABLE
-from penstock.cli.exit_codes import USAGE_ERROR
-from penstock.cli.options import ENVIRONMENT_PREFIX
+from penstock.cli.child_log import ChildLog
+from penstock.cli.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.cli.process_group import Guard, ProcessGroup, describe_exit, signals_handled, signals_held_back
+from penstock.cli.variables import without_settings
 from penstock.errors import ConfigurationError, PenstockError
 
 _PORTS = range(20_000, 32_768)
 """Below the range from which Linux takes ports for outgoing connections, so that none of those gets in between."""
 
 _GRACE_S = 8.0
-_RESTART_PAUSE_S = 0.2
+"""For the replay service, which writes its store to the disk, and for a learner that has nothing left to save."""
+
+_COLLECTING_GRACE_S = 3.0
+"""For actors and evaluators, whose work is worth nothing once the learner has ended; an environment may hang."""
+
+_ORPHANS_GRACE_S = 15.0
+"""For all services after the launcher's death. They end by themselves within 10 s of it, and save what they can."""
+
+_DISMISSAL_S = 60.0
+"""For an actor that is not needed any more: it sends the window that it collects first, and nothing waits for that."""
+
 _FAREWELL_S = 5.0
 """A child that ended well was told that the run is over, or was stopped by somebody else; by then the learner has ended
 too."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+"""Before the second restart without progress between them, doubled with each further one. The first is at once."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -46,80 +57,71 @@ def free_ports(count: int) -> list[int]:
     )
 
 
+def service_command(*arguments: str) -> list[str]:
+    """The command of a service. The folder where it starts must not shadow installed modules (-P)."""
+    return [sys.executable, "-Pm", "penstock", *arguments]
+
+
+def service_environment(name: str) -> dict[str, str]:
+    """The variables of a child: its settings are in the run's file, and its launcher tells it what it is called."""
+    kept = without_settings(os.environ)
+    return kept | {SUPERVISED_VARIABLE: name}
+
+
 @dataclass(slots=True)
 class Child:
     """One service of the run.
 
     Attributes:
         name: replay, learner, evaluator or actor-0 and so on; its log is called so too.
-        arguments: Of the `penstock` command.
-        process: Running or just ended.
-        restarts: How often it was started again.
-        log_start: Bytes in its log when this process was started.
+        command: Program and arguments.
+        log: What it and its environments print.
+        group: Its process, running or just ended.
+        deaths: How often it died since it last made progress.
+        progress: The most that it is known to have done, in any unit that only grows.
+        restart_at: When it is to be started again, by `time.monotonic`; None: it was.
         ended_well_at: When it was first seen to have ended with exit code 0.
     """
 
     name: str
-    arguments: list[str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    restarts: int = 0
-    log_start: int = 0
+    command: Sequence[str]
+    log: ChildLog
+    group: ProcessGroup | None = None
+    deaths: int = 0
+    progress: int = 0
+    restart_at: float | None = None
     ended_well_at: float | None = None
-
-    def start(self) -> None:
-        """Starts the process, in a session of its own so that a Ctrl-C in the terminal is the launcher's to handle."""
-        self.ended_well_at = None
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
-        environment[SUPERVISED_VARIABLE] = "1"
-        # A Ctrl-C inside of Popen would leave a process that nobody knows; it is held back meanwhile.
-        held_back: list[int] = []
-        with self.log.open("ab") as log, _handling(lambda number, frame: held_back.append(number)):
-            self.log_start = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self.arguments],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        for number in held_back[:1]:
-            signal.raise_signal(number)
 
     @property
     def exit_code(self) -> int | None:
         """How it ended; None while it runs."""
-        return self.process.poll() if self.process else None
+        return self.group.exit_code if self.group else None
+
+    def start(self, guard: Guard) -> None:
+        """Starts the process."""
+        self.ended_well_at = self.restart_at = None
+        with self.log.opened() as file, signals_held_back():
+            self.group = ProcessGroup(self.command, guard, stdout=file, environment=service_environment(self.name))
+
+    def progressed(self, amount: int) -> None:
+        """Notes how much it has done so far; its deaths are forgiven when that grows."""
+        if amount > self.progress:
+            self.progress, self.deaths = amount, 0
 
     def ask_to_end(self) -> None:
         """Sends SIGTERM, if it runs."""
-        if self.process is not None and self.exit_code is None:
-            self.process.send_signal(signal.SIGTERM)
+        if self.group is not None:
+            self.group.terminate()
 
     def end(self, timeout_s: float) -> None:
-        """Waits for its end, and kills it if that does not come in time."""
-        if self.process is None:
-            return
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        """Waits for its end, and kills it with its group if that does not come in time."""
+        if self.group is not None:
+            self.group.end(timeout_s)
 
     def says_farewell(self) -> bool:
         """Whether it ended well only just now."""
         self.ended_well_at = self.ended_well_at or time.monotonic()
         return time.monotonic() - self.ended_well_at < _FAREWELL_S
-
-    def complaint(self) -> str:
-        """The last thing it said when it gave up, or the last line of its log."""
-        text = self.log.read_bytes()[self.log_start :].decode(errors="replace") if self.log.exists() else ""
-        lines = text.splitlines()
-        said = [line.removeprefix("penstock: ") for line in lines if line.startswith("penstock: ")]
-        return said[-1] if said else (lines[-1] if lines else "it said nothing")
 
 
 @dataclass(slots=True)
@@ -130,18 +132,22 @@ class Children:
     members: list[Child] = field(default_factory=list)
     dismissed: list[tuple[Child, float]] = field(default_factory=list)
     """Those that were asked to end, and by when."""
-    restarted: list[str] = field(default_factory=list)
+    guard: Guard = field(default_factory=lambda: Guard(_ORPHANS_GRACE_S))
 
     def __enter__(self) -> "Children":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.stop()
+        # No further Ctrl-C cuts this short; it is bounded.
+        with signals_handled(signal.SIG_IGN):
+            self._end_all()
+            self.guard.close()
 
-    def add(self, child: Child) -> None:
+    def add(self, name: str, command: Sequence[str], log: Path) -> None:
         """Starts a child and watches it from now on."""
+        child = Child(name, command, ChildLog(log))
         self.members.append(child)
-        child.start()
+        child.start(self.guard)
 
     def find(self, name: str) -> Child:
         """The child of this name."""
@@ -151,14 +157,21 @@ class Children:
         """Asks a child to end and forgets it; does not wait for that."""
         child = self.find(name)
         self.members.remove(child)
-        self.dismissed.append((child, time.monotonic() + _GRACE_S))
+        self.dismissed.append((child, time.monotonic() + _DISMISSAL_S))
         child.ask_to_end()
 
+    def progressed(self, amounts: Mapping[str, int]) -> None:
+        """Notes how much each child has done so far, by name."""
+        for child in self.members:
+            child.progressed(amounts.get(child.name, 0))
+
     def revive(self) -> list[str]:
-        """Starts again whatever died; returns a line for each. A learner that ended well has finished the run.
+        """Starts again what died; returns a line for each death. A learner that ended well has finished the run.
 
         Raises:
-            PenstockError: A child gave up for a reason that starting again would not cure, or died too often.
+            ConfigurationError: A child refused its settings (exit code 2).
+            PenstockError: A child gave up for a reason that starting again would not cure (exit code 3), or died too
+                often without progress in between.
         """
         told = []
         for child, deadline in [*self.dismissed]:
@@ -166,53 +179,51 @@ class Children:
                 self.dismissed.remove((child, deadline))
                 child.end(0.0)
         for child in self.members:
-            code = child.exit_code
-            if code is None or (code == 0 and (child.name == "learner" or child.says_farewell())):
-                continue
-            if code == USAGE_ERROR:
-                raise ConfigurationError(child.complaint())
-            if child.restarts >= self.max_restarts:
-                raise PenstockError(
-                    f"{child.name} died {child.restarts + 1} times, the last time with {_describe(code)}:"
-                    f" {child.complaint()}"
-                    f" (see {child.log})"
-                )
-            child.restarts += 1
-            time.sleep(_RESTART_PAUSE_S)
-            child.start()
-            told.append(f"{child.name} ended with {_describe(code)} and was started again (see {child.log})")
-        self.restarted += told
+            child.log.cut()
+            if child.restart_at is None and self._has_died(child):
+                told.append(self._plan_restart(child))
+            if child.restart_at is not None and time.monotonic() >= child.restart_at:
+                child.start(self.guard)
         return told
 
-    def stop(self, *names: str) -> None:
-        """Asks children (all, or those named) to end, waits for them, and kills what does not."""
-        # No further Ctrl-C cuts the clean-up short; it has a deadline of its own.
-        with _handling(signal.SIG_IGN):
-            self._stop(names)
+    def kill(self, name: str) -> None:
+        """Kills a child that does not answer, with its group; that is a death like any other."""
+        self.find(name).end(0.0)
 
-    def _stop(self, names: tuple[str, ...]) -> None:
-        everybody = [*self.members, *(child for child, _ in self.dismissed)]
-        chosen = [child for child in everybody if not names or child.name in names]
-        for child in chosen:
+    def _has_died(self, child: Child) -> bool:
+        code = child.exit_code
+        return code is not None and not (code == 0 and (child.name == "learner" or child.says_farewell()))
+
+    def _plan_restart(self, child: Child) -> str:
+        code, log = child.exit_code or 0, child.log.path
+        # An environment may exit with any code; only a reason that Penstock wrote makes it Penstock's.
+        reason = child.log.own_reason()
+        if code == USAGE_ERROR and reason:
+            raise ConfigurationError(reason)
+        if code == GAVE_UP and reason:
+            raise PenstockError(f"{child.name}: {reason} (see {log})")
+        how = f"{describe_exit(code)}: {child.log.complaint()}"
+        child.deaths += 1
+        if child.deaths > self.max_restarts:
+            raise PenstockError(
+                f"{child.name} died {child.deaths} times without progress, the last time with {how} (see {log})"
+            )
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (child.deaths - 2)) if child.deaths > 1 else 0.0
+        child.restart_at = time.monotonic() + pause_s
+        again = f"starting it again in {pause_s:g} s" if pause_s else "starting it again"
+        return f"{child.name} ended with {how}; {again} (see {log})"
+
+    def _everyone(self) -> list[Child]:
+        return [*self.members, *(child for child, _ in self.dismissed)]
+
+    def _end_all(self) -> None:
+        asked_at = time.monotonic()
+        for child in self._everyone():
             child.ask_to_end()
-        deadline = time.monotonic() + _GRACE_S
-        for child in chosen:
-            child.end(max(0.0, deadline - time.monotonic()))
+        # Those with less patience first: each is waited for beside the others.
+        for child in sorted(self._everyone(), key=_grace_s):
+            child.end(max(0.0, asked_at + _grace_s(child) - time.monotonic()))
 
 
-@contextlib.contextmanager
-def _handling(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
-    """Has Ctrl-C and `kill` handled so inside; only the main thread gets any."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = [(number, signal.signal(number, handler)) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield
-    finally:
-        for number, former in before:
-            signal.signal(number, former)
-
-
-def _describe(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+def _grace_s(child: Child) -> float:
+    return _COLLECTING_GRACE_S if child.name.startswith(("actor", "evaluator")) else _GRACE_S

@@ -134,6 +134,13 @@ def _drops(drops: Drops) -> str:
         "given back": drops.refunded_segments,
         "priorities too late": drops.overwritten_priorities,
     }
+    # What no healthy run has is shown where it is.
+    faults = {
+        "gradient steps refused": drops.refused_steps,
+        "steps left out of training": drops.unsound_rows,
+        "values kept from normalisation": drops.left_out_values,
+    }
+    counts |= {name: count for name, count in faults.items() if count}
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -60,8 +61,8 @@ class LineDisplay:
 
 def describe(status: RunStatus) -> str:
     """The status on one line."""
-    if not status.env_steps:
-        return f"{status.phase}: for {status.waiting_for}" if status.waiting_for else status.phase
+    if not status.env_steps or status.phase == "stopping":
+        return _state(status)
     parts = [
         f"{status.env_steps:,}/{status.total_steps:,} steps",
         f"{status.env_steps_per_s:,.0f} steps/s",
@@ -73,11 +74,17 @@ def describe(status: RunStatus) -> str:
         f"{status.updates_per_s:,.0f} updates/s",
         f"ETA {_duration(status.remaining_s)}",
     ]
-    if status.phase != "training":
-        parts.append(status.phase)
-    if status.waiting_for:
-        parts.append(f"waiting for {status.waiting_for}")
+    if (state := _state(status)) != "training":
+        parts.append(state)
     return " | ".join(parts)
+
+
+def _state(status: RunStatus) -> str:
+    """The phase, and what is waited for in it."""
+    if not status.waiting_for:
+        return status.phase
+    waiting = f"waiting for {status.waiting_for}"
+    return waiting if status.phase in ("waiting", "training") else f"{status.phase}, {waiting}"
 
 
 def describe_variants(status: RunStatus) -> list[str]:
@@ -117,8 +124,7 @@ class PanelDisplay:
         self._live.update(self._panel(status))
 
     def _panel(self, status: RunStatus) -> RenderableType:
-        state = f"waiting for {status.waiting_for}" if status.waiting_for else status.phase
-        title = f"[bold]penstock[/bold] {status.environment_id} · {state}"
+        title = f"[bold]penstock[/bold] {status.environment_id} · {escape(_state(status))}"
         bar = ProgressBar(total=max(1, status.total_steps), completed=status.env_steps, width=None)
         steps = Table.grid(expand=True, padding=(0, 1))
         steps.add_column(ratio=1)

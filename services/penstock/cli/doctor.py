@@ -12,11 +12,13 @@ from rich.text import Text
 
 from penstock.cli.actor_count import usable_cores
 from penstock.cli.containers import check_containers
+from penstock.cli.environment_check import check_environment
 from penstock.cli.exit_codes import UNFIT
 from penstock.cli.finding import Finding
 from penstock.cli.options import parse
 from penstock.cli.ports import refusal
 from penstock.config import Config
+from penstock.errors import ConfigurationError
 
 _BESIDE_STORE_BYTES = 200 * 2**20
 """Of a replay service, at most."""
@@ -50,6 +52,8 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_shared_memory()
     yield check_ports(config)
     yield check_gpu(config)
+    if "environment" in config.model_fields_set:
+        yield check_environments(config)
     yield from check_containers(Path.cwd())
 
 
@@ -166,6 +170,17 @@ def check_gpu(config: Config) -> Finding:
     if fit is None and config.learner.device.startswith("cuda"):
         return Finding("GPU", False, f"{says}; learner.device asks for one")
     return Finding("GPU", fit, says)
+
+
+def check_environments(config: Config) -> Finding:
+    """Whether the environment that was named can be trained on: the same check as before a run."""
+    said: list[str] = []
+    try:
+        check_environment(config, said.append)
+    except ConfigurationError as error:
+        return Finding("environment", False, str(error))
+    warnings = [line for line in dict.fromkeys(said) if line.startswith("warning: ")]
+    return Finding("environment", True, "; ".join([f"{config.environment.id} was made, reset and stepped", *warnings]))
 
 
 def _gib(size: int) -> str:

@@ -51,7 +51,10 @@ def command(arguments: Sequence[str]) -> int:
     environments = make_of(environment, named.episodes, kwargs)
     _check_same_spaces(path, policy, environments.spec)
     seed = secrets.randbits(63) if named.seed is None else named.seed
-    task = EvaluationTask(0, policy.weights, named.episodes, not named.stochastic, seed, len(variants))
+    max_steps = config.evaluation.max_episode_steps
+    task = EvaluationTask(
+        0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
+    )
     try:
         result = evaluate(task, environments, lambda: False)
     finally:
@@ -63,6 +66,8 @@ def command(arguments: Sequence[str]) -> int:
         f"from {min(result.returns):.1f} to {max(result.returns):.1f}, {sum(result.steps) / named.episodes:.0f} steps"
         " each"
     )
+    if result.unfinished:
+        print(f"{result.unfinished} episodes did not end within {max_steps:,} steps; their returns so far are counted")
     if environment.variants:
         for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
             name = environment.variant_names[variant]

@@ -41,8 +41,16 @@ def hints(statistics: CoordinatorStatistics) -> list[str]:
 
 def _of_values(statistics: CoordinatorStatistics) -> list[str]:
     lines = []
-    if statistics.last is not None and statistics.last.gradient_norm is None:
-        lines.append("gradients are not finite: lower ppo.learning_rate, and look at the environment's rewards")
+    if refused := statistics.drops.refused_steps:
+        lines.append(
+            f"{refused:,} gradient steps were refused, since their gradients were not finite: lower ppo.learning_rate,"
+            " and look at the environment's rewards"
+        )
+    if absurd := statistics.drops.unsound_rows + statistics.drops.left_out_values:
+        lines.append(
+            f"{absurd:,} numbers were a million times the others and were not learnt from: look at the environment's"
+            " observations and rewards"
+        )
     if refused := statistics.drops.refused_segments:
         lines.append(
             f"{refused:,} segments were refused for values that no learner can use: look at the environment's"

@@ -6,25 +6,26 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from penstock.algo.spaces import check_spaces
-from penstock.apps.environments import make_of
+from penstock.cli import stopping
+from penstock.cli.aborted_start import AbortedStart
 from penstock.cli.actor_count import ActorCount
-from penstock.cli.actors import HOST, Actors
-from penstock.cli.children import Child, Children, free_ports
+from penstock.cli.actors import Actors
+from penstock.cli.children import Children, service_command
+from penstock.cli.environment_check import check_environment
+from penstock.cli.places import Places, choose_places
 from penstock.cli.plot import draw
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
-from penstock.files import restored_after, write_atomically
+from penstock.files import write_atomically
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
-from penstock.summary import Summary
+from penstock.summary import Summary, nothing_left
 from penstock.types import RunStatus
 
 _POLL_S = 0.2
@@ -48,36 +49,37 @@ def train(
     Args:
         config: All settings; addresses and ports of services are chosen here.
         resume: Go on with the run in `config.run.dir`.
-        observer: Called a few times a second.
+        observer: Called a few times a second. What it raises ends the run in order.
         started: When the command began, by `time.monotonic`; now, if left out.
 
     Raises:
-        ConfigurationError: The environment, the folder or a setting can't be used.
-        PenstockError: A service died too often, or there is no summary in the end.
-        KeyboardInterrupt: Ctrl-C; a checkpoint was saved and all processes have ended.
+        ConfigurationError: The environment, the folder or a setting can't be used. Nothing was trained, and the run's
+            folder is as it was.
+        PenstockError: A service gave up or died too often, or there is no summary in the end.
+        Interrupted: Ctrl-C after training began; all processes have ended. A `KeyboardInterrupt`, as it is before.
     """
     started = time.monotonic() if started is None else started
-    _check_environment(config)
+    if resume:
+        _refuse_finished(config)
+    checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the check of the environment")
+    check_environment(config, lambda line: observer(checking, [line]))
     config = with_run_dir(config)
-    folder = _prepare_folder(config, resume=resume)
-    thread = LoopThread()
+    folder = RunFolder(Path(config.run.dir or "."))
+    _check_folder(folder, resume=resume)
+    start = AbortedStart(folder)
+    with start.undone():
+        folder.create()
+        earlier = _identity(folder.summary)
+        _Session(config, folder, start, observer).run()
+    if _identity(folder.summary) == earlier:
+        raise PenstockError(f"the run ended without a summary; its logs are in {folder.logs}")
     try:
-        with _undone_if_refused(folder), Children(config.train.max_restarts) as children:
-            write_atomically(folder.config, config.repeatable().to_toml().encode())
-            folder.summary.unlink(missing_ok=True)
-            count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
-            first = count.wanted if count else config.train.least_actors
-            places = _choose_places(folder, config.train.replay_shards, first)
-            actors = _start(config, folder, places, count, children)
-            try:
-                _watch(config, places, children, actors, thread, observer)
-            finally:
-                # The learner saves its checkpoint while the others still answer.
-                children.stop("learner")
-    finally:
-        folder.services.unlink(missing_ok=True)
-        thread.close()
-    return _conclude(folder, started)
+        return _conclude(folder, started)
+    except OSError as error:
+        raise PenstockError(
+            f"the run has ended, and its summary or curve could not be written in {folder.root}: {error.strerror}; free"
+            " space there, and draw the curve with penstock plot"
+        ) from error
 
 
 def with_run_dir(config: Config) -> Config:
@@ -88,20 +90,14 @@ def with_run_dir(config: Config) -> Config:
     return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
 
 
-def _check_environment(config: Config) -> None:
-    """Fails here, in one line, rather than in a child's log."""
-    environment = config.environment
-    training = [environment.training_variants] if environment.training_kwargs else []
-    for variants in [environment.variant_kwargs, *training]:
-        environments = make_of(environment, len(variants), variants)
-        try:
-            check_spaces(environments.spec)
-        finally:
-            environments.close()
+def _refuse_finished(config: Config) -> None:
+    """Before anything is touched: going on with a finished run would only replace its summary."""
+    summary = RunFolder(Path(config.run.dir or ".")).summary
+    if reason := nothing_left(summary, config.run):
+        raise ConfigurationError(f"{reason}; its result is in {summary}")
 
 
-def _prepare_folder(config: Config, *, resume: bool) -> RunFolder:
-    folder = RunFolder(Path(config.run.dir or "."))
+def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     if not resume and folder.config.exists():
         raise ConfigurationError(
             f"{folder.root} holds a run already; go on with it by --resume {shlex.quote(str(folder.root))}, or choose"
@@ -109,8 +105,6 @@ def _prepare_folder(config: Config, *, resume: bool) -> RunFolder:
         )
     if folder.services.exists() and _answers(folder):
         raise ConfigurationError(f"the run in {folder.root} is still going on; stop it first, or wait for its end")
-    folder.create()
-    return folder
 
 
 def _answers(folder: RunFolder) -> bool:
@@ -120,123 +114,148 @@ def _answers(folder: RunFolder) -> bool:
     return any(is_serving(address, _LIVE_TIMEOUT_S) for address in json.loads(folder.services.read_text()).values())
 
 
-@contextlib.contextmanager
-def _undone_if_refused(folder: RunFolder) -> Iterator[None]:
-    """Puts settings and summary back as they were if a child refuses the settings: a mistake in an option must neither
-    spoil a run nor make one of a new folder.
-    """
-    is_new = not folder.config.exists()
-    try:
-        with restored_after(ConfigurationError, folder.config, folder.summary):
-            yield
-    except ConfigurationError:
-        if is_new:
-            shutil.rmtree(folder.replay, ignore_errors=True)
-        raise
+class _Session:
+    """The services of a run, from their start to their end."""
+
+    def __init__(self, config: Config, folder: RunFolder, start: AbortedStart, observer: Observer) -> None:
+        self._config, self._folder, self._start, self._observer = config, folder, start, observer
+        self._status = RunStatus(total_steps=config.run.total_steps)
+        self._children = Children(config.train.max_restarts)
+        self._thread = LoopThread()
+        self._told = 0
+
+    def run(self) -> None:
+        """Until the learner has ended well, or something ends the run."""
+        folder, config = self._folder, self._config
+        try:
+            with self._children:
+                write_atomically(folder.config, config.repeatable().to_toml().encode())
+                count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
+                first = count.wanted if count else config.train.least_actors
+                places = choose_places(folder, config.train.replay_shards, first)
+                # All are listed before any is started, so that a launcher that dies leaves a list of what may be left.
+                actors = Actors(
+                    places.actors,
+                    count,
+                    self._children,
+                    folder,
+                    self._settings(places),
+                    _named(places),
+                    step_timeout_s=config.actor.step_timeout_s,
+                )
+                try:
+                    self._start_services(places, actors)
+                    self._await_health(places)
+                    self._watch(places, actors)
+                except BaseException as error:
+                    self._stop(error)
+                    raise
+        finally:
+            with contextlib.suppress(OSError):
+                folder.services.unlink(missing_ok=True)
+            self._thread.close()
+
+    def _settings(self, places: Places) -> list[str]:
+        return ["--config", str(self._folder.config), *places.options]
+
+    def _start_services(self, places: Places, actors: Actors) -> None:
+        settings, logs = self._settings(places), self._folder.logs
+        for shard, name in enumerate(places.replay_names):
+            own = places.replay_options(shard, self._config, self._folder)
+            self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
+        for name in ("learner", "evaluator"):
+            self._children.add(name, service_command(name, *settings), logs / f"{name}.log")
+        actors.start()
+
+    def _await_health(self, places: Places) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        learner = self._children.find("learner")
+        replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
+        for name, address in (*replays, ("learner", places.learner)):
+            # A run that had nothing left to do may end before anybody sees it serve.
+            while not is_serving(address, _POLL_S) and learner.exit_code != 0:
+                waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
+                self._observer(waiting, self._children.revive())
+                if time.monotonic() > deadline:
+                    raise PenstockError(f"{name} did not become ready: {self._children.find(name).log.complaint()}")
+                time.sleep(0.02)
+
+    def _watch(self, places: Places, actors: Actors) -> None:
+        """Keeps the children alive and the observer informed until the learner has ended well."""
+        client, learner = StatusClient(self._thread, places.learner), self._children.find("learner")
+        try:
+            while learner.exit_code != 0:
+                news = self._children.revive()
+                try:
+                    self._status = client.get(_STATUS_TIMEOUT_S)
+                    news += self._note_status()
+                except Unavailable:
+                    self._status = dataclasses.replace(self._status, waiting_for="the learner")
+                self._observer(self._status, [*news, *actors.adapt(self._status)])
+                time.sleep(_POLL_S)
+            self._observer(dataclasses.replace(self._status, phase="finished", waiting_for=""), [])
+        finally:
+            client.close()
+
+    def _note_status(self) -> list[str]:
+        """Notes what the status tells of the children; returns the learner's new notices."""
+        status = self._status
+        if status.coordinator is not None and status.coordinator.batches_trained:
+            self._start.note_training()
+        self._children.progressed(_progress(status, [child.name for child in self._children.members]))
+        news = [notice.text for notice in status.notices if notice.number > self._told]
+        self._told = max([self._told, *(notice.number for notice in status.notices)])
+        return news
+
+    def _stop(self, error: BaseException) -> None:
+        """Has the learner finish its batch and save its checkpoint, while the replay service still answers.
+
+        Raises:
+            Interrupted: In place of a `KeyboardInterrupt`, once a batch was trained.
+        """
+        learner = next((child for child in self._children.members if child.name == "learner"), None)
+        if learner is None or (isinstance(error, PenstockError) and not self._start.has_trained):
+            return
+        if isinstance(error, KeyboardInterrupt):
+            finished = stopping.finish(learner, self._status, self._observer)
+        elif isinstance(error, PenstockError):
+            finished = stopping.finish(learner, self._status, self._observer, str(error))
+        else:
+            # The observer's own error, or a fault of ours: it may not bear being called again.
+            finished = stopping.finish(learner, self._status, lambda status, news: None)
+        if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
+            checkpoints = self._folder.numbered_checkpoints()
+            saved_steps = int(checkpoints[-1].stem) if checkpoints else None
+            raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the services of a run are on this machine: host:port of each, and the options that tell them so."""
-
-    learner: str
-    evaluator: str
-    replays: list[tuple[str, int]]
-    """Of each replay service, and the port of its metrics."""
-    actors: list[tuple[str, int]]
-    """Of each of the first actors, and the port of its metrics."""
-    options: list[str]
-
-    @property
-    def replay_names(self) -> list[str]:
-        """What the replay services are called: by numbers, where there are several."""
-        return ["replay"] if len(self.replays) == 1 else [f"replay-{shard}" for shard in range(len(self.replays))]
+def _named(places: Places) -> dict[str, str]:
+    """Names and addresses of the services that are no actors."""
+    replays = dict(zip(places.replay_names, (address for address, _ in places.replays), strict=True))
+    return {**replays, "learner": places.learner, "evaluator": places.evaluator}
 
 
-def _choose_places(folder: RunFolder, shards: int, actors: int) -> _Places:
-    # All at once, since what is chosen is not taken yet.
-    ports = free_ports(4 + 2 * (shards + actors))
-    learner, evaluator, *others = (f"{HOST}:{port}" for port in [*ports[:2], *ports[4::2]])
-    pairs = list(zip(others, ports[5::2], strict=True))
-    replays = pairs[:shards]
-    settings = {
-        "run.dir": folder.root,
-        "learner.listen": learner,
-        "learner.replay-addresses": ",".join(address for address, _ in replays),
-        "learner.metrics-port": ports[2],
-        "evaluation.listen": evaluator,
-        "evaluation.learner-address": learner,
-        "evaluation.metrics-port": ports[3],
-        "actor.learner-address": learner,
-    }
-    options = [f"--{name}={value}" for name, value in settings.items()]
-    return _Places(learner, evaluator, replays, pairs[shards:], options)
+def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
+    """How much each service has done: segments of each actor, evaluations, or steps of the run."""
+    done = dict.fromkeys(names, status.env_steps)
+    done["evaluator"] = status.coordinator.evaluations if status.coordinator is not None else 0
+    # An actor that the learner does not know has delivered nothing yet.
+    delivered = {state.name: state.segments for state in status.actor_states}
+    return done | {name: delivered.get(name, 0) for name in names if name.startswith("actor")}
 
 
-def _start(config: Config, folder: RunFolder, places: _Places, count: ActorCount | None, children: Children) -> Actors:
-    settings = ["--config", str(folder.config), *places.options]
-    addresses, arguments = {}, {}
-    for name, (address, metrics_port) in zip(places.replay_names, places.replays, strict=True):
-        addresses[name] = address
-        store, snapshots = folder.replay, Path(config.replay.snapshot_folder or folder.snapshots)
-        if len(places.replays) > 1:
-            store, snapshots = store / name, snapshots / name
-        own = [f"--replay.listen={address}", f"--replay.metrics-port={metrics_port}", f"--replay.folder={store}"]
-        # Not within the store's folder, which goes when the run is finished.
-        own.append(f"--replay.snapshot-folder={snapshots}")
-        if config.replay.restore is not None:
-            own.append(f"--replay.restore={config.replay.restore}")
-        arguments[name] = ["replay", *settings, *own]
-    addresses |= {"learner": places.learner, "evaluator": places.evaluator}
-    arguments |= {name: [name, *settings] for name in ("learner", "evaluator")}
-    # All are listed before any is started, so that a launcher that dies leaves a list of what may be left.
-    actors = Actors(places.actors, count, children, folder, settings, addresses)
-    for name in addresses:
-        children.add(Child(name, arguments[name], folder.logs / f"{name}.log"))
-    actors.start()
-    return actors
-
-
-def _watch(
-    config: Config, places: _Places, children: Children, actors: Actors, thread: LoopThread, observer: Observer
-) -> None:
-    """Until the learner has ended well: keeps the children alive and the observer informed."""
-    _await_health(config, places, children, observer)
-    client = StatusClient(thread, places.learner)
-    learner, status = children.find("learner"), RunStatus(total_steps=config.run.total_steps)
-    try:
-        while learner.exit_code != 0:
-            news = children.revive()
-            try:
-                status = client.get(_STATUS_TIMEOUT_S)
-            except Unavailable:
-                status = dataclasses.replace(status, waiting_for="the learner")
-            observer(status, [*news, *actors.adapt(status)])
-            time.sleep(_POLL_S)
-        observer(dataclasses.replace(status, phase="finished", waiting_for=""), [])
-    finally:
-        client.close()
-
-
-def _await_health(config: Config, places: _Places, children: Children, observer: Observer) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
-    for name, address in (*replays, ("learner", places.learner)):
-        # A run that had nothing left to do may end before anybody sees it serve.
-        while not is_serving(address, _POLL_S) and children.find("learner").exit_code != 0:
-            status = RunStatus(total_steps=config.run.total_steps, waiting_for=f"the {name} service to start")
-            observer(status, children.revive())
-            if time.monotonic() > deadline:
-                raise PenstockError(f"{name} did not become ready: {children.find(name).complaint()}")
-            time.sleep(0.02)
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Changes when a file is replaced; None where there is none."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def _conclude(folder: RunFolder, started: float) -> Summary:
-    if not folder.summary.exists():
-        raise PenstockError(f"the run ended without a summary; its logs are in {folder.logs}")
     if folder.metrics.exists():
         draw([folder], folder.learning_curve)
-    summary = dataclasses.replace(Summary.read(folder.summary), wall_s=time.monotonic() - started)
+    summary = Summary.read(folder.summary).timed(time.monotonic() - started)
     summary.write(folder.summary)
     if summary.stopped != "interrupted":
         # A finished run starts its next session, if there is one, from new experience.

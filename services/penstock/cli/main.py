@@ -1,23 +1,49 @@
-"""`penstock COMMAND`: what it can do, and how it fails: in one line, with exit code 2."""
+"""`penstock COMMAND`: what it can do, and how it fails: in one line, with exit code 2 or 3."""
 
+import faulthandler
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.cli.exit_codes import INTERRUPTED, USAGE_ERROR
-from penstock.errors import PenstockError
+from penstock.cli.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
+from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
+
+_SERVICES = ("replay", "learner", "actor", "evaluator")
+_MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
+_LEAVING_S = 5.0
+"""How long a service that is done may take to end: an environment may have left threads that never do."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
-    # gRPC's core would write complaints of its own, in a format of its own, beside our errors and logs.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # As `python -m penstock` does: a package in the folder where the command is given can be imported.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(given))
+    name, code = given[0] if given else "", CRASHED
+    # gRPC's core writes complaints in a format of its own: into a log they belong, beside our lines they do not.
+    in_log = name in _SERVICES and not sys.stderr.isatty()
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
+    if name in _MAKE_ENVIRONMENTS:
+        # An environment may be a module of the current folder, unless one that is installed has its name.
+        sys.path.append(str(Path.cwd()))
+    try:
+        code = _run(given)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else CRASHED
+        raise
+    finally:
+        if name in _SERVICES:
+            threading.Thread(target=_leave, args=(code,), name="leaving", daemon=True).start()
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """Ends the process if the interpreter does not: it waits for every thread that is no daemon."""
+    time.sleep(_LEAVING_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -34,17 +60,21 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"unknown command {name!r}; there are: {', '.join(_COMMANDS)}")
     try:
         return _COMMANDS[name][0](rest)
-    except PenstockError as error:
+    except ConfigurationError as error:
         return _fail(str(error))
+    except EnvironmentFailed as error:
+        return _fail(str(error), CRASHED)
+    except PenstockError as error:
+        return _fail(str(error), GAVE_UP)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = USAGE_ERROR) -> int:
     print(f"penstock: {' '.join(message.split())}", file=sys.stderr)
-    return USAGE_ERROR
+    return code
 
 
 def _help() -> str:
@@ -68,6 +98,8 @@ def _service(name: str) -> Callable[[list[str]], int]:
 
         from penstock.cli.options import parse
 
+        # A crash in a library leaves a stack in the log.
+        faulthandler.enable()
         description = _COMMANDS[name][1]
         options = parse(f"penstock {name}", description, arguments, trains=False)
         importlib.import_module(f"penstock.apps.{name}").run(options.config)
@@ -78,9 +110,13 @@ def _service(name: str) -> Callable[[list[str]], int]:
 
 def _replay(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("snapshot", "snapshots"):
-        from penstock.cli.snapshots import command
+        from penstock.cli import snapshots
 
-        return command(arguments[0], arguments[1:])
+        return snapshots.command(arguments[0], arguments[1:])
+    if arguments and arguments[0] == "restore":
+        from penstock.cli import restore
+
+        return restore.command(arguments[1:])
     return _service("replay")(arguments)
 
 
@@ -121,7 +157,7 @@ _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "status": (_status, "show how a run goes"),
     "replay": (
         _replay,
-        "the replay service; `replay snapshot [NAME]` takes a snapshot of it, `replay snapshots` lists",
+        "the replay service; `replay snapshot` and `replay snapshots`: of a run; `replay restore`: a run from one",
     ),
     "learner": (_service("learner"), "the learner service"),
     "actor": (_service("actor"), "an actor service"),

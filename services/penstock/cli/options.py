@@ -1,6 +1,7 @@
 """From the command line, the environment, files and presets to one `Config`.
 
-Strongest first: options, `PENSTOCK__SECTION__KEY` variables, the file of --config, the preset, the defaults.
+Strongest first: options, `PENSTOCK__SECTION__KEY` variables, the file of --config, the preset (--preset, or
+`PENSTOCK_PRESET`), the defaults.
 """
 
 import argparse
@@ -9,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic_settings import CliSettingsSource, EnvSettingsSource, SettingsError
+from pydantic_settings import CliSettingsSource, SettingsError
 
+from penstock.cli import variables
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.config import Config, build, load_toml, merge, preset_for, preset_names, preset_values
+from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
+from penstock.presets import NO_PRESET, configured, preset_names
 from penstock.run_folder import RunFolder
-
-ENVIRONMENT_PREFIX = "PENSTOCK__"
+from penstock.setting_types import is_table, read_scalar
 
 _SHORTCUTS = {
     "environment.id": "env-id",
@@ -36,7 +38,7 @@ class Options:
 
     Attributes:
         config: All settings.
-        preset: The preset that is underneath, if one is.
+        preset: The preset that is underneath; None: the defaults are.
         resume: The run's folder to go on with, if one was named.
         operand: The one word that is no option; empty: none.
     """
@@ -62,67 +64,58 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
     """
     parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file with settings")
-    parser.add_argument("--preset", help=f"settings to start from: {', '.join(preset_names())}")
+    parser.add_argument("--preset", help=f"settings to start from: {', '.join([*preset_names(), NO_PRESET])}")
     if operand:
         parser.add_argument("operand", metavar=operand, nargs="?", default="")
     if trains:
         parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this folder")
-    source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
-        Config,
-        cli_parse_args=list(arguments),
-        root_parser=parser,
-        cli_kebab_case=True,
-        cli_avoid_json=True,
-        cli_hide_none_type=True,
-        cli_shortcuts=_SHORTCUTS,
-    )
-    named = parser.parse_args(list(arguments))
+    options, named = _from_options(parser, arguments)
     resume: Path | None = getattr(named, "resume", None)
-    layers = [_from_environment(), source()]
+    layers = [_spelt(variables.settings_of_variables()), _spelt(options)]
+    preset: str | None = os.environ.get(variables.PRESET) if named.preset is None else named.preset
     if resume is not None:
-        if named.config or named.preset:
+        if named.config or preset:
             raise ConfigurationError(
-                "a run is resumed with its own settings, without --config or --preset; change single ones by options"
+                "a run is resumed with its own settings, without --config, --preset or PENSTOCK_PRESET; change single"
+                " ones by options"
             )
         return Options(_resumed(resume, merge(*layers)), None, resume)
     file = load_toml(named.config) if named.config else {}
-    preset = named.preset or (_fitting_preset(merge(file, *layers)) if trains else None)
-    below = preset_values(preset) if preset else {}
-    return Options(build(merge(below, file, *layers)), preset, None, getattr(named, "operand", ""))
+    # Only training chooses a preset by the environment: services are told what they all are to have.
+    chosen = configured(merge(file, *layers), preset=preset if trains or preset is not None else NO_PRESET)
+    return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""))
 
 
-def _from_environment() -> dict[str, object]:
-    sections = Config.model_fields
-    for name in os.environ:
-        section = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
-        if name.startswith(ENVIRONMENT_PREFIX) and section not in sections:
-            raise ConfigurationError(f"the variable {name} names no section; there are: {', '.join(sections)}")
-    source = EnvSettingsSource(Config)
+def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict[str, object], argparse.Namespace]:
+    """The nested values of the options that are settings; and all options."""
     try:
-        return source()
-    except SettingsError:
-        name, text = _unreadable(source)
-        raise ConfigurationError(
-            f'the variable {name.upper()} holds a table, which must be JSON such as {{"size": 5}}, not {text!r}'
-        ) from None
+        source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
+            Config,
+            cli_parse_args=list(arguments),
+            root_parser=parser,
+            cli_kebab_case=True,
+            cli_avoid_json=True,
+            cli_hide_none_type=True,
+            cli_shortcuts=_SHORTCUTS,
+        )
+        return source(), parser.parse_args(list(arguments))
+    except SettingsError as error:
+        parser.error(str(error))
 
 
-def _unreadable(source: EnvSettingsSource) -> tuple[str, str | None]:
-    """The variable that can't be read, and its text: the error itself names none."""
-    for name, text in dict(source.env_vars).items():
-        source.env_vars = {name: text}
-        try:
-            source()
-        except SettingsError:
-            return name, text
-    raise AssertionError("every variable can be read by itself")
-
-
-def _fitting_preset(values: dict[str, object]) -> str | None:
-    """The preset for the environment that was asked for; without one, CartPole's, to have something to show."""
-    environment = values.get("environment")
-    identity = environment.get("id") if isinstance(environment, dict) else None
-    return preset_for(identity) if isinstance(identity, str) else preset_for(Config().environment.id)
+def _spelt(values: dict[str, object]) -> dict[str, object]:
+    """Nested values of options or variables, in which the text in tables has become the values that it spells."""
+    read = dict(values)
+    for section, settings in values.items():
+        fields = getattr(Config.model_fields[section].annotation, "model_fields", {})
+        if isinstance(settings, dict):
+            tables = {key: value for key, value in settings.items() if key in fields and isinstance(value, dict)}
+            read[section] = settings | {
+                key: {name: read_scalar(text) for name, text in table.items()}
+                for key, table in tables.items()
+                if is_table(fields[key].annotation)
+            }
+    return read
 
 
 def _resumed(folder: Path, values: dict[str, object]) -> Config:

@@ -1,8 +1,7 @@
-"""`penstock replay snapshot` and `penstock replay snapshots`: of replay services that run, taken and listed."""
+"""`penstock replay snapshot` and `penstock replay snapshots`: of a run that is going on, taken and listed."""
 
 import json
 import shlex
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,9 +17,10 @@ from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 from penstock.rpc.loop import LoopThread
+from penstock.rpc.run_snapshots import RunSnapshotClient
 from penstock.rpc.snapshot_client import SnapshotClient
 from penstock.run_folder import RunFolder
-from penstock.types import Snapshot, SnapshotProgress
+from penstock.types import RunSnapshot, Snapshot, SnapshotProgress
 
 _PIPE_WIDTH = 160
 TAKE, LIST = "snapshot", "snapshots"
@@ -28,49 +28,47 @@ TAKE, LIST = "snapshot", "snapshots"
 
 def command(name: str, arguments: Sequence[str]) -> int:
     """Runs `penstock replay snapshot [NAME]` or `penstock replay snapshots`; its exit code."""
-    told = "Take a snapshot" if name == TAKE else "List the snapshots"
-    options = parse(
-        f"penstock replay {name}",
-        f"{told} of the replay service at replay.listen, or of the run in run.dir.",
-        arguments,
-        trains=False,
-        operand="NAME" if name == TAKE else "",
+    told = (
+        "Take a snapshot of the run in run.dir, or of the learner at evaluation.learner-address: its policy and all of"
+        " its store."
+        if name == TAKE
+        else "List the snapshots of the run in run.dir, or of the replay services at learner.replay-addresses."
     )
+    options = parse(f"penstock replay {name}", told, arguments, trains=False, operand="NAME" if name == TAKE else "")
     run = Path(options.config.run.dir) if options.config.run.dir else None
-    addresses = _addresses(options.config, run)
     thread = LoopThread()
     try:
-        clients = {service: SnapshotClient(thread, address) for service, address in addresses.items()}
-        try:
-            return _take(clients, options.operand, run) if name == TAKE else _list(clients)
-        finally:
-            for client in clients.values():
-                client.close()
+        if name == TAKE:
+            return _take(thread, _learner_address(options.config, run), options.operand, run)
+        return _list(thread, _replay_addresses(options.config, run))
     finally:
         thread.close()
 
 
-def _addresses(config: Config, run: Path | None) -> dict[str, str]:
-    """host:port of each replay service, by name."""
+def _learner_address(config: Config, run: Path | None) -> str:
+    return config.evaluation.learner_address if run is None else _services(run)["learner"]
+
+
+def _replay_addresses(config: Config, run: Path | None) -> list[str]:
     if run is None:
-        return {"replay": config.replay.listen}
+        return list(config.learner.replay_addresses)
+    return [address for name, address in _services(run).items() if name.startswith("replay")]
+
+
+def _services(run: Path) -> dict[str, str]:
+    """host:port of each service of a run, by name."""
     folder = RunFolder(run)
     if not folder.services.exists():
-        raise ConfigurationError(
-            f"{folder.root} is no run that is going on, so that no replay service can be found there"
-        )
-    services = json.loads(folder.services.read_text())
-    return {name: str(address) for name, address in services.items() if name.startswith("replay")}
+        raise ConfigurationError(f"{folder.root} is no run that is going on, so that its services can't be found there")
+    return {name: str(address) for name, address in json.loads(folder.services.read_text()).items()}
 
 
-def _take(clients: dict[str, SnapshotClient], name: str, run: Path | None) -> int:
+def _take(thread: LoopThread, learner: str, name: str, run: Path | None) -> int:
     console = _console()
-    # One name for all of them, by which they are restored together.
-    name = name or time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    taken = []
-    for service, client in clients.items():
+    client = RunSnapshotClient(thread, learner)
+    try:
         with Progress(
-            TextColumn("snapshot of {task.description}"),
+            TextColumn("{task.description}"),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
@@ -79,34 +77,39 @@ def _take(clients: dict[str, SnapshotClient], name: str, run: Path | None) -> in
             transient=True,
             disable=not console.is_terminal,
         ) as display:
-            taken.append(client.take(name, _Shown(display, service)))
-    snapshot = _Sum(taken)
-    parts = [
-        f"{snapshot.segments:,} segments",
-        *([f"{snapshot.absent:,} overwritten before they were copied"] if snapshot.absent else []),
-        *([f"{snapshot.damaged:,} left out as damaged"] if snapshot.damaged else []),
-        f"{decimal(snapshot.written_bytes)} written, {decimal(snapshot.shared_bytes)} shared",
-        f"{snapshot.seconds:.1f} s",
-        *([f"of {len(taken)} services"] if len(taken) > 1 else []),
-    ]
-    root = Path(taken[0].folder).parents[len(taken) > 1]
-    console.print(f"snapshot {name}: {', '.join(parts)}, in {root}", markup=False, highlight=False, soft_wrap=True)
-    again = f"train --resume {shlex.quote(str(run))}" if run else "replay --replay.folder NEW"
-    elsewhere = "" if run else f" --replay.snapshot-folder {shlex.quote(str(root))}"
-    console.print(
-        f"restore it with: penstock {again} --replay.restore {name}{elsewhere}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+            taken = client.take(name, _Shown(display))
+    finally:
+        client.close()
+    for line in _lines(taken, run):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
-class _Shown:
-    """A snapshot's bar in a display."""
+def _lines(taken: RunSnapshot, run: Path | None) -> list[str]:
+    stores = _Sum(taken.stores)
+    parts = [
+        f"version {taken.version:,}",
+        f"{taken.env_steps:,} steps",
+        f"{stores.segments:,} segments",
+        *([f"{stores.absent:,} overwritten before they were copied"] if stores.absent else []),
+        *([f"{stores.damaged:,} left out as damaged"] if stores.damaged else []),
+        f"{decimal(stores.written_bytes)} written, {decimal(stores.shared_bytes)} shared",
+        f"{stores.seconds:.1f} s",
+        *([f"of {stores.services} services"] if stores.services > 1 else []),
+    ]
+    root = Path(taken.stores[0].folder).parents[stores.services > 1]
+    place = shlex.quote(str(run)) if run else f"RUN --replay.snapshot-folder {shlex.quote(str(root))}"
+    return [
+        f"snapshot {taken.name}: {', '.join(parts)}, in {root}",
+        f"make a run of it with: penstock replay restore {taken.name} --run-dir {place} --into NEW",
+    ]
 
-    def __init__(self, display: Progress, service: str) -> None:
-        self._display, self._task = display, display.add_task(service, total=None)
+
+class _Shown:
+    """The snapshot's bar in a display."""
+
+    def __init__(self, display: Progress) -> None:
+        self._display, self._task = display, display.add_task("snapshot", total=None)
 
     def __call__(self, progress: SnapshotProgress) -> None:
         """Shows how far it is."""
@@ -118,32 +121,38 @@ class _Sum:
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         self.services = len(snapshots)
+        self.version = snapshots[0].version
         self.taken_unix_s = max(each.taken_unix_s for each in snapshots)
         self.segments = sum(each.segments for each in snapshots)
         self.absent = sum(each.absent for each in snapshots)
         self.damaged = sum(each.damaged for each in snapshots)
         self.written_bytes = sum(each.written_bytes for each in snapshots)
         self.shared_bytes = sum(each.shared_bytes for each in snapshots)
-        self.seconds = sum(each.seconds for each in snapshots)
+        # Taken side by side.
+        self.seconds = max(each.seconds for each in snapshots)
 
 
-def _list(clients: dict[str, SnapshotClient]) -> int:
+def _list(thread: LoopThread, addresses: Sequence[str]) -> int:
     by_name = defaultdict[str, list[Snapshot]](list)
-    for client in clients.values():
-        for each in client.complete():
-            by_name[each.name].append(each)
-    sums = {name: _Sum(snapshots) for name, snapshots in by_name.items()}
+    for address in addresses:
+        client = SnapshotClient(thread, address)
+        try:
+            for each in client.complete():
+                by_name[each.name].append(each)
+        finally:
+            client.close()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("snapshot", overflow="fold")
     table.add_column("taken (UTC)", no_wrap=True)
-    for header in ("segments", "left out", "written", "shared", *(["services"] if len(clients) > 1 else [])):
+    headers = ("version", "segments", "left out", "written", "shared", *(["services"] if len(addresses) > 1 else []))
+    for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
-    for name, total in sorted(sums.items(), key=lambda item: item[1].taken_unix_s):
+    for name, total in {name: _Sum(snapshots) for name, snapshots in by_name.items()}.items():
         taken = datetime.fromtimestamp(total.taken_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        counts = [f"{total.segments:,}", f"{total.absent + total.damaged:,}"]
+        counts = [f"{total.version:,}", f"{total.segments:,}", f"{total.absent + total.damaged:,}"]
         sizes = [decimal(total.written_bytes), decimal(total.shared_bytes)]
         # One that not all of them have can't be restored.
-        services = [f"{total.services} of {len(clients)}"] if len(clients) > 1 else []
+        services = [f"{total.services} of {len(addresses)}"] if len(addresses) > 1 else []
         table.add_row(name, taken, *counts, *sizes, *services)
     console = _console()
     console.print(table if table.row_count else "there are no snapshots")

@@ -1,4 +1,4 @@
-"""`penstock status`: how a run goes."""
+"""`penstock status`: how a run goes, or how it ended."""
 
 import json
 from collections.abc import Sequence
@@ -9,12 +9,19 @@ from rich.console import Console
 from penstock.cli.coordination import sections
 from penstock.cli.display import describe, describe_variants
 from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.program import how_to_resume
+from penstock.cli.summary_lines import summary_lines
+from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
+from penstock.summary import Summary, nothing_left
+from penstock.types import RunStatus
 
 _TIMEOUT_S = 5.0
+_STUCK_S = 5.0
+"""Without a step; less is a slow environment."""
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -22,6 +29,11 @@ def command(arguments: Sequence[str]) -> int:
     parser = OneLineParser(prog="penstock status", description="Show how a run goes.")
     parser.add_argument("run", help="the folder of a run on this machine, or host:port of its learner")
     named = parser.parse_args(list(arguments))
+    console = Console(highlight=False)
+    folder = RunFolder(Path(named.run))
+    if folder.config.exists() and not folder.services.exists():
+        _show_ended(folder, console)
+        return 0
     thread = LoopThread()
     try:
         client = StatusClient(thread, _learner_address(named.run))
@@ -31,20 +43,47 @@ def command(arguments: Sequence[str]) -> int:
             client.close()
     finally:
         thread.close()
-    console = Console(highlight=False)
-    for line in [describe(status), *describe_variants(status)]:
+    for line in [describe(status), *describe_variants(status), *describe_actors(status)]:
         console.print(line, markup=False, soft_wrap=True)
     if status.coordinator is not None:
         console.print(sections(status.coordinator), soft_wrap=True)
     return 0
 
 
+def describe_actors(status: RunStatus) -> list[str]:
+    """A line for each actor that is stuck, or whose environments fail."""
+    lines = []
+    for actor in status.actor_states:
+        what = []
+        if actor.stuck_s > _STUCK_S:
+            what.append(f"{actor.doing or 'it'} has not returned for {actor.stuck_s:.0f} s")
+        if actor.failures:
+            what.append(f"failures in a row: {actor.failures}")
+        if actor.dropped_windows:
+            what.append(f"windows dropped: {actor.dropped_windows}")
+        if what:
+            lines.append(f"{actor.name} (slot {actor.slot}): {', '.join(what)}")
+    return lines
+
+
 def _learner_address(run: str) -> str:
     folder = RunFolder(Path(run))
     if folder.services.exists():
         return str(json.loads(folder.services.read_text())["learner"])
-    if folder.config.exists():
-        raise ConfigurationError(f"the run in {run} is not going on; its result is in {folder.summary}")
     if ":" not in run:
         raise ConfigurationError(f"{run} is neither a run's folder nor host:port of a learner")
     return run
+
+
+def _show_ended(folder: RunFolder, console: Console) -> None:
+    """What is known of a run that is not going on."""
+    if folder.summary.exists():
+        for line in summary_lines(Summary.read(folder.summary)):
+            console.print(line, soft_wrap=True)
+    else:
+        saved = folder.numbered_checkpoints()
+        newest = f"its newest checkpoint is of step {int(saved[-1].stem):,}" if saved else "it has no checkpoint"
+        console.print(f"the run in {folder.root} is not going on; {newest}", markup=False, soft_wrap=True)
+    finished = nothing_left(folder.summary, build(load_toml(folder.config)).run)
+    what = "train it longer, with more --total-steps" if finished else "go on with it"
+    console.print(f"{what}:  {how_to_resume(str(folder.root))}", style="dim", markup=False, soft_wrap=True)

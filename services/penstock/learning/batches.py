@@ -13,6 +13,10 @@ from torch import Tensor
 from penstock.learning.devices import send
 from penstock.types import Batch
 
+# Columns are views of the message they came in, which is read-only, and nothing here writes to them. Set once:
+# `warnings.catch_warnings` is for one thread, and batches are copied by another than trains.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
@@ -28,7 +32,7 @@ class TrainingBatch:
         behaviour_log_prob: <float32>[B, T].
         discounted_return: <float32>[B, T] running, of raw rewards.
         priorities: <float64>[B] raw, at the draw.
-        staleness: <int64>[B] versions between the learner and the policy that acted.
+        staleness: <int64>[B] versions between the learner and the policy that acted, as `Batch.ages`.
     """
 
     fresh_segments: int
@@ -54,10 +58,7 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
     """A batch on a device; on a CPU the columns are shared, not copied. On CUDA, for use in the current stream."""
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
-        with warnings.catch_warnings():
-            # Columns are views of the message they came in, which is read-only; nothing here writes to them.
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return send(torch.from_numpy(array), device)
+        return send(torch.from_numpy(array), device)
 
     def column(name: str) -> Tensor:
         return tensor(batch.columns.column(name))
@@ -74,7 +75,7 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
         behaviour_log_prob=column("behaviour_log_prob"),
         discounted_return=column("discounted_return"),
         priorities=tensor(batch.priorities),
-        staleness=batch.number - batch.versions,
+        staleness=batch.ages,
     )
 
 

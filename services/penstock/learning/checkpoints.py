@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file each, with policy, optimizer and randomness, complete or absent.
 
 The policy's tensors have their own names, so a checkpoint is also a set of weights to act with; all others have a "/"
-in theirs. Where the run stood is JSON in the file's metadata. Nothing is pickled.
+in theirs. The run's progress is JSON in the file's metadata, and so is, in the best checkpoint, the evaluation that
+made it the best. Nothing is pickled. `penstock.checkpoint_file` has the bytes and their digest.
 """
 
 import dataclasses
@@ -10,22 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
+from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
-from penstock.errors import ConfigurationError
-from penstock.files import write_atomically
+from penstock.algo.policies import Policy
+from penstock.checkpoint_file import CheckpointFile
+from penstock.errors import ConfigurationError, DamagedFile
+from penstock.files import json_of, write_atomically
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
-from penstock.types import EnvironmentSpec
+from penstock.types import EnvironmentSpec, EvaluationSummary, VariantReturns
 
 _PROGRESS_KEY = "penstock.progress"
+_EVALUATION_KEY = "penstock.evaluation"
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
+"""What parsing raises for bytes that no digest has vouched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Where a run stands.
+    """Where a run stands, over all of its sessions.
 
     Attributes:
         version: Policy version; training batches, but for jumps at a resume.
@@ -33,10 +41,13 @@ class RunProgress:
         updates: Gradient steps.
         segments_trained: Uses of segments, replayed ones included.
         segments_fresh: Segments trained for the first time.
-        training_s: Seconds of training since the first environment step, over all sessions of the run.
+        training_s: Seconds of training since the first environment step.
         env_steps_to_threshold: When an evaluation first reached the threshold; None: not yet.
         learn_wall_s_to_threshold: The same in seconds from the first environment step.
         best_return: Best mean return of an evaluation; None before the first.
+        env_steps_taken: Environment steps that actors reported: those trained, and those that were late or refused.
+        wall_s: Seconds of the learner's processes.
+        sessions: Learner processes that have trained the run, this one included.
     """
 
     version: int = 0
@@ -48,6 +59,9 @@ class RunProgress:
     env_steps_to_threshold: int | None = None
     learn_wall_s_to_threshold: float | None = None
     best_return: float | None = None
+    env_steps_taken: int = 0
+    wall_s: float = 0.0
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,25 @@ class Snapshot:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a run's folder holds to go on from.
+
+    Attributes:
+        path: The newest checkpoint that is sound; None: the run begins here.
+        progress: Where the run stands there, with the threshold if any file knows when it was reached.
+        spec: The spaces that it was trained for.
+        best: The evaluation of the best checkpoint; None if there is none that is sound.
+        complaints: A line for the user for each file that was passed over, or could not be verified.
+    """
+
+    path: Path | None = None
+    progress: RunProgress = RunProgress()
+    spec: EnvironmentSpec | None = None
+    best: EvaluationSummary | None = None
+    complaints: tuple[str, ...] = ()
+
+
 def take(learner: Learner, progress: RunProgress) -> Snapshot:
     """The learner as it is now."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in learner.policy.state_dict().items()}
@@ -66,43 +99,91 @@ def take(learner: Learner, progress: RunProgress) -> Snapshot:
     tensors["randomness/shuffling"] = learner.generator.get_state()
     metadata = {
         policy_weights.METADATA_KEY: policy_weights.describe(learner.policy, progress.version),
-        _PROGRESS_KEY: json.dumps(dataclasses.asdict(progress)),
+        _PROGRESS_KEY: json_of(dataclasses.asdict(progress)),
     }
-    return Snapshot(progress, safetensors.torch.save(tensors, metadata))
+    return Snapshot(progress, checkpoint_file.sealed(safetensors.torch.save(tensors), metadata))
+
+
+def judged(snapshot: Snapshot, progress: RunProgress, evaluation: EvaluationSummary) -> Snapshot:
+    """The same parameters with their own evaluation, and the progress that it led to."""
+    metadata = {
+        _PROGRESS_KEY: json_of(dataclasses.asdict(progress)),
+        _EVALUATION_KEY: json_of(dataclasses.asdict(evaluation)),
+    }
+    return Snapshot(progress, checkpoint_file.sealed(snapshot.data, metadata))
 
 
 def save(folder: RunFolder, snapshot: Snapshot, keep: int) -> Path:
-    """Writes a checkpoint and removes all but the newest `keep`."""
-    path = folder.checkpoints / f"{snapshot.progress.env_steps:012d}.safetensors"
+    """Writes a checkpoint and removes all but the newest `keep`, of which it is one. Raises `OSError`."""
+    path = folder.checkpoint(snapshot.progress.env_steps)
     write_atomically(path, snapshot.data)
-    for old in folder.numbered_checkpoints()[:-keep]:
+    others = [old for old in folder.numbered_checkpoints() if old != path]
+    for old in others[: max(0, len(others) - (keep - 1))]:
         old.unlink()
     return path
 
 
 def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Writes the checkpoint that evaluated best."""
+    """Writes the checkpoint that evaluated best. Raises `OSError`."""
     write_atomically(folder.best_checkpoint, snapshot.data)
+
+
+def recover(folder: RunFolder) -> Recovered:
+    """Finds what to go on from; changes nothing but the names of damaged files, to which it adds `.damaged`.
+
+    Raises:
+        ConfigurationError: All checkpoints are damaged, or one is of another release.
+    """
+    damaged: dict[Path, DamagedFile] = {}
+    best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged)
+    numbered = _first_sound(folder.numbered_checkpoints()[::-1], damaged)
+    # The best checkpoint is as complete as any: a learner that was killed early may have left no other.
+    newest = max(filter(None, (numbered, best)), key=lambda file: _progress(file).env_steps, default=None)
+    if newest is None:
+        if damaged:
+            findings = "; ".join(error.finding for error in damaged.values())
+            raise ConfigurationError(
+                f"no checkpoint of the run is sound: {findings}; restore one from a backup, or remove them to"
+                " train from the beginning"
+            )
+        return Recovered()
+    complaints = [f"{error.finding}; it is kept as {_set_aside(path).name}" for path, error in damaged.items()]
+    if damaged:
+        complaints.append(f"the run goes on from {newest.path}")
+    if not newest.verified:
+        complaints.append(f"the checkpoint {newest.path} is of a release without digests: it can't be verified")
+    progress, evaluation = _progress(newest), None
+    if best is not None:
+        evaluation = _evaluation(best, progress)
+        progress = _with_earlier_threshold(progress, _progress(best))
+    return Recovered(newest.path, progress, _policy_of(newest).spec, evaluation, tuple(complaints))
 
 
 def read_spec(path: Path) -> EnvironmentSpec:
     """The spaces a checkpoint was trained for. Raises `ConfigurationError` as `restore`."""
-    return policy_weights.build(_read_metadata(path)[policy_weights.METADATA_KEY]).spec
+    return _policy_of(_read(path)).spec
 
 
 def read_progress(path: Path) -> RunProgress:
     """Where the run stood. Raises `ConfigurationError` as `restore`."""
-    return _progress(path, _read_metadata(path))
+    return _progress(_read(path))
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """A checkpoint as it was taken. Raises `ConfigurationError` as `restore`."""
+    file = _read(path)
+    return Snapshot(_progress(file), file.data)
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:
     """Puts a checkpoint's policy, optimizer and randomness into a learner of the same architecture.
 
     Raises:
-        ConfigurationError: The file is cut short or damaged, or belongs to other spaces or another architecture.
+        DamagedFile: The file is cut short or damaged.
+        ConfigurationError: It belongs to other spaces, another architecture or another release.
     """
-    metadata = _read_metadata(path)
-    saved, present = policy_weights.build(metadata[policy_weights.METADATA_KEY]), learner.policy
+    file = _read(path)
+    saved, present = _policy_of(file), learner.policy
     if (saved.spec.observation, saved.spec.action, saved.network) != (
         present.spec.observation,
         present.spec.action,
@@ -112,21 +193,103 @@ def restore(learner: Learner, path: Path) -> RunProgress:
             f"{path} does not fit this run: it was saved for {saved.spec.id} and {saved.network}, and the run has"
             f" {present.spec.id} and {present.network}; resume with the settings it was trained with"
         )
-    tensors = safetensors.torch.load_file(path)
-    learner.policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
-    learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": _optimizer_state(tensors)})
-    learner.generator.set_state(tensors["randomness/shuffling"])
-    return _progress(path, metadata)
-
-
-def _progress(path: Path, metadata: dict[str, str]) -> RunProgress:
     try:
-        return RunProgress(**json.loads(metadata[_PROGRESS_KEY]))
+        tensors = safetensors.torch.load(file.data)
+        learner.policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+        learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": _optimizer_state(tensors)})
+        learner.generator.set_state(tensors["randomness/shuffling"])
+    except _UNREADABLE as error:
+        raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
+    return _progress(file)
+
+
+def newest(folder: RunFolder) -> Path | None:
+    """The newest checkpoint of a run."""
+    numbered = folder.numbered_checkpoints()
+    return numbered[-1] if numbered else None
+
+
+def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile]) -> CheckpointFile | None:
+    """The first file that is sound; those before it are added to `damaged`."""
+    for path in paths:
+        try:
+            file = _read(path)
+            policy = _policy_of(file)
+            _progress(file)
+            if not file.verified:
+                _check_tensors(file, policy)
+            return file
+        except DamagedFile as error:
+            damaged[path] = error
+    return None
+
+
+def _set_aside(path: Path) -> Path:
+    """Gives a damaged file a name that nothing takes for a checkpoint's; returns the name it has now."""
+    try:
+        return path.replace(path.with_name(f"{path.name}.damaged"))
+    except OSError:
+        # On a disk that can't be written it is passed over again at the next start.
+        return path
+
+
+def _check_tensors(file: CheckpointFile, policy: Policy) -> None:
+    """Loads what no digest has vouched for. Raises `DamagedFile`."""
+    try:
+        tensors = safetensors.torch.load(file.data)
+        policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+        _optimizer_state(tensors)
+    except _UNREADABLE as error:
+        raise checkpoint_file.damaged(file.path, f"its tensors can't be loaded ({error})") from None
+
+
+def _with_earlier_threshold(progress: RunProgress, other: RunProgress) -> RunProgress:
+    """The progress with the threshold of the other where that was reached earlier."""
+    theirs, ours = other.env_steps_to_threshold, progress.env_steps_to_threshold
+    if theirs is None or (ours is not None and ours <= theirs):
+        return progress
+    return dataclasses.replace(
+        progress, env_steps_to_threshold=theirs, learn_wall_s_to_threshold=other.learn_wall_s_to_threshold
+    )
+
+
+def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> EvaluationSummary | None:
+    """The evaluation in the best checkpoint. Releases before wrote none: their newest checkpoint knows its mean."""
+    if _EVALUATION_KEY in best.metadata:
+        try:
+            values = json.loads(best.metadata[_EVALUATION_KEY])
+            variants = tuple(VariantReturns(**returns) for returns in values.pop("variants"))
+            return EvaluationSummary(**values, variants=variants)
+        except (ValueError, KeyError, TypeError):
+            raise _of_another_release(best.path) from None
+    of_best = _progress(best)
+    means = [mean for mean in (of_best.best_return, newest_progress.best_return) if mean is not None]
+    if not means:
+        return None
+    return EvaluationSummary(of_best.version, of_best.env_steps, episodes=0, return_mean=max(means), return_std=0.0)
+
+
+def _progress(file: CheckpointFile) -> RunProgress:
+    try:
+        return RunProgress(**json.loads(file.metadata[_PROGRESS_KEY]))
     except TypeError:
-        raise ConfigurationError(
-            f"the checkpoint {path} was written by another version of Penstock; resume with that version, or from an"
-            " older checkpoint by removing this one"
-        ) from None
+        raise _of_another_release(file.path) from None
+    except ValueError:
+        raise checkpoint_file.damaged(file.path, "its progress can't be read") from None
+
+
+def _of_another_release(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"the checkpoint {path} was written by another version of Penstock; resume with that version, or from an"
+        " older checkpoint by removing this one"
+    )
+
+
+def _policy_of(file: CheckpointFile) -> Policy:
+    try:
+        return policy_weights.build(file.metadata[policy_weights.METADATA_KEY])
+    except _UNREADABLE as error:
+        raise checkpoint_file.damaged(file.path, f"its policy can't be built ({error})") from None
 
 
 def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -138,20 +301,8 @@ def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]
     return state
 
 
-def _read_metadata(path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, "pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise ConfigurationError(
-            f"the checkpoint {path} can't be read or is cut short ({error}); remove it to resume from the one before"
-        ) from None
-    if _PROGRESS_KEY not in metadata or policy_weights.METADATA_KEY not in metadata:
-        raise ConfigurationError(f"{path} is not a Penstock checkpoint")
-    return metadata
-
-
-def newest(folder: RunFolder) -> Path | None:
-    """The newest checkpoint of a run."""
-    numbered = folder.numbered_checkpoints()
-    return numbered[-1] if numbered else None
+def _read(path: Path) -> CheckpointFile:
+    file = checkpoint_file.read(path)
+    if _PROGRESS_KEY not in file.metadata or policy_weights.METADATA_KEY not in file.metadata:
+        raise checkpoint_file.damaged(path, "it has no policy of Penstock, or no progress of a run")
+    return file

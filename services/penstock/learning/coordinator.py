@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.learning.learner import TrainingStatistics
+from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types import (
     ActorReport,
     Ages,
@@ -83,6 +83,7 @@ class Coordinator:
         self._waits: defaultdict[str, float] = defaultdict(float)
         self._counts: StoreCounts | None = None
         self._collected = self._late = self._overwritten = 0
+        self._refused_steps = self._unsound_rows = self._left_out_values = 0
         self._recent: deque[TrainingStatistics] = deque(maxlen=RECENT_BATCHES)
         self._first_entropy: float | None = None
         self._oldest_fresh = self._oldest = 0
@@ -138,6 +139,12 @@ class Coordinator:
             self._late += max(0, counts.late - before.late)
         self._counts = counts
 
+    def left_out(self, *, steps: int, rows: int, values: int) -> None:
+        """A batch had so many refused gradient steps, unsound rows, and values kept from the normalisation."""
+        self._refused_steps += steps
+        self._unsound_rows += rows
+        self._left_out_values += values
+
     def committed(self, outcome: CommitOutcome) -> None:
         """A commit was answered."""
         self._overwritten += outcome.overwritten
@@ -171,7 +178,15 @@ class Coordinator:
             staleness=Ages(last.staleness_mean, totals.staleness / totals.segments, self._oldest) if last else None,
             times=totals.times,
             waits=self._shared_waits(),
-            drops=Drops(self._late, counts.refused, counts.refunded, self._overwritten),
+            drops=Drops(
+                late_segments=self._late,
+                refused_segments=counts.refused,
+                refunded_segments=counts.refunded,
+                overwritten_priorities=self._overwritten,
+                refused_steps=self._refused_steps,
+                unsound_rows=self._unsound_rows,
+                left_out_values=self._left_out_values,
+            ),
             last=_means([last]) if last else None,
             recent=_means(self._recent) if last else None,
             recent_batches=len(self._recent),
@@ -194,7 +209,9 @@ class Coordinator:
 
 def _means(batches: Sequence[TrainingStatistics]) -> LearningNumbers:
     def mean(name: str) -> float | None:
-        return _finite(sum(getattr(batch, name) for batch in batches) / len(batches))
+        # A batch in which nothing was learnt has no number, and must not take the others with it.
+        values = [value for batch in batches if math.isfinite(value := getattr(batch, name))]
+        return _mean(sum(values), len(values))
 
     return LearningNumbers(*(mean(field.name) for field in dataclasses.fields(LearningNumbers)))
 

@@ -9,6 +9,20 @@ from dataclasses import dataclass
 LEAST = 1
 """With 0 collection and training would take turns."""
 
+
+def least_degree(largest_window: int, fresh_segments: int, shards: int = 1) -> int:
+    """The smallest degree at which a window of so many segments can be granted.
+
+    A window is of at most `degree` batches of its shard's fresh segments, and the shards divide a batch's.
+
+    Args:
+        largest_window: Segments in the largest window of any actor.
+        fresh_segments: Of a batch (F).
+        shards: Replay services.
+    """
+    return max(LEAST, -(-largest_window // max(1, fresh_segments // shards)))
+
+
 LARGEST = 16
 
 _REVIEW_BATCHES = 32
@@ -47,13 +61,22 @@ class ChosenDegree:
         self._waiting_before: float | None = None
         self._ceiling, self._held = LARGEST, 0
 
-    def observe(self, *, waited_s: float, elapsed_s: float, effective_share: float, largest: int = LARGEST) -> bool:
+    def observe(
+        self,
+        *,
+        waited_s: float,
+        elapsed_s: float,
+        effective_share: float,
+        smallest: int = LEAST,
+        largest: int = LARGEST,
+    ) -> bool:
         """Learns from one batch; whether the degree has changed.
 
         Args:
             waited_s: How long the learner waited for the batch.
             elapsed_s: Since the batch before.
             effective_share: Of the fresh segments' behaviour weights, 0 to 1.
+            smallest: The least that lets every actor's window in (`least_degree`); it comes before `largest`.
             largest: The most that the store has room for.
         """
         seen = self._seen
@@ -65,16 +88,19 @@ class ChosenDegree:
             return False
         self._seen, former = _Seen(), self.degree
         waiting = seen.waited_s / seen.elapsed_s if seen.elapsed_s > 0.0 else 0.0
-        self._review(waiting, seen.effective / seen.batches, max(LEAST, largest))
+        smallest = max(LEAST, smallest)
+        self._review(waiting, seen.effective / seen.batches, smallest, max(smallest, largest))
         return self.degree != former
 
-    def _review(self, waiting: float, effective: float, largest: int) -> None:
+    def _review(self, waiting: float, effective: float, smallest: int, largest: int) -> None:
         self._held -= 1
         if self._held <= 0:
             self._ceiling = LARGEST
         before, self._waiting_before = self._waiting_before, None
         helped = before is None or waiting < _HELPS * before
-        if self.degree > LEAST and (effective < _EFFECTIVE or not helped):
+        if self.degree < smallest:
+            self.degree = smallest
+        elif self.degree > smallest and (effective < _EFFECTIVE or not helped):
             self.degree -= 1
             self._ceiling, self._held = self.degree, _HOLD_REVIEWS
         elif self.degree > largest:

@@ -10,17 +10,34 @@ from penstock.errors import ConfigurationError
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of this name; auto: cuda where there is one. Raises `ConfigurationError` if it does not exist."""
+    """The device of this name, with its index if it is CUDA's; it is made the current one.
+
+    auto: cuda where there is one. Raises `ConfigurationError` if it does not exist.
+    """
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
         device = torch.device(chosen)
-        torch.empty(0, device=device)
         if device.type == "cuda":
+            device = _cuda_device(device)
             # Streams and graphs are made on the current one.
             torch.cuda.set_device(device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigurationError(f"learner.device {name!r} can't be used: {str(error).splitlines()[0]}") from None
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise ConfigurationError(
+            f"learner.device {name!r} can't be used: {str(error).splitlines()[0]}; use auto, cpu, or cuda:N with the"
+            " number of a GPU that nvidia-smi shows"
+        ) from None
     return device
+
+
+def _cuda_device(device: torch.device) -> torch.device:
+    """With an index, which `torch.cuda.set_device` needs. Raises `ValueError` if there is no such device."""
+    if not torch.cuda.is_available():
+        raise ValueError("torch finds no CUDA device")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= (count := torch.cuda.device_count()):
+        raise ValueError(f"there is no device {index}, torch finds {count}, counted from 0")
+    return torch.device("cuda", index)
 
 
 def check_execution(device: torch.device, execution: Execution) -> None:

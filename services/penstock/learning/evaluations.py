@@ -1,35 +1,55 @@
 """When to evaluate, what became of it, and which checkpoint is the best."""
 
+import dataclasses
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from penstock.config import EvaluationConfig
+from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
-from penstock.learning.checkpoints import Snapshot
+from penstock.learning.checkpoints import RunProgress, Snapshot
 from penstock.learning.journal import Journal
 from penstock.learning.protocols import EvaluationDesk
+from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
+from penstock.telemetry import metrics
 from penstock.types import EvaluationResult, EvaluationSummary, EvaluationTask, Weights
 
-_STREAM = 0xE7A1
-"""Keeps evaluation seeds apart from any other use of the run's seed."""
+_STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
+"""Keep evaluation seeds apart from any other use of the run's seed, and the final evaluation's from all others."""
+
+_PLAYED_SHARE = 0.9
+"""Of the time an evaluation is waited for, in which it is to be played, so that its result arrives in time."""
+
+_POLL_S = 0.1
+_NOTICE_INTERVAL_S = 60.0
+"""Between notices of one kind: an environment that always fails must not hide all other events."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A task that is out, with the policy it is about as it was then."""
+    """A task that is out, with the policy it is about as it was then; given up at `deadline`, monotonic seconds."""
 
     task: EvaluationTask
     snapshot: Snapshot
     training_s: float
+    deadline: float
 
 
 class Evaluations:
-    """Evaluates beside the training, one policy at a time. Used by the training thread."""
+    """Evaluates beside the training, one policy at a time. Used by the training thread.
+
+    Attributes:
+        best: The evaluation of the best checkpoint; None before the first.
+        env_steps_to_threshold: When an evaluation first reached the threshold; None: not yet.
+        learn_wall_s_to_threshold: The same in seconds from the first environment step.
+    """
 
     def __init__(
         self,
@@ -40,8 +60,11 @@ class Evaluations:
         folder: RunFolder,
         journal: Journal,
         statistics: RunStatistics,
-        resumed: checkpoints.RunProgress,
+        writes: RetriedWrites,
+        resumed: RunProgress,
+        best: EvaluationSummary | None = None,
         variants: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
         desk: Where evaluations are done.
@@ -50,19 +73,34 @@ class Evaluations:
         folder: Of the run, for the best checkpoint.
         journal: For results.
         statistics: For results too.
+        writes: Writes the best checkpoint.
         resumed: Where the run stands.
+        best: The evaluation in the best checkpoint, if there is one.
         variants: Environment variants over which the episodes are spread; 0: the run has none.
+        clock: Monotonic seconds.
         """
         self._desk, self._config, self._seed, self._variants = desk, config, seed, variants
         self._folder, self._journal, self._statistics = folder, journal, statistics
+        self._writes, self._clock = writes, clock
         self._asked: _Asked | None = None
-        self._next_id = resumed.version + 1
+        # An evaluator may outlive a learner and answer the next one, whose numbers must therefore be others.
+        self._session = secrets.randbits(31) << 32
+        self._number = resumed.version + 1
         self._due_at = resumed.env_steps + config.interval_steps
         self._latest_version = -1
-        self.best_return = resumed.best_return
-        self.latest_return: float | None = None
+        self._answered = True
+        self._noticed_at: dict[str, float] = {}
+        self._best_snapshot: Snapshot | None = None
+        self.best = best
         self.env_steps_to_threshold = resumed.env_steps_to_threshold
         self.learn_wall_s_to_threshold = resumed.learn_wall_s_to_threshold
+        if best is not None:
+            statistics.best_is(best)
+
+    @property
+    def best_return(self) -> float | None:
+        """The mean return of the best checkpoint; None before the first evaluation."""
+        return self.best.return_mean if self.best is not None else None
 
     def is_due(self, env_steps: int) -> bool:
         """Whether it is time for the next evaluation, and none is out."""
@@ -71,75 +109,163 @@ class Evaluations:
     def ask(self, snapshot: Snapshot) -> None:
         """Sends a policy to be evaluated."""
         self._due_at = snapshot.progress.env_steps + self._config.interval_steps
-        self._asked = _Asked(self._task(snapshot), snapshot, self._statistics.training_s)
-        self._desk.ask(self._asked.task)
+        self._asked = self._send(snapshot, _STREAM)
 
     def collect(self, timeout_s: float = 0.0) -> bool:
-        """Takes in a result, if one is there; True if so."""
-        result = self._desk.result(timeout_s)
-        if result is None or self._asked is None or result.id != self._asked.task.id:
+        """Takes in the result of the evaluation that is out, or gives it up if it is late; True if none is out then."""
+        if self._asked is None:
+            return True
+        result = self._answer_to(self._asked, timeout_s)
+        if result is None and self._clock() < self._asked.deadline:
             return False
         asked, self._asked = self._asked, None
-        summary = self._summarise(result, asked.snapshot.progress.env_steps)
-        self._latest_version, self.latest_return = summary.version, summary.return_mean
-        self._statistics.evaluated(summary, result.seconds)
-        self._journal.evaluation(summary, asked.training_s, final=False)
-        threshold = self._config.threshold
-        if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:
-            self.env_steps_to_threshold = summary.env_steps
-            self.learn_wall_s_to_threshold = asked.training_s
-        # Of equals the later one, which has learnt longer.
-        if self.best_return is None or summary.return_mean >= self.best_return:
-            self.best_return = summary.return_mean
-            checkpoints.save_best(self._folder, asked.snapshot)
+        self._answered = result is not None
+        if result is not None and not result.failure:
+            self._judge(asked, result)
         return True
 
-    def wait(self, stopping: Callable[[], bool]) -> bool:
-        """Waits for the evaluation that is out; False if it took too long or the run is being stopped."""
-        return self._await(time.monotonic() + self._config.timeout_s, stopping)
+    def wait(self, stopping: Callable[[], bool]) -> None:
+        """Waits for the evaluation that is out, if one is, until it is given up or the run is being stopped."""
+        self._await("an evaluation", stopping)
 
     def conclude(self, snapshot: Snapshot, stopping: Callable[[], bool]) -> EvaluationSummary | None:
         """Evaluates the last policy, and then the best one on episodes that played no part in choosing it.
 
         Returns:
-            The evaluation of the best checkpoint; None if no evaluator answered in time or the run is being stopped.
+            The evaluation of the best checkpoint; None if it failed, no evaluator answered in time or the run is being
+            stopped.
         """
-        deadline = time.monotonic() + self._config.timeout_s
-        if self._asked is not None and not self._await(deadline, stopping):
+        if not self._await("the evaluation that is being played", stopping):
             return None
         if self._latest_version != snapshot.progress.version:
             self.ask(snapshot)
-            if not self._await(deadline, stopping):
+            if not self._await("the last evaluation", stopping):
                 return None
-        path = self._folder.best_checkpoint
-        progress = checkpoints.read_progress(path)
-        task = self._task(Snapshot(progress, path.read_bytes()))
-        self._desk.ask(task)
-        while time.monotonic() < deadline and not stopping():
-            result = self._desk.result(0.1)
-            if result is not None and result.id == task.id:
-                summary = self._summarise(result, progress.env_steps)
+        asked = self._send(self._best_or(snapshot), _FINAL_STREAM)
+        while not stopping():
+            result = self._answer_to(asked, _POLL_S)
+            if result is not None and result.failure:
+                return None
+            if result is not None:
+                summary = self._summarise(result, asked.snapshot.progress.env_steps)
                 self._journal.evaluation(summary, self._statistics.training_s, final=True)
                 return summary
+            if self._clock() >= asked.deadline:
+                return None
+            self._tell_wait("the evaluation of the best checkpoint", asked)
         return None
 
-    def _await(self, deadline: float, stopping: Callable[[], bool]) -> bool:
-        while time.monotonic() < deadline and not stopping():
-            if self.collect(0.1):
-                return True
+    def _await(self, what: str, stopping: Callable[[], bool]) -> bool:
+        """Waits for the evaluation that is out; False if an evaluator did not answer or the run is being stopped."""
+        self._answered = True
+        while not stopping():
+            if self.collect(_POLL_S):
+                return self._answered
+            if self._asked is not None:
+                self._tell_wait(what, self._asked)
         return False
 
-    def _task(self, snapshot: Snapshot) -> EvaluationTask:
-        identity, self._next_id = self._next_id, self._next_id + 1
-        seed = np.random.SeedSequence([self._seed & 0xFFFFFFFF, self._seed >> 32, _STREAM, identity])
-        return EvaluationTask(
-            id=identity,
+    def _tell_wait(self, what: str, asked: _Asked) -> None:
+        self._statistics.waits(f"{what}, at most {max(1.0, asked.deadline - self._clock()):.0f} s more")
+
+    def _send(self, snapshot: Snapshot, stream: int) -> _Asked:
+        number, self._number = self._number, self._number + 1
+        seed = np.random.SeedSequence([self._seed & 0xFFFFFFFF, self._seed >> 32, stream, number])
+        timeout_s = self._config.timeout_s
+        task = EvaluationTask(
+            id=self._session | number & 0xFFFFFFFF,
             weights=Weights.of(snapshot.progress.version, snapshot.data),
             episodes=self._config.episodes,
             deterministic=self._config.deterministic,
             seed=int(seed.generate_state(1, np.uint64)[0]),
             variants=max(1, self._variants),
+            max_episode_steps=self._config.max_episode_steps,
+            max_seconds=_PLAYED_SHARE * timeout_s,
         )
+        self._desk.ask(task)
+        return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
+
+    def _answer_to(self, asked: _Asked, timeout_s: float) -> EvaluationResult | None:
+        """The result of this task, if it is there, after telling what it lacks; None also tells that it is late."""
+        result, task = self._desk.result(timeout_s), asked.task
+        version = task.weights.version
+        if result is None or (result.id, result.version) != (task.id, version):
+            if self._clock() >= asked.deadline:
+                self._tell_cut(
+                    "unanswered",
+                    f"the evaluation of version {version} did not come back in {self._config.timeout_s:g} s"
+                    " (evaluation.timeout_s); is an evaluator running?",
+                )
+            return None
+        if result.failure:
+            self._tell_cut("error", f"the evaluation of version {version} failed: {result.failure}")
+        elif result.unfinished:
+            did_not_end = (
+                f"evaluation of version {version}: {result.unfinished} of {task.episodes} episodes did not end"
+            )
+            if result.out_of_time:
+                bound = f"within {task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best"
+                self._tell_cut("seconds", f"{did_not_end} {bound}")
+            else:
+                bound = f"within {task.max_episode_steps:,} steps (evaluation.max_episode_steps)"
+                self._tell_cut("steps", f"{did_not_end} {bound}; their returns until then count")
+        return result
+
+    def _tell_cut(self, reason: str, text: str) -> None:
+        metrics.EVALUATIONS_CUT.labels(reason).inc()
+        now = self._clock()
+        if now - self._noticed_at.get(reason, -_NOTICE_INTERVAL_S) >= _NOTICE_INTERVAL_S:
+            self._noticed_at[reason] = now
+            self._statistics.notice(text)
+
+    def _judge(self, asked: _Asked, result: EvaluationResult) -> None:
+        """Decides what a result changes. The best checkpoint is written first: what others see is then on disk."""
+        summary = self._summarise(result, asked.snapshot.progress.env_steps)
+        self._latest_version = summary.version
+        # Cut by the clock, a return says how fast the evaluator was.
+        if not result.out_of_time:
+            self._note_threshold(summary, asked.training_s)
+            # Of equals the later one, which has learnt longer.
+            if self.best is None or summary.return_mean >= self.best.return_mean:
+                self._crown(asked.snapshot, summary)
+        self._statistics.evaluated(summary, result.seconds)
+        self._journal.evaluation(summary, asked.training_s, final=False)
+
+    def _note_threshold(self, summary: EvaluationSummary, training_s: float) -> None:
+        threshold = self._config.threshold
+        if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:
+            self.env_steps_to_threshold, self.learn_wall_s_to_threshold = summary.env_steps, training_s
+
+    def _crown(self, snapshot: Snapshot, summary: EvaluationSummary) -> None:
+        """Makes this the best checkpoint."""
+        progress = dataclasses.replace(
+            snapshot.progress,
+            best_return=summary.return_mean,
+            env_steps_to_threshold=self.env_steps_to_threshold,
+            learn_wall_s_to_threshold=self.learn_wall_s_to_threshold,
+        )
+        self.best, self._best_snapshot = summary, checkpoints.judged(snapshot, progress, summary)
+        self._save_best(self._best_snapshot)
+        self._statistics.best_is(summary)
+
+    def _save_best(self, snapshot: Snapshot) -> None:
+        self._writes.write("best.safetensors", partial(checkpoints.save_best, self._folder, snapshot))
+
+    def _best_or(self, last: Snapshot) -> Snapshot:
+        """The best checkpoint, which is written again if its file is not what it should be; else the last policy."""
+        path, ours = self._folder.best_checkpoint, self._best_snapshot
+        try:
+            found = checkpoints.read_snapshot(path)
+            if ours is None or found.data == ours.data:
+                return found
+        except ConfigurationError as error:
+            if path.exists():
+                instead = "it is written again" if ours else "the last policy is evaluated in its place"
+                self._statistics.notice(f"{error}; {instead}")
+        if ours is None:
+            return last
+        self._save_best(ours)
+        return ours
 
     def _summarise(self, result: EvaluationResult, env_steps: int) -> EvaluationSummary:
         return EvaluationSummary(
@@ -149,4 +275,5 @@ class Evaluations:
             return_mean=result.return_mean,
             return_std=result.return_std,
             variants=result.by_variant(self._variants),
+            unfinished=result.unfinished,
         )

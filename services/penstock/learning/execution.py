@@ -13,12 +13,12 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from penstock.algo.losses import LossSettings
+from penstock.algo.losses import SCHEDULED, LossSettings
 from penstock.config import Execution
 from penstock.errors import ConfigurationError
 from penstock.learning.gradient_steps import Descended, GradientStep, Steps
@@ -28,6 +28,10 @@ _WARM_UPS = 3
 
 _NONE = -1
 """In place of a row: there is none."""
+
+# Adam warns of steps without a capture if it was made for one, and the first steps are taken without. Set once:
+# `warnings.catch_warnings` is for one thread.
+warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
 Take = Callable[[], Descended]
 """Takes a gradient step whose inputs are known."""
@@ -75,19 +79,15 @@ class _Inputs:
     @classmethod
     def like(cls, steps: Steps, settings: LossSettings, most_steps: int, most_rows: int) -> "_Inputs":
         room = Steps(*(column.new_zeros(most_steps, *column.shape[1:]) for column in steps.columns))
-        clip_range, entropy_coefficient = steps.advantage.new_empty(2).unbind()
-        scheduled = dataclasses.replace(settings, clip_range=clip_range, entropy_coefficient=entropy_coefficient)
-        return cls(room, steps.action.new_empty(most_rows, dtype=torch.int64), scheduled)
+        scheduled: dict[str, Any] = {name: steps.advantage.new_empty(()) for name in SCHEDULED}
+        rows = steps.action.new_empty(most_rows, dtype=torch.int64)
+        return cls(room, rows, dataclasses.replace(settings, **scheduled))
 
     def load(self, steps: Steps, settings: LossSettings) -> None:
         for room, column in zip(self.steps.columns, steps.columns, strict=True):
             room[: column.shape[0]].copy_(column)
-        for scalar, value in (
-            (self.settings.clip_range, settings.clip_range),
-            (self.settings.entropy_coefficient, settings.entropy_coefficient),
-        ):
-            assert isinstance(scalar, Tensor)
-            scalar.fill_(value)
+        for name in SCHEDULED:
+            getattr(self.settings, name).fill_(getattr(settings, name))
 
     def choose(self, rows: Tensor) -> None:
         self.rows.fill_(_NONE)
@@ -154,9 +154,7 @@ class Captured:
     def _take_beside(self) -> Descended:
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), warnings.catch_warnings():
-            # Adam wonders why it is made for a capture and takes a step without one.
-            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
+        with torch.cuda.stream(self._stream):
             descended = self._take()
         current.wait_stream(self._stream)
         return descended
@@ -169,9 +167,7 @@ class Captured:
                 descended = self._take()
                 self._log_prob = descended.log_prob
                 # Side by side, so that one copy saves them all.
-                self._scalars = torch.stack(
-                    [descended.policy_loss, descended.value_loss, descended.entropy, descended.gradient_norm]
-                )
+                self._scalars = torch.stack(descended.scalars)
         except RuntimeError as error:
             raise ConfigurationError(
                 f"the gradient step can't be captured into a CUDA graph: {str(error).splitlines()[0]}; set"

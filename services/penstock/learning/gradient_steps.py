@@ -1,4 +1,7 @@
-"""The gradient step: a minibatch in, better parameters out. `execution` says how a device is made to take it."""
+"""The gradient step: a minibatch in, better parameters out. `execution` says how a device is made to take it.
+
+A step whose gradient has no finite norm is refused: it changes neither the parameters nor the optimizer.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +15,9 @@ from penstock.algo.parameters import clip_gradient
 from penstock.algo.policies import Policy
 from penstock.config import Precision
 from penstock.learning.devices import autocast
+
+_LARGEST_NORM = 1e18
+"""Of a gradient. Adam keeps its square, which is still finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class Descended:
         log_prob: <float32>[N] of the actions, before the step.
         policy_loss, value_loss, entropy: As in `Losses`.
         gradient_norm: Before it was clipped.
+        refused: 1 if the step was refused, else 0.
     """
 
     log_prob: Tensor
@@ -58,6 +65,12 @@ class Descended:
     value_loss: Tensor
     entropy: Tensor
     gradient_norm: Tensor
+    refused: Tensor
+
+    @property
+    def scalars(self) -> tuple[Tensor, ...]:
+        """All but the log probabilities, in order."""
+        return tuple(getattr(self, name) for name in self.__slots__[1:])
 
 
 Objective = Callable[[Steps, LossSettings, Tensor | None], tuple[Tensor, Losses]]
@@ -91,11 +104,22 @@ def objective_of(policy: Policy, precision: Precision, device: torch.device) -> 
 
 @dataclass(frozen=True, slots=True)
 class GradientStep:
-    """One step of an optimizer down the objective's gradient; waits for nothing on the device."""
+    """One step of Adam down the objective's gradient; waits for nothing on the device.
+
+    A step is refused if the gradient's norm is not finite, or so large that Adam could not keep its square. Parameters
+    stay finite then: Adam moves none by more than 10 times the learning rate in a step (Cauchy-Schwarz on its two
+    moments gives 7.3), which the configuration bounds.
+
+    Attributes:
+        objective: What to descend.
+        parameters: Flat, with their gradients.
+        optimizer: Adam in its fused form, which can leave a step out on the device.
+        max_gradient_norm: Gradients are scaled down to it.
+    """
 
     objective: Objective
     parameters: nn.Parameter
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Adam
     max_gradient_norm: float
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
@@ -104,5 +128,9 @@ class GradientStep:
         self.optimizer.zero_grad(set_to_none=False)
         loss.total.backward()  # type: ignore[no-untyped-call]
         norm = clip_gradient(self.parameters, self.max_gradient_norm)
+        # `<` is false for NaN.
+        refused = (norm < _LARGEST_NORM).logical_not().float()
+        # What torch.amp.GradScaler sets: where it is 1, the fused step changes neither parameters nor state.
+        self.optimizer.found_inf = refused  # type: ignore[attr-defined]
         self.optimizer.step()
-        return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm)
+        return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)

@@ -1,7 +1,8 @@
 """The training step: a batch in, better parameters and new priorities out.
 
 `Learner.train` reads like the algorithm: estimate once, optimise for some epochs, learn the normalisers, hand back
-priorities. It knows nothing of services, versions or files.
+priorities. It knows nothing of services, versions or files. No batch makes a parameter, a moment or a priority that is
+not finite: bad rows are left out, bad gradient steps refused, absurd values kept from the normalisers.
 """
 
 from dataclasses import dataclass
@@ -14,39 +15,17 @@ from torch import Tensor
 from penstock.algo import advantages, losses, priorities
 from penstock.algo.losses import LossSettings, Movement
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import Network, Policy
-from penstock.algo.ratios import ratio_of
+from penstock.algo.policies import MomentsUpdates, Network, Policy
+from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
-from penstock.learning import schedules
+from penstock.errors import Diverged
+from penstock.learning import schedules, training_statistics
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Descended, GradientStep, Steps, objective_of
+from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types import EnvironmentSpec
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingStatistics:
-    """What one batch's training looked like; means over its minibatches unless said otherwise."""
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approximate_kl: float
-    clipped_share: float
-    gradient_norm: float
-    learning_rate: float
-    effective_sample_share: float
-    """Of the behaviour weights: (sum w)^2 / (n sum w^2), 1 where the data is on policy."""
-    fresh_effective_share: float
-    """The same of the fresh segments alone, which are as old as the off-policy degree lets them be; 1 where there are
-    none."""
-    explained_variance: float
-    """Share of the targets' variance that the values explain, before training."""
-    staleness_mean: float
-    staleness_max: int
-    fresh_lag_mean: float
-    fresh_lag_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +35,19 @@ class TrainingOutcome:
     Attributes:
         priorities: <float64>[B] raw.
         fresh_steps: Valid steps in the fresh segments.
-        updates: Gradient steps.
+        updates: Gradient steps that were taken.
+        refused_steps: Gradient steps that were not, since their gradients had no finite norm.
+        unsound_rows: Valid rows that were left out, since a number in them or their estimates was absurd.
+        moments: What the batch did to the normalisers.
         statistics: For people to look at.
     """
 
     priorities: NDArray[np.float64]
     fresh_steps: int
     updates: int
+    refused_steps: int
+    unsound_rows: int
+    moments: MomentsUpdates
     statistics: TrainingStatistics
 
 
@@ -71,11 +56,15 @@ class _Estimated:
     """What is known of a batch before it is trained.
 
     Attributes:
-        steps: To train on.
+        usable: <bool>[B, T] the rows to train on: valid, with finite estimates.
+        fresh_count: How many of them are of fresh segments.
+        steps: These rows.
         correction: <float32>[B, T] D_t, which priorities are made of.
-        behaviour_weight: <float32>[N] of its valid steps, proximal over behaviour probability, cut.
+        behaviour_weight: <float32>[N] of the steps, proximal over behaviour probability, cut.
     """
 
+    usable: Tensor
+    fresh_count: int
     steps: Steps
     correction: Tensor
     behaviour_weight: Tensor
@@ -139,23 +128,61 @@ class Learner:
         ppo = self._ppo
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
         self._set_learning_rate(rate)
-        settings = self._loss_settings(progress)
+        settings = schedules.loss_settings(ppo, progress)
         estimated = self._estimate(batch, settings, progress)
         largest = max(batch.valid.shape[0], self._sampling.batch_segments) * batch.valid.shape[1]
-        self._descent.begin(estimated.steps, settings, largest)
         epochs: list[_Epoch] = []
-        for _ in range(ppo.epochs):
+        if count := estimated.steps.advantage.shape[0]:
+            self._descent.begin(estimated.steps, settings, largest)
+        for _ in range(ppo.epochs if count else 0):
             epochs.append(self._train_epoch(estimated.steps, settings))
             if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
                 break
-        fresh_steps = self._learn_moments(batch)
-        priority = priorities.segment_priorities(estimated.correction, batch.valid, self._sampling.eta)
-        return TrainingOutcome(
-            priorities=priority.double().cpu().numpy(),
-            fresh_steps=fresh_steps,
-            updates=sum(len(epoch.minibatches) for epoch in epochs),
-            statistics=_statistics(batch, estimated, fresh_steps, epochs, rate),
+        fresh_steps, moments = self._learn_moments(batch)
+        statistics, refused = training_statistics.measure(
+            batch,
+            steps=estimated.steps,
+            behaviour_weight=estimated.behaviour_weight,
+            fresh_count=estimated.fresh_count,
+            minibatches=[minibatch for epoch in epochs for minibatch in epoch.minibatches],
+            movements=[epoch.movement for epoch in epochs],
+            learning_rate=rate,
         )
+        return TrainingOutcome(
+            priorities=self._priorities(estimated, refused),
+            fresh_steps=fresh_steps,
+            updates=sum(len(epoch.minibatches) for epoch in epochs) - refused,
+            refused_steps=refused,
+            unsound_rows=int(batch.valid.sum()) - count,
+            moments=moments,
+            statistics=statistics,
+        )
+
+    def _priorities(self, estimated: _Estimated, refused_steps: int) -> NDArray[np.float64]:
+        """<float64>[B] of the segments; finite.
+
+        Those of a batch with refused steps are 0: what is at fault is in some of its segments, and would be drawn for
+        the following batches too.
+        """
+        priority = priorities.segment_priorities(estimated.correction, estimated.usable, self._sampling.eta)
+        raw: NDArray[np.float64] = priority.double().cpu().numpy()
+        return np.where(np.isfinite(raw) & (refused_steps == 0), raw, 0.0)
+
+    def check_finite(self) -> None:
+        """Raises `Diverged` if a parameter, a moment of the normalisers or of the optimizer is not finite.
+
+        `train` never makes one so; a damaged checkpoint or a faulty device can.
+        """
+        state = self.optimizer.state.get(self.parameters, {})
+        held = [self.parameters, *self.policy.buffers(), *state.values()]
+        # The sum of finite float32 is finite in double precision.
+        with torch.no_grad():
+            sums = torch.stack([each.sum(dtype=torch.float64) for each in held])
+        if not bool(sums.isfinite().all()):
+            raise Diverged(
+                "the policy or its optimizer holds numbers that are not finite, so it is neither published nor saved;"
+                " --resume continues from the newest checkpoint"
+            )
 
     def _set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -164,18 +191,6 @@ class Learner:
             else:
                 group["lr"] = rate
 
-    def _loss_settings(self, progress: float) -> LossSettings:
-        ppo = self._ppo
-        return LossSettings(
-            clip_range=schedules.scheduled(ppo.clip_range, ppo.clip_range_schedule, progress),
-            value_clip_range=ppo.value_clip_range,
-            value_coefficient=ppo.value_coefficient,
-            entropy_coefficient=schedules.scheduled(ppo.entropy_coefficient, ppo.entropy_schedule, progress),
-            normalise_advantages=ppo.normalise_advantages,
-            clip_anchor=ppo.clip_anchor,
-            behaviour_weight_clip=ppo.behaviour_weight_clip,
-        )
-
     @torch.no_grad()
     def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:
         """Advantages, targets and weights under the parameters as they are now: the proximal policy."""
@@ -183,15 +198,16 @@ class Learner:
         with autocast(self._device, self._precision):
             distribution, proximal_value = self.policy.estimate(batch.observation)
         proximal_log_prob = distribution.log_prob(batch.action)
-        # A row that only reset has an action nobody chose; its ratio must not reach a neighbour's trace.
-        corrected = batch.valid if self._ppo.v_trace else torch.zeros_like(batch.valid)
-        log_ratio = torch.where(corrected, proximal_log_prob - batch.behaviour_log_prob, 0.0)
+        log_ratio = proximal_log_prob - batch.behaviour_log_prob
+        # A row that only reset has an action nobody chose. `<=` is false for NaN.
+        known = batch.valid & (log_ratio.abs() <= LARGEST_SPREAD)
         estimates = advantages.estimate(
             value=proximal_value,
             reward=self.policy.scale_rewards(batch.reward),
             terminated=batch.terminated,
             truncated=batch.truncated,
-            log_ratio=log_ratio,
+            usable=known,
+            log_ratio=torch.where(known, log_ratio, 0.0) if self._ppo.v_trace else torch.zeros_like(log_ratio),
             discount=self._ppo.discount,
             trace_decay=self._ppo.trace_decay,
             rho_clip=self._ppo.rho_clip,
@@ -205,29 +221,34 @@ class Learner:
             beta=schedules.beta(sampling.beta, sampling.final_beta, progress),
             epsilon=sampling.epsilon,
         )
-        valid = batch.valid
-        proximal, behaviour = proximal_log_prob[valid], batch.behaviour_log_prob[valid]
+        usable = estimates.sound
+        proximal, behaviour = proximal_log_prob[usable], batch.behaviour_log_prob[usable]
         anchor, weight = losses.anchor(settings, proximal_log_prob=proximal, behaviour_log_prob=behaviour)
-        importance = importance[:, None].expand_as(valid)[valid]
+        importance = importance[:, None].expand_as(usable)[usable]
         steps = Steps(
-            observation=batch.observation[:, :-1][valid],
-            action=batch.action[valid],
+            observation=batch.observation[:, :-1][usable],
+            action=batch.action[usable],
             proximal_log_prob=proximal,
-            proximal_value=proximal_value[:, :-1][valid],
+            proximal_value=proximal_value[:, :-1][usable],
             anchor_log_prob=anchor,
-            advantage=estimates.advantage[valid],
-            target=estimates.target[valid],
+            advantage=estimates.advantage[usable],
+            target=estimates.target[usable],
             importance=importance,
             policy_weight=importance * weight,
         )
-        cut = ratio_of(proximal - behaviour).clamp(max=settings.behaviour_weight_clip)
-        return _Estimated(steps, estimates.correction, behaviour_weight=cut)
+        return _Estimated(
+            usable=usable,
+            fresh_count=int(usable[: batch.fresh_segments].sum()),
+            steps=steps,
+            correction=estimates.correction,
+            behaviour_weight=ratio_of(proximal - behaviour).clamp(max=settings.behaviour_weight_clip),
+        )
 
     def _train_epoch(self, steps: Steps, settings: LossSettings) -> _Epoch:
         """Every valid step once, shuffled, in as equal minibatches as can be."""
         count = steps.advantage.shape[0]
         # A minibatch of nothing has no mean: its losses would be NaN.
-        minibatches = max(1, min(self._ppo.minibatches, count))
+        minibatches = min(self._ppo.minibatches, count)
         order = send(torch.randperm(count, generator=self.generator), self._device)
         done = self._descent.descend(order, minibatches)
         movement = losses.movement(
@@ -238,52 +259,13 @@ class Learner:
         )
         return _Epoch(done, movement)
 
-    def _learn_moments(self, batch: TrainingBatch) -> int:
-        """Fresh segments enter the normalisers once, after the last epoch, so that they stand still within a batch."""
+    def _learn_moments(self, batch: TrainingBatch) -> tuple[int, MomentsUpdates]:
+        """Fresh segments enter the normalisers once, after the last epoch, so that they stand still within a batch.
+
+        Segments that arrived too late to be fresh are replayed and never enter: replay would count some of them twice,
+        and nothing depends on every one.
+        """
         fresh = slice(None, batch.fresh_segments)
         valid = batch.valid[fresh]
-        self.policy.learn_moments(batch.observation[fresh, :-1][valid], batch.discounted_return[fresh][valid])
-        return int(valid.sum())
-
-
-@torch.no_grad()
-def _statistics(
-    batch: TrainingBatch, estimated: _Estimated, fresh_steps: int, epochs: list[_Epoch], rate: float
-) -> TrainingStatistics:
-    steps, weight = estimated.steps, estimated.behaviour_weight
-    minibatches = [minibatch for epoch in epochs for minibatch in epoch.minibatches]
-    means = (
-        [minibatch.policy_loss for minibatch in minibatches],
-        [minibatch.value_loss for minibatch in minibatches],
-        [minibatch.entropy for minibatch in minibatches],
-        [minibatch.gradient_norm for minibatch in minibatches],
-        [epoch.movement.approximate_kl for epoch in epochs],
-        [epoch.movement.clipped for epoch in epochs],
-    )
-    unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
-    explained = 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
-    shares = (_effective_share(weight), _effective_share(weight[:fresh_steps]), explained)
-    # The one place where the device is waited for.
-    numbers = torch.stack([*(torch.stack(each).mean() for each in means), *shares]).tolist()
-    return TrainingStatistics(
-        policy_loss=numbers[0],
-        value_loss=numbers[1],
-        entropy=numbers[2],
-        gradient_norm=numbers[3],
-        approximate_kl=numbers[4],
-        clipped_share=numbers[5],
-        learning_rate=rate,
-        effective_sample_share=numbers[6],
-        fresh_effective_share=numbers[7],
-        explained_variance=numbers[8],
-        staleness_mean=float(batch.staleness.mean()),
-        staleness_max=int(batch.staleness.max()),
-        fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
-        fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
-    )
-
-
-def _effective_share(weight: Tensor) -> Tensor:
-    if not weight.shape[0]:
-        return weight.new_ones(())
-    return weight.sum().square() / (weight.square().sum() * weight.shape[0]).clamp(min=1e-8)
+        moments = self.policy.learn_moments(batch.observation[fresh, :-1][valid], batch.discounted_return[fresh][valid])
+        return int(valid.sum()), moments

@@ -1,12 +1,23 @@
 """What the learner needs from the outside; `rpc` implements it."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import Batch, CommitOutcome, EvaluationResult, EvaluationTask, SamplingPlan, Weights
+from penstock.types import (
+    Batch,
+    CommitOutcome,
+    EvaluationResult,
+    EvaluationTask,
+    SamplingPlan,
+    Snapshot,
+    SnapshotProgress,
+    SnapshotRequest,
+    Weights,
+)
 
 
 class BatchSource(Protocol):
@@ -47,3 +58,18 @@ class EvaluationDesk(Protocol):
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
         """Waits for a result; None if none came in time."""
+
+
+class SnapshotDesk(Protocol):
+    """Where the stores of a run take their snapshots."""
+
+    def begin(
+        self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
+    ) -> Future[list[Snapshot]]:
+        """Has all stores take a snapshot with this policy; returns when each is frozen at the request's version.
+
+        `show` is called with how far they are together, on any thread. The snapshots come as the future's result.
+
+        Raises:
+            PenstockError: A store refused, or did not answer in time. There is no snapshot.
+        """

@@ -3,16 +3,29 @@
 Replicas share one configuration, so somebody must number them. Bookkeeping with the clock passed in, called from one
 thread. It is written to the run's folder before an assignment is given out: incarnations, and so random streams, never
 repeat, and a learner that starts again knows its actors by their tokens.
+
+Where the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all that are on disk. A
+learner that does not find the mark of a clean end therefore begins above these. Two copies of the file are kept, each
+with a digest, so that a damaged one costs nothing; if both are lost, incarnations go on from the clock, in seconds:
+actors join less than once a second.
 """
 
 import json
 import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from penstock.errors import ConfigurationError, Overloaded, SchemaMismatch
-from penstock.files import write_json
+from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaMismatch
+from penstock.files import decode_record, encode_record, write_atomically
+from penstock.learning.retried_writes import RetriedWrites
 from penstock.types import Assignment, EnvironmentSpec, Schema
+
+_SPARE = 1000
+"""Incarnations that may be given out without being on disk: more than actors are replaced while a disk is full."""
 
 
 @dataclass(slots=True)
@@ -35,6 +48,53 @@ def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[flo
     return tuple(lowest * (highest / lowest) ** (actor / (actors - 1)) for actor in range(actors))
 
 
+def decode_roster(data: bytes) -> dict[str, Any]:
+    """What a roster file holds: slots, environments, members. Releases before wrote it without a digest.
+
+    Raises:
+        DamagedFile: It is cut short, or a bit of it differs from what was written.
+    """
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise DamagedFile("it is cut short or no JSON") from None
+    stored = value if isinstance(value, dict) and "slots" in value else decode_record(data)
+    if not isinstance(stored, dict):
+        raise DamagedFile("it holds no roster")
+    return stored
+
+
+def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]]) -> None:
+    """Writes the roster of a run that goes on from another run's store: without members, with later incarnations.
+
+    Args:
+        former: The other run's roster; may be missing.
+        path: Of the new roster.
+        stores: Last incarnation by slot of the segments in each store.
+
+    Raises:
+        ConfigurationError: The other run's roster can't be read.
+        OSError: The new one can't be written.
+    """
+    slots: dict[int, int] = {}
+    environments: list[list[int]] = []
+    floor = 0
+    if former.exists():
+        try:
+            stored = decode_roster(former.read_bytes())
+            slots = {int(slot): int(last) for slot, last in stored["slots"]}
+            environments = [[int(number), int(last)] for number, last in stored["environments"]]
+            floor = int(stored.get("floor", 0))
+            if not stored.get("ended", True):
+                floor = max([floor, *slots.values(), *(last for _, last in environments)]) + _SPARE
+        except (OSError, DamagedFile, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"can't read the roster {former}: {error}") from None
+    for incarnations in stores:
+        slots |= {slot: max(last, slots.get(slot, 0)) for slot, last in incarnations.items()}
+    content = {"slots": list(slots.items()), "environments": environments, "members": [], "floor": floor}
+    write_atomically(path, encode_record({**content, "ended": True}))
+
+
 class Roster:
     """Gives every actor its place, and keeps it for one that comes back in time."""
 
@@ -47,28 +107,33 @@ class Roster:
         max_actors: int,
         rejoin_timeout_s: float,
         now: float,
+        writes: RetriedWrites,
+        notice: Callable[[str], None],
+        expected: bool = False,
         variants: int = 1,
         temperatures: tuple[float, ...] = (1.0,),
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         """Reads what an earlier process of the run left; its members may come back from `now` on.
 
+        A file that is damaged is told by `notice`, and so is one that is missing though the run has a checkpoint
+        (`expected`).
+
         Actors are spread over replay services, environment variants and temperatures by slot, each going round by
         itself, so that one that comes back, and whoever takes the place of one that is gone, finds its own again.
-
-        Raises:
-            ConfigurationError: The file can't be read.
         """
-        self._path = path
+        self._path, self._writes, self._notice, self._unix_s = path, writes, notice, unix_s
         self._seed, self._replay_addresses = seed, replay_addresses
         self._variants, self._temperatures = variants, temperatures
         self._max_actors, self._rejoin_timeout_s = max_actors, rejoin_timeout_s
         self._members: dict[bytes, _Member] = {}
         self._slot_incarnations: dict[int, int] = {}
         self._environment_incarnations: dict[int, int] = {}
+        # Above which incarnations begin, and up to which what is on disk allows them to be given out unrecorded.
+        self._floor = self._unrecorded_until = 0
         self.schema: Schema | None = None
         self.spec: EnvironmentSpec | None = None
-        if path.exists():
-            self._read(now)
+        self._recover(now, expected)
 
     @property
     def connected(self) -> int:
@@ -87,7 +152,7 @@ class Roster:
 
         Raises:
             SchemaMismatch: The schema or the spaces differ from the run's.
-            Overloaded: All slots are taken.
+            Overloaded: All slots are taken, or a new place can't be recorded.
         """
         self._check(schema, spec)
         self._forget_the_gone(now)
@@ -106,9 +171,9 @@ class Roster:
             member.left_at = now
 
     def dismiss(self) -> None:
-        """At a clean end: nobody is expected back."""
+        """At a clean end: nobody is expected back, and what is on disk is all that was given out."""
         self._members.clear()
-        self._write()
+        self._write(ended=True)
 
     def _assignment(self, slot: int, incarnation: int, environments: tuple[int, ...], token: bytes) -> Assignment:
         return Assignment(
@@ -128,9 +193,14 @@ class Roster:
             raise Overloaded(f"all {self._max_actors} slots are taken; raise learner.max_actors for more actors")
         taken = {number for member in self._members.values() for number in member.assignment.environments}
         numbers = _lowest_free(taken, environments)
-        assignment = self._assignment(slot, self._next_incarnation(slot, numbers), numbers, secrets.token_bytes(16))
+        incarnation = self._next_incarnation(slot, numbers)
+        assignment = self._assignment(slot, incarnation, numbers, secrets.token_bytes(16))
         member = self._members[assignment.token] = _Member(assignment, 0, now)
-        self._write()
+        if not self._write() and incarnation > self._unrecorded_until:
+            del self._members[assignment.token]
+            raise Overloaded(
+                f"a new actor's place can't be recorded in {self._path}; free space, or make the run's folder writable"
+            )
         return member
 
     def _next_incarnation(self, slot: int, environments: tuple[int, ...]) -> int:
@@ -140,7 +210,7 @@ class Roster:
         environments are spread over actors.
         """
         earlier = [self._environment_incarnations.get(number, 0) for number in environments]
-        incarnation = 1 + max(self._slot_incarnations.get(slot, 0), *earlier)
+        incarnation = 1 + max(self._floor, self._slot_incarnations.get(slot, 0), *earlier)
         self._slot_incarnations[slot] = incarnation
         self._environment_incarnations |= dict.fromkeys(environments, incarnation)
         return incarnation
@@ -165,24 +235,53 @@ class Roster:
             if member.streams or now - member.left_at <= self._rejoin_timeout_s
         }
 
-    def _read(self, now: float) -> None:
-        try:
-            stored = json.loads(self._path.read_text())
-            self._slot_incarnations = {int(slot): int(last) for slot, last in stored["slots"]}
-            self._environment_incarnations = {int(number): int(last) for number, last in stored["environments"]}
-            for entry in stored["members"]:
-                assignment = self._assignment(
-                    entry["slot"], entry["incarnation"], tuple(entry["environments"]), bytes.fromhex(entry["token"])
-                )
-                exploration = (assignment.variant, assignment.temperature)
-                # Under another variant or temperature it would begin again as whom it was, and repeat its sequence
-                # numbers: as somebody new it does not.
-                if (entry.get("variant", 0), entry.get("temperature", 1.0)) == exploration:
-                    self._members[assignment.token] = _Member(assignment, 0, now)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"can't read the roster {self._path}: {error}") from None
+    def _recover(self, now: float, expected: bool) -> None:
+        copy = _copy_of(self._path)
+        findings: list[str] = []
+        for path in (self._path, copy):
+            try:
+                if path.exists():
+                    self._take_in(decode_roster(path.read_bytes()), now)
+                    if findings:
+                        # The copy may be older by one write, which may have been the first after an unclean end.
+                        self._floor = self._highest() + 2 * _SPARE
+                    self._tell(findings, f"its copy {copy.name} is used")
+                    return
+                findings.append(f"{path} is missing")
+            except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
+                findings.append(f"{path} is damaged: {error}")
+        if expected or any("damaged" in finding for finding in findings):
+            self._floor = int(self._unix_s())
+            self._tell(findings, "incarnations go on from the clock, and actors join as new ones")
 
-    def _write(self) -> None:
+    def _tell(self, findings: list[str], consequence: str) -> None:
+        if findings:
+            self._notice(f"{'; '.join(findings)}; {consequence}")
+
+    def _take_in(self, stored: dict[str, Any], now: float) -> None:
+        slots = {int(slot): int(last) for slot, last in stored["slots"]}
+        environments = {int(number): int(last) for number, last in stored["environments"]}
+        members: dict[bytes, _Member] = {}
+        for entry in stored["members"]:
+            assignment = self._assignment(
+                entry["slot"], entry["incarnation"], tuple(entry["environments"]), bytes.fromhex(entry["token"])
+            )
+            exploration = (assignment.variant, assignment.temperature)
+            # Under another variant or temperature it would begin again as whom it was, and repeat its sequence
+            # numbers: as somebody new it does not.
+            if (entry.get("variant", 0), entry.get("temperature", 1.0)) == exploration:
+                members[assignment.token] = _Member(assignment, 0, now)
+        self._floor = int(stored.get("floor", 0))
+        self._slot_incarnations, self._environment_incarnations, self._members = slots, environments, members
+        if not stored.get("ended", True):
+            self._floor = self._highest() + _SPARE
+
+    def _highest(self) -> int:
+        given = (*self._slot_incarnations.values(), *self._environment_incarnations.values())
+        return max(self._floor, *given) if given else self._floor
+
+    def _write(self, *, ended: bool = False) -> bool:
+        """Whether the file holds what there is now; a copy is kept beside it."""
         members = [
             {
                 "slot": member.assignment.slot,
@@ -194,8 +293,24 @@ class Roster:
             }
             for member in self._members.values()
         ]
-        slots, environments = list(self._slot_incarnations.items()), list(self._environment_incarnations.items())
-        write_json(self._path, {"slots": slots, "environments": environments, "members": members})
+        content = {
+            "slots": list(self._slot_incarnations.items()),
+            "environments": list(self._environment_incarnations.items()),
+            "members": members,
+            "floor": self._floor,
+            "ended": ended,
+        }
+        action = partial(self._replace, encode_record(content), self._highest() + _SPARE)
+        return self._writes.write(self._path.name, action)
+
+    def _replace(self, data: bytes, unrecorded_until: int) -> None:
+        write_atomically(self._path, data)
+        self._unrecorded_until = unrecorded_until
+        write_atomically(_copy_of(self._path), data)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.copy{path.suffix}")
 
 
 def _lowest_free(taken: set[int], count: int) -> tuple[int, ...]:

@@ -9,15 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from penstock.learning.actor_states import ActorStates
 from penstock.learning.coordinator import Coordinator, Totals
-from penstock.learning.learner import TrainingStatistics
-from penstock.telemetry import metrics
+from penstock.learning.training_statistics import TrainingStatistics
+from penstock.telemetry import logs, metrics
 from penstock.types import (
     ActorReport,
     Batch,
     CommitOutcome,
     CoordinatorStatistics,
     EvaluationSummary,
+    Notice,
     RunStatus,
     SamplingPlan,
     VariantStatus,
@@ -25,6 +27,8 @@ from penstock.types import (
 
 _RECENT_EPISODES = 100
 _RATE_WINDOW_S = 10.0
+_NOTICES = 16
+"""Kept for readers; a reader that asks several times a second misses none unless events flood."""
 
 
 class RunStatistics:
@@ -35,20 +39,22 @@ class RunStatistics:
         *,
         total_steps: int,
         earlier_s: float,
+        earlier_steps_taken: int = 0,
         variants: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
         total_steps: What the run is heading for.
         earlier_s: Seconds of training in earlier sessions of this run.
+        earlier_steps_taken: Environment steps that actors reported in earlier sessions.
         variants: What sets each environment variant apart, if there are any.
         clock: Monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
         self._total_steps = total_steps
-        self._opened_at_s, self._first_step_at_s = time.time(), math.inf
-        self._stood_still_s = 0.0
+        self._first_step_at, self._stood_still_s = math.inf, 0.0
+        self._env_steps_taken = earlier_steps_taken
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
         self._variants = [VariantStatus(arguments) for arguments in variants]
@@ -63,6 +69,19 @@ class RunStatistics:
         self._samples_per_insert = 0.0
         self._actors: Callable[[], int] = lambda: 0
         self._coordinator = Coordinator(clock)
+        self._notices: deque[Notice] = deque(maxlen=_NOTICES)
+        self.actors = ActorStates(self.notice, clock)
+
+    def notice(self, text: str) -> None:
+        """Tells the user of an event: logs one line and shows it in the terminal of `penstock train`.
+
+        The caller limits how often the same event is told.
+        """
+        logs.note("notice", text=text)
+        with self._lock:
+            # By the clock, so that numbers also increase from one learner process to the next.
+            latest = self._notices[-1].number if self._notices else 0
+            self._notices.append(Notice(max(latest + 1, time.time_ns() // 1000), text))
 
     def watch_actors(self, count: Callable[[], int]) -> None:
         """Where the number of actors is read from."""
@@ -72,9 +91,10 @@ class RunStatistics:
         """Takes in the report of an actor in this environment variant."""
         with self._lock:
             if report.first_step_at_s > 0.0:
-                # An actor that outlived an earlier learner began in a session that `earlier_s` has counted.
-                first_step_at_s = max(report.first_step_at_s, self._opened_at_s)
-                self._first_step_at_s = min(self._first_step_at_s, first_step_at_s)
+                # An actor reports as it begins. Its own clock may differ from this host's by any amount.
+                self._first_step_at = min(self._first_step_at, self._clock())
+            self._env_steps_taken += report.env_steps
+            metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
             self._coordinator.report(report)
             self._returns.extend(episode.episode_return for episode in report.episodes)
             self._episodes += len(report.episodes)
@@ -147,6 +167,11 @@ class RunStatistics:
             while now - self._trail[0][0] > _RATE_WINDOW_S and len(self._trail) > 2:
                 self._trail.popleft()
 
+    def left_out(self, *, steps: int, rows: int, values: int) -> None:
+        """A batch had so many refused gradient steps, unsound rows, and values kept from the normalisation."""
+        with self._lock:
+            self._coordinator.left_out(steps=steps, rows=rows, values=values)
+
     def committed(self, outcome: CommitOutcome) -> None:
         """A commit was answered."""
         with self._lock:
@@ -157,12 +182,26 @@ class RunStatistics:
         with self._lock:
             self._coordinator.evaluated(seconds)
             self._last = evaluation
-            if self._best is None or evaluation.return_mean > self._best.return_mean:
-                self._best = evaluation
             metrics.EVALUATIONS.inc()
             metrics.EVALUATION_RETURN.set(evaluation.return_mean)
             for variant, returns in enumerate(evaluation.variants):
                 metrics.VARIANT_EVALUATION_RETURN.labels(str(variant)).set(returns.return_mean)
+
+    def best_is(self, evaluation: EvaluationSummary) -> None:
+        """The best checkpoint has this evaluation; `Evaluations` decides that."""
+        with self._lock:
+            self._best = evaluation
+
+    @property
+    def env_steps_taken(self) -> int:
+        """Environment steps that actors took, over all sessions; at least those that were trained."""
+        with self._lock:
+            return max(self._env_steps_taken, self._env_steps)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of this session."""
+        return self._clock() - self._started
 
     @property
     def training_s(self) -> float:
@@ -170,9 +209,9 @@ class RunStatistics:
         included.
         """
         with self._lock:
-            if not math.isfinite(self._first_step_at_s):
+            if not math.isfinite(self._first_step_at):
                 return self.earlier_s
-            return self.earlier_s + max(0.0, time.time() - self._first_step_at_s - self._stood_still_s)
+            return self.earlier_s + max(0.0, self._clock() - self._first_step_at - self._stood_still_s)
 
     @property
     def training(self) -> TrainingStatistics | None:
@@ -193,18 +232,20 @@ class RunStatistics:
 
     def status(self) -> RunStatus:
         """The run now."""
+        states, slowest = self.actors.states(), self.actors.slowest()
         with self._lock:
             first, last = (self._trail[0], self._trail[-1]) if self._trail else ((0.0, 0, 0), (0.0, 0, 0))
             seconds = last[0] - first[0]
             rate = (last[1] - first[1]) / seconds if seconds > 0.0 else 0.0
             counts = self._batch.counts if self._batch else None
+            waiting_for, for_actors = self._waiting_for, self._waiting_for.startswith("fresh segments")
             return RunStatus(
                 phase=self._phase,
                 environment_id=self._environment_id,
                 version=self._version,
                 env_steps=self._env_steps,
                 total_steps=self._total_steps,
-                elapsed_s=self._clock() - self._started,
+                elapsed_s=self.elapsed_s,
                 env_steps_per_s=rate,
                 updates_per_s=(last[2] - first[2]) / seconds if seconds > 0.0 else 0.0,
                 episodes=self._episodes,
@@ -217,8 +258,11 @@ class RunStatistics:
                 replay_capacity=counts.capacity if counts else 0,
                 actors=self._actors(),
                 remaining_s=max(0, self._total_steps - self._env_steps) / rate if rate > 0.0 else None,
-                waiting_for=self._waiting_for,
+                waiting_for=f"{waiting_for}: {slowest}" if slowest and for_actors else waiting_for,
                 samples_per_insert=self._samples_per_insert,
                 variants=tuple(self._variants),
                 coordinator=self._coordinator.statistics(),
+                notices=tuple(self._notices),
+                actor_states=states,
+                env_steps_taken=max(self._env_steps_taken, self._env_steps),
             )

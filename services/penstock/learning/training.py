@@ -3,24 +3,31 @@
 Knows services only through the Protocols it is given, so that it runs in one process in tests as it does over gRPC.
 """
 
+import contextlib
 import dataclasses
 import secrets
+import shlex
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.algo import weights as policy_weights
 from penstock.config import Config
-from penstock.errors import Unavailable
+from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
-from penstock.learning.degree import LARGEST, ChosenDegree
+from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner, TrainingOutcome
+from penstock.learning.plans import plan_of
 from penstock.learning.protocols import BatchSource, WeightSink
+from penstock.learning.refusals import Refusals
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
@@ -76,24 +83,33 @@ class TrainingRun:
         source: BatchSource,
         sink: WeightSink,
         evaluations: Evaluations,
+        snapshots: RunSnapshots,
         journal: Journal,
         statistics: RunStatistics,
         versions: VersionMark,
         folder: RunFolder,
+        writes: RetriedWrites,
         resumed: RunProgress,
         stopping: Callable[[], bool],
+        largest_window: Callable[[], int] = lambda: 1,
     ) -> None:
         """Args:
         feed: Of the learner's device.
-        resumed: Where the run stands; its version is replaced by the first that was never used.
+        writes: Writes checkpoints.
+        versions: Which were used; it says the first one of this session.
+        snapshots: Of the run, taken between two batches.
+        resumed: Where the run stands, but for its version.
         stopping: Asked between batches; when true, a checkpoint is saved and the run left.
+        largest_window: Segments in the largest window of any actor.
         """
         self._config, self._learner, self._feed = config, learner, feed
         self._source, self._sink, self._evaluations = source, sink, evaluations
         self._journal, self._statistics, self._versions = journal, statistics, versions
-        self._folder, self._stopping = folder, stopping
-        self._progress = dataclasses.replace(resumed, version=max(resumed.version, versions.first_free))
-        self._first_env_steps = resumed.env_steps
+        self._folder, self._writes, self._stopping, self._snapshots = folder, writes, stopping, snapshots
+        self._largest_window, self._refusals = largest_window, Refusals(config, statistics)
+        self._progress = dataclasses.replace(resumed, version=versions.first)
+        self._earlier = resumed
+        self._saved_threshold = resumed.env_steps_to_threshold
         self._save_at = resumed.env_steps + config.checkpoint.save_interval
         self._journal_at, self._journal_at_steps = 0.0, 0.0
         self._noted_version = self._progress.version
@@ -103,8 +119,13 @@ class TrainingRun:
         self._inserted: int | None = None
 
     def run(self) -> Conclusion:
-        """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint."""
+        """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint.
+
+        Raises:
+            PenstockError: The last checkpoint can't be written.
+        """
         progress = self._progress
+        self._versions.use(progress.version)
         self._statistics.begin(
             self._learner.policy.spec.id,
             version=progress.version,
@@ -115,15 +136,22 @@ class TrainingRun:
         self._plan = self._first_plan()
         self._note_plan()
         self._source.open(self._plan)
+        self._snapshots.open()
         try:
             while not (stopped := self._reason_to_stop()):
                 batch = self._next_batch()
                 if batch is not None:
                     self._train_on(batch)
                 self._do_what_is_due()
-        except Exception:
-            self._save()
+        except Diverged:
+            # The newest checkpoint is of a policy that still learnt.
             raise
+        except Exception:
+            with contextlib.suppress(Diverged):
+                self._save()
+            raise
+        finally:
+            self._snapshots.close()
         training_s = self._statistics.training_s
         self._note()
         self._save()
@@ -134,8 +162,9 @@ class TrainingRun:
             self._save()
             if evaluation is None and self._stopping():
                 stopped = "interrupted"
-        self._versions.settle(self._progress.version)
-        here = self._progress.env_steps - self._first_env_steps
+        self._writes.finish(self._advice())
+        self._versions.settle()
+        here = self._progress.env_steps - self._earlier.env_steps
         seconds = training_s - self._statistics.earlier_s
         return Conclusion(
             stopped=stopped,
@@ -150,6 +179,7 @@ class TrainingRun:
         run, best = self._config.run, self._evaluations.best_return
         if self._stopping():
             return "interrupted"
+        self._statistics.actors.check()
         if self._progress.env_steps >= run.total_steps:
             return "total_steps"
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
@@ -157,19 +187,10 @@ class TrainingRun:
         return ""
 
     def _first_plan(self) -> SamplingPlan:
-        sampling = self._config.sampling
-        return SamplingPlan(
+        return plan_of(
+            self._config.sampling,
             session=secrets.randbits(63) | 1,
             next_batch=self._progress.version,
-            batch_segments=sampling.batch_segments,
-            fresh_segments=sampling.fresh_segments,
-            off_policy_degree=sampling.first_degree,
-            publish_interval=sampling.publish_interval,
-            alpha=sampling.alpha,
-            epsilon=sampling.epsilon,
-            half_life=sampling.half_life,
-            max_staleness=sampling.max_staleness,
-            min_replay_segments=sampling.min_replay_segments,
             seed=self._config.run.seed,
         )
 
@@ -189,6 +210,12 @@ class TrainingRun:
         return batch
 
     def _train_on(self, batch: Batch) -> None:
+        if batch.number != self._progress.version:
+            # Ages, grants and priorities all rely on it.
+            raise SchemaMismatch(
+                f"batch {batch.number} came when batch {self._progress.version} was due: batch k trains version k;"
+                " the replay service serves another learner's session or another version of Penstock"
+            )
         share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
         started = time.perf_counter()
         outcome = self._learner.train(self._feed.tensors(batch), share_done)
@@ -204,6 +231,7 @@ class TrainingRun:
             segments_trained=progress.segments_trained + batch.keys.size,
             segments_fresh=progress.segments_fresh + segments,
         )
+        self._versions.use(self._progress.version)
         # Published before it is committed: a commit opens the gate for batches that need this version.
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
@@ -216,6 +244,7 @@ class TrainingRun:
                 raise
         self._observe(batch, outcome, train_s)
         self._choose_degree(batch, outcome)
+        self._refusals.observe(outcome)
 
     def _collected(self, batch: Batch, outcome: TrainingOutcome) -> tuple[int, int]:
         """Segments, and their environment steps, that the run has had since the batch before."""
@@ -244,6 +273,9 @@ class TrainingRun:
             waited_s=waited_s,
             elapsed_s=elapsed_s,
             effective_share=outcome.statistics.fresh_effective_share,
+            smallest=least_degree(
+                self._largest_window(), self._plan.fresh_segments, len(self._config.learner.replay_addresses)
+            ),
             largest=min(LARGEST, room),
         ):
             self._plan = dataclasses.replace(self._plan, off_policy_degree=self._chosen.degree)
@@ -257,7 +289,7 @@ class TrainingRun:
         self._statistics.works_by(self._plan, chosen=self._chosen is not None)
 
     def _publish(self) -> None:
-        self._versions.reserve(self._progress.version)
+        self._learner.check_finite()
         self._sink.publish(policy_weights.dump(self._learner.policy, self._progress.version))
         metrics.LEARNER_PUBLISHED_TIME.set(time.time())
 
@@ -267,13 +299,17 @@ class TrainingRun:
             self._evaluations.ask(self._snapshot())
             if self._config.evaluation.mode == "synchronous":
                 self._await_evaluation()
-        if self._progress.env_steps >= self._save_at:
+        # A threshold that an evaluation reached which is not the best would else be on no disk yet.
+        reached = self._evaluations.env_steps_to_threshold != self._saved_threshold
+        if self._progress.env_steps >= self._save_at or reached:
             self._save()
             self._save_at = self._progress.env_steps + self._config.checkpoint.save_interval
+        self._snapshots.take_what_is_due(self._snapshot)
         if time.monotonic() >= self._journal_at or self._progress.env_steps >= self._journal_at_steps:
             self._journal_at = time.monotonic() + _JOURNAL_INTERVAL_S
             self._journal_at_steps = self._progress.env_steps + _JOURNAL_SHARE * self._config.run.total_steps
             self._note()
+        self._writes.retry()
 
     def _await_evaluation(self) -> None:
         started = time.monotonic()
@@ -301,12 +337,26 @@ class TrainingRun:
             env_steps_to_threshold=evaluations.env_steps_to_threshold,
             learn_wall_s_to_threshold=evaluations.learn_wall_s_to_threshold,
             best_return=evaluations.best_return,
+            env_steps_taken=self._statistics.env_steps_taken,
+            wall_s=self._earlier.wall_s + self._statistics.elapsed_s,
+            sessions=self._earlier.sessions + 1,
         )
         return checkpoints.take(self._learner, self._progress)
 
     def _save(self) -> None:
         if self._progress.env_steps:
-            checkpoints.save(self._folder, self._snapshot(), self._config.checkpoint.max_checkpoints)
+            self._learner.check_finite()
+            snapshot, keep = self._snapshot(), self._config.checkpoint.max_checkpoints
+            self._saved_threshold = snapshot.progress.env_steps_to_threshold
+            self._writes.write("checkpoint", partial(checkpoints.save, self._folder, snapshot, keep))
+
+    def _advice(self) -> str:
+        newest = checkpoints.newest(self._folder)
+        saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
+        return (
+            f"{saved}. Free space or make {self._folder.root} writable, and go on with penstock train --resume"
+            f" {shlex.quote(str(self._folder.root))}"
+        )
 
     def _samples_per_insert(self) -> float:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)
@@ -326,9 +376,8 @@ class TrainingRun:
         metrics.LEARNER_ENV_STEPS.set(progress.env_steps)
         metrics.LEARNER_UPDATES.inc(outcome.updates)
         metrics.LEARNER_FRESH_LAG.set(statistics.fresh_lag_mean)
-        ages = batch.number - batch.versions
-        metrics.LEARNER_OLDEST.set(ages.max())
-        for age in ages.tolist():
+        metrics.LEARNER_OLDEST.set(batch.ages.max())
+        for age in batch.ages.tolist():
             metrics.LEARNER_STALENESS.observe(age)
         metrics.LEARNER_LOSS.labels("policy").set(statistics.policy_loss)
         metrics.LEARNER_LOSS.labels("value").set(statistics.value_loss)

@@ -1,38 +1,200 @@
-"""Policy versions that were ever published, so that none is published twice."""
+"""The last policy version that any process of the run may have used, so that no version is used twice.
+
+`versions.json` holds two lines of `_LINE_BYTES`, each a JSON object with a CRC-32 of the rest of the line. They are
+overwritten in turn, one for each version, before the version is used. That write is not forced to the disk: the
+kernel's page cache outlives a killed process, so a restart on the same boot continues at the very next version. A lost
+cache (a power cut, another host) is covered by `reserved`, which is forced to the disk and runs ahead of `used`.
+
+A damaged or a missing file costs numbers, never a version that is used twice; ages do not jump with versions
+(`penstock.replay.ages`). The training thread uses it.
+"""
 
 import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
-from penstock.files import write_json
+from penstock.files import write_atomically
+from penstock.types import LARGEST_VERSION_JUMP
 
-_RESERVED_AHEAD = 100
-"""Versions reserved by one write, so that publishing costs no disk access of its own."""
+RESERVED_AHEAD = 100
+"""Versions reserved by one forced write: at most so many numbers are lost with the page cache."""
+
+_FORMAT = 2
+_LINE_BYTES = 512
+"""A disk's sector: a power cut in the middle of a write damages one line at most."""
+
+_CRC_BYTES = 8
+_TAIL = '"}\n'
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """One line: the last version used, the last one reserved on the disk, and the boot in which it was written."""
+
+    used: int
+    reserved: int
+    boot: str
+
+    def encode(self) -> bytes:
+        """<_LINE_BYTES> a line of JSON; spaces fill it up."""
+        fields = {"format": _FORMAT, "used": self.used, "reserved": self.reserved, "boot": self.boot}
+        head = json.dumps(fields)[:-1]
+        body = head.ljust(_LINE_BYTES - len(', "crc32": "') - _CRC_BYTES - len(_TAIL)) + ', "crc32": "'
+        return f"{body}{zlib.crc32(body.encode()):08x}{_TAIL}".encode()
+
+    @classmethod
+    def decode(cls, line: bytes) -> "_Mark | None":
+        """The mark of a line; None if a single bit of the line differs from what was written."""
+        try:
+            fields = json.loads(line)
+            mark = cls(fields["used"], fields["reserved"], fields["boot"])
+            return mark if fields["format"] == _FORMAT and mark.encode() == line else None
+        except (ValueError, KeyError, TypeError):
+            return None
 
 
 class VersionMark:
-    """A high-water mark on disk, written before a version under it is used. Used by one thread."""
+    """Which versions were used, on disk. Used by one thread.
 
-    def __init__(self, path: Path) -> None:
-        """Reads the mark an earlier process left. Raises `ConfigurationError` if it can't be read."""
-        self._path = path
+    Attributes:
+        first: The version at which a process that starts now begins.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        newest_checkpoint: int | None = None,
+        *,
+        tell: Callable[[str], None] = lambda event: None,
+        boot: str | None = None,
+    ) -> None:
+        """Reads what an earlier process left, and changes nothing.
+
+        Args:
+            path: Of the file.
+            newest_checkpoint: The version of the checkpoint that the run resumes from; None: there is none. If it is
+                the last version that was used, the run continues at it, since the parameters are the same.
+            tell: Called with a line for the user: what is wrong with the file.
+            boot: Names the boot of this machine; None: the kernel is asked.
+
+        Raises:
+            ConfigurationError: The file can't be read.
+        """
+        self._path, self._tell, self._boot = path, tell, _boot_id() if boot is None else boot
+        self._file: int | None = None
+        self._line, self._reserved, self._failed = 0, -1, False
         try:
-            self._mark = int(json.loads(path.read_text())) if path.exists() else -1
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigurationError(f"can't read {path}: {error}; it should hold one number") from None
+            data = path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise ConfigurationError(f"can't read {path}: {error.strerror}; make it readable for the learner") from None
+        known = -1 if newest_checkpoint is None else newest_checkpoint
+        self._used, damage = self._last_used(data, known)
+        if self._used < known:
+            damage = damage or f"ends at version {self._used}, and the newest checkpoint has {known}"
+        if damage and self._used < max(known, 0):
+            self._used = max(known, 0) + LARGEST_VERSION_JUMP
+        self.first = known if newest_checkpoint is not None and self._used == known else self._used + 1
+        if damage:
+            tell(f"{path} {damage}; the run continues at version {self.first}, above all that may have been used")
 
-    @property
-    def first_free(self) -> int:
-        """The lowest version that a process that starts now may use; 0 in a new run."""
-        return self._mark + 1
+    def use(self, version: int) -> None:
+        """Records that a version is used from now on; called before anything of the version leaves this process.
 
-    def reserve(self, version: int) -> None:
-        """Makes sure that no later process uses this version."""
-        if version > self._mark:
-            self._mark = version + _RESERVED_AHEAD
-            write_json(self._path, self._mark)
+        One write to the page cache; every `RESERVED_AHEAD` versions, one to the disk. If a write fails, the user is
+        told, and the next version's makes up for it: a full or read-only disk does not end the training.
+        """
+        self._used = max(self._used, version)
+        try:
+            if self._file is None or version > self._reserved:
+                self._reserve(version + RESERVED_AHEAD)
+            else:
+                self._write_line(self._reserved)
+            self._failed = False
+        except OSError as error:
+            self._tell_failure(error)
 
-    def settle(self, version: int) -> None:
-        """At a clean end: `version` was the last that was used."""
-        self._mark = version
-        write_json(self._path, self._mark)
+    def settle(self) -> None:
+        """At a clean end: forces the last version to the disk, so that not even a power cut costs a number."""
+        try:
+            self._reserve(self._used)
+        except OSError as error:
+            self._tell_failure(error)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; as a kill, it leaves what was written."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _last_used(self, data: bytes | None, known: int) -> tuple[int, str]:
+        """The last version that may have been used (-1: none, or not known), and what is wrong with the file.
+
+        Args:
+            data: Of the file; None: there is none.
+            known: A version that was used for certain; -1: none.
+        """
+        if data is None:
+            return -1, "" if known < 0 else "is missing"
+        if len(data) != 2 * _LINE_BYTES:
+            return _plain_number(data)
+        marks = [_Mark.decode(data[:_LINE_BYTES]), _Mark.decode(data[_LINE_BYTES:])]
+        sound = [mark for mark in marks if mark is not None]
+        if not sound:
+            return -1, "is damaged"
+        newest = max(sound, key=lambda mark: mark.used)
+        # The newest line is overwritten last, so that a torn write leaves it.
+        self._line = 1 - marks.index(newest)
+        reserved = max(mark.reserved for mark in sound)
+        if len(sound) < 2:
+            return reserved, "is damaged in one of its two lines"
+        lost_cache = not self._boot or any(mark.boot != self._boot for mark in sound)
+        return (reserved if lost_cache else newest.used), ""
+
+    def _reserve(self, reserved: int) -> None:
+        """Writes both lines, and forces them to the disk."""
+        if self._file is None:
+            if not self._path.exists() or self._path.stat().st_size != 2 * _LINE_BYTES:
+                write_atomically(self._path, 2 * _Mark(self._used, reserved, self._boot).encode())
+            self._file = os.open(self._path, os.O_WRONLY)
+        self._write_line(reserved)
+        self._write_line(reserved)
+        os.fdatasync(self._file)
+        self._reserved = reserved
+
+    def _write_line(self, reserved: int) -> None:
+        assert self._file is not None
+        os.pwrite(self._file, _Mark(self._used, reserved, self._boot).encode(), self._line * _LINE_BYTES)
+        self._line = 1 - self._line
+
+    def _tell_failure(self, error: OSError) -> None:
+        if not self._failed:
+            self._tell(
+                f"can't record the version in use in {self._path}: {error.strerror or error}; free space or make it"
+                " writable before the learner is restarted"
+            )
+        self._failed = True
+
+
+def _plain_number(data: bytes) -> tuple[int, str]:
+    """The format before: one number, not below any version that was used. As `VersionMark._last_used`."""
+    try:
+        content = json.loads(data)
+    except ValueError:
+        return -1, "is damaged"
+    if isinstance(content, int) and not isinstance(content, bool) and content >= 0:
+        return content, ""
+    return -1, "is damaged"
+
+
+def _boot_id() -> str:
+    """Names the boot of this machine; empty where there is no such name, which counts as a lost page cache."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -6,7 +6,7 @@ bookkeeping: clocks are passed in, nothing blocks. Called by `replay.buffer` und
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigurationError, Overloaded
 from penstock.types import Grant, SamplingPlan
@@ -27,15 +27,27 @@ class ActorKey:
 class _Actor:
     window_segments: int
     heard_at: float
+    moved_at: float
+    """When it last made progress, or had nothing to do."""
     windows_granted: int
+    steps: int = 0
     silent: bool = False
+    stuck: bool = False
     grants: deque[Grant] = field(default_factory=deque)
+
+    @property
+    def served(self) -> bool:
+        """Whether it gets grants."""
+        return not self.silent and not self.stuck
 
 
 class Gate:
     """Hands out grants fairly: whoever has been granted the fewest windows comes first.
 
     With degree 0 the turn is strict, so that every environment gives the same number of segments to every batch.
+
+    An actor that sends nothing, or that could step its environments and does not, loses its grants after
+    `grant_timeout_s`, so that the others can use them. It gets grants again when it is heard, or makes progress.
     """
 
     def __init__(self, grant_timeout_s: float, max_actors: int) -> None:
@@ -43,6 +55,7 @@ class Gate:
         self._max_actors = max_actors
         self._actors: dict[ActorKey, _Actor] = {}
         self._granted = 0
+        self._returned: dict[ActorKey, int] = {}
         self.plan: SamplingPlan | None = None
         self.timed_out_grants = 0
 
@@ -56,8 +69,16 @@ class Gate:
         """Connected actors."""
         return len(self._actors)
 
+    @property
+    def stuck_actors(self) -> int:
+        """Connected actors that lost their grants, and have not gone on since."""
+        return sum(not actor.served for actor in self._actors.values())
+
     def adopt(self, plan: SamplingPlan) -> None:
-        """Works by this plan from now on. All open grants return first.
+        """Works by the plan of a new session from now on. Grants that are out stay good, as in `adjust`.
+
+        What actors collect while a learner is replaced is for the batches that come next. If its grants were taken
+        back, it would wait behind what was granted instead, and come too late.
 
         Raises:
             ConfigurationError: A connected actor's window could never be granted.
@@ -66,18 +87,19 @@ class Gate:
             self._check_window(plan, key, actor.window_segments)
         self.plan = plan
         for actor in self._actors.values():
-            self._take_back(actor)
-            actor.windows_granted = 0
+            # Under another degree some may have had more windows than others: nobody makes up for that in this session.
+            actor.windows_granted = len(actor.grants)
 
-    def adjust(self, plan: SamplingPlan) -> None:
-        """Works by this plan from now on. Grants that are out stay good, also where fewer would be given now.
+    def adjust(self, plan: SamplingPlan) -> SamplingPlan:
+        """Works by another plan of the same session. Grants that are out stay good, also where fewer would be given.
 
-        Raises:
-            ConfigurationError: A connected actor's window could never be granted.
+        Returns:
+            The plan in force: a degree that is too low for a connected actor's window is raised to the least that the
+            window needs. The actor was let in under another, and a run must not end since its degree was lowered.
         """
-        for key, actor in self._actors.items():
-            self._check_window(plan, key, actor.window_segments)
-        self.plan = plan
+        windows = {actor.window_segments for actor in self._actors.values()}
+        self.plan = replace(plan, off_policy_degree=max(plan.off_policy_degree, _least_degree(plan, windows)))
+        return self.plan
 
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
         """Takes an actor in. It counts as having had as many windows as the one that had fewest.
@@ -91,23 +113,34 @@ class Gate:
             raise Overloaded(f"{self._max_actors} actors are connected; raise replay.max_actors for more")
         if self.plan is not None:
             self._check_window(self.plan, key, window_segments)
-        self._actors[key] = _Actor(window_segments, now, self._fewest_windows())
+        self._actors[key] = _Actor(window_segments, now, now, self._fewest_windows())
 
     def disconnect(self, key: ActorKey) -> None:
         """Forgets an actor; its grants return."""
         actor = self._actors.pop(key, None)
+        self._returned.pop(key, None)
         if actor is not None:
             self._take_back(actor)
 
-    def heard(self, key: ActorKey, now: float) -> None:
-        """Notes a sign of life."""
+    def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
+        """Notes a sign of life.
+
+        Args:
+            key: The actor.
+            now: Monotonic seconds.
+            steps: Environment steps it has taken, from a heartbeat; None for a window, which is progress in itself.
+        """
         actor = self._actors.get(key)
         if actor is None:
             return
-        if actor.silent:
+        moved = steps is None or steps != actor.steps
+        if not actor.served and (moved or not actor.stuck):
             # In a strict turn the others would wait until it had made up for all that it missed.
             actor.windows_granted = max(actor.windows_granted, self._fewest_windows())
         actor.heard_at, actor.silent = now, False
+        if moved:
+            actor.moved_at, actor.stuck = now, False
+            actor.steps = actor.steps if steps is None else steps
 
     def spend(self, key: ActorKey) -> bool:
         """Uses the actor's oldest grant for a window that came; False if it has none."""
@@ -118,13 +151,29 @@ class Gate:
         self._granted -= actor.window_segments
         return True
 
-    def expire(self, now: float) -> None:
-        """Takes back the grants of actors that have been silent for too long."""
-        for actor in self._actors.values():
-            if not actor.silent and now - actor.heard_at > self._grant_timeout_s:
-                actor.silent = True
+    def expire(self, now: float, version: int) -> None:
+        """Takes back the grants of actors that were silent, or took no step that they could take, for too long.
+
+        Args:
+            now: Monotonic seconds.
+            version: The policy version that was committed last; its weights are published.
+        """
+        for key, actor in self._actors.items():
+            if not actor.grants or actor.grants[0].minimum_version > version:
+                actor.moved_at = now
+            silent = now - actor.heard_at > self._grant_timeout_s
+            stuck = now - actor.moved_at > self._grant_timeout_s
+            if actor.served and (silent or stuck):
+                actor.silent, actor.stuck = silent, stuck
+                if actor.grants:
+                    self._returned[key] = self._returned.get(key, 0) + len(actor.grants)
                 self.timed_out_grants += len(actor.grants)
                 self._take_back(actor)
+
+    def take_returned(self) -> dict[ActorKey, int]:
+        """Grants that `expire` has taken back since the last call, by actor: each must be told."""
+        returned, self._returned = self._returned, {}
+        return returned
 
     def issue(self, waiting_segments: int, next_batch: int) -> list[tuple[ActorKey, Grant]]:
         """Hands out every grant that there is room for.
@@ -155,11 +204,11 @@ class Gate:
             issued.append((key, grant))
 
     def _next_turn(self, *, strict: bool) -> tuple[ActorKey, _Actor] | None:
-        awake = [(key, actor) for key, actor in self._actors.items() if not actor.silent]
-        if strict and awake:
-            fewest = min(actor.windows_granted for _, actor in awake)
-            awake = [(key, actor) for key, actor in awake if actor.windows_granted == fewest]
-        ready = [(key, actor) for key, actor in awake if len(actor.grants) < GRANTS_AHEAD]
+        served = [(key, actor) for key, actor in self._actors.items() if actor.served]
+        if strict and served:
+            fewest = min(actor.windows_granted for _, actor in served)
+            served = [(key, actor) for key, actor in served if actor.windows_granted == fewest]
+        ready = [(key, actor) for key, actor in served if len(actor.grants) < GRANTS_AHEAD]
         return min(ready, key=lambda item: (item[1].windows_granted, item[0].slot), default=None)
 
     def _take_back(self, actor: _Actor) -> None:
@@ -168,8 +217,8 @@ class Gate:
         actor.grants.clear()
 
     def _fewest_windows(self) -> int:
-        awake = [actor for actor in self._actors.values() if not actor.silent]
-        return min((actor.windows_granted for actor in awake or self._actors.values()), default=0)
+        served = [actor for actor in self._actors.values() if actor.served]
+        return min((actor.windows_granted for actor in served or self._actors.values()), default=0)
 
     def _check_window(self, plan: SamplingPlan, key: ActorKey, window: int) -> None:
         fresh, degree = plan.fresh_segments, plan.off_policy_degree
@@ -194,3 +243,11 @@ class Gate:
                 f"the actor in slot {key.slot} collects windows of {window} segments, more than off_policy_degree"
                 f" {degree} times the {fresh} fresh segments of a batch; give it fewer environments"
             )
+
+
+def _least_degree(plan: SamplingPlan, windows: set[int]) -> int:
+    """The lowest degree at which windows of all these sizes can be granted."""
+    fresh = plan.fresh_segments
+    if not windows or fresh == 0 or (len(windows) == 1 and fresh % min(windows) == 0):
+        return 0
+    return -(-max(windows) // fresh)

@@ -1,9 +1,9 @@
 """The replay buffer: store, fresh segments, priorities and gate as one thing, behind one lock.
 
 A segment is unseen when it arrives, leased when a batch takes it as fresh (`fresh_segments`), and seen once that batch
-is committed; from then on it has mass and may be replayed (`priority_index`). Any thread may call any method. Nothing
-here blocks but for the lock, which covers index, headers and tree, never the copying of a batch: `gather` runs outside
-it, and checks afterwards that no row was overwritten.
+is committed; from then on it has mass and may be replayed (`priority_index`). Its age is the age clock's to tell
+(`ages`). Any thread may call any method. Nothing here blocks but for the lock, which covers index, headers and tree,
+never the copying of a batch: `gather` runs outside it, and checks afterwards that no row was overwritten.
 """
 
 import threading
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.ages import Ages
 from penstock.replay.fresh_segments import FreshSegments, Lease
 from penstock.replay.header_scans import find_committed
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.ring_store import RingStore
 from penstock.types import (
+    LARGEST_VERSION_JUMP,
     Batch,
     BatchHead,
     Columns,
@@ -44,7 +46,7 @@ _REDRAWS = 8
 _OVERTAKEN = "rows are overwritten faster than they can be read; raise replay.capacity_bytes"
 
 _VERSIONS_AHEAD = 1_000
-"""A learner publishes a version before it commits it, and may have restarted higher; more than this is a mistake."""
+"""A learner publishes a version before it commits it; more than this is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class ReplayBuffer:
         self._store = store
         self._gate = gate
         self._index: PriorityIndex | None = None
+        self._ages = Ages(store.records, self.version)
         self._fresh = FreshSegments(store)
         self._stored = int(np.count_nonzero(store.headers["key"]))
         self._next_lease = 0
@@ -79,7 +82,7 @@ class ReplayBuffer:
         self.refunded_leases = 0
         self.refused_segments = 0
         if store.schema is not None:
-            self._index = PriorityIndex(store)
+            self._index = PriorityIndex(store, self._ages)
 
     # Actors
 
@@ -100,7 +103,7 @@ class ReplayBuffer:
             if self._gate.plan is not None:
                 self._check_capacity(self._gate.plan)
             if self._index is None:
-                self._index = PriorityIndex(self._store)
+                self._index = PriorityIndex(self._store, self._ages)
                 if self._gate.plan is not None:
                     self._index.adopt(self._gate.plan)
             if window_segments > self._store.capacity:
@@ -116,16 +119,21 @@ class ReplayBuffer:
         with self._lock:
             self._gate.disconnect(key)
 
-    def heard(self, key: ActorKey, now: float) -> None:
-        """Notes a sign of life of an actor."""
+    def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
+        """Notes a sign of life of an actor; as `Gate.heard`."""
         with self._lock:
-            self._gate.heard(key, now)
+            self._gate.heard(key, now, steps)
 
     def issue_grants(self, now: float) -> list[tuple[ActorKey, Grant]]:
-        """Takes back the grants of the silent and hands out all that there is room for."""
+        """Takes back the grants of silent and stuck actors, and hands out all that there is room for."""
         with self._lock:
-            self._gate.expire(now)
+            self._gate.expire(now, self.version)
             return self._gate.issue(self._fresh.unseen + self._fresh.leased + self._writing, self._uncommitted_batch)
+
+    def take_returned(self) -> dict[ActorKey, int]:
+        """Grants that were taken back since the last call, by actor: each must be told."""
+        with self._lock:
+            return self._gate.take_returned()
 
     def append(self, window: Window, now: float) -> int | None:
         """Stores a whole window: `reserve`, `put` and `seal` in one.
@@ -164,9 +172,10 @@ class ReplayBuffer:
                     f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
                     " expected"
                 )
-            # A learner that went on without this service for a while comes with a plan from further on.
+            # A learner that went on without this service for a while comes with a plan from further on, and one that
+            # was replaced publishes its first version before its plan comes.
             newest = max(self.version, self._gate.plan.next_batch if self._gate.plan else 0)
-            if head.version > newest + _VERSIONS_AHEAD:
+            if head.version > newest + LARGEST_VERSION_JUMP + _VERSIONS_AHEAD:
                 raise InvalidSegment(
                     f"slot {head.slot} sent version {head.version}, and {self.version} was committed last"
                 )
@@ -257,23 +266,29 @@ class ReplayBuffer:
                     f" {plan.next_batch}: they are another run's; resume that run, or give this one another"
                     " replay.folder"
                 )
-            if plan != self._gate.plan:
-                self._gate.adopt(plan)
-            else:
-                self._gate.adjust(plan)
             if int(record["session"][0]) != plan.session:
-                self.refunded_leases += self._fresh.refund()
-                # The session last: killed in between, this is still another's, and all of it is done again.
-                record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch
-                record["session"] = plan.session
-                self._passed_over = -1
+                self._gate.adopt(plan)
+                self._begin_session(plan)
             else:
+                plan = self._gate.adjust(plan)
                 self._fresh.restore(range(self._uncommitted_batch, int(record["next_lease"][0])))
+            self._ages.work_by(plan, self._uncommitted_batch)
             self._next_lease = self._fresh.next_number(max(self._uncommitted_batch, int(record["next_lease"][0])))
             if self._index is not None:
                 self._index.adopt(plan)
                 if plan.fresh_segments == 0:
                     self._replay_at_once(self._fresh.take_all())
+
+    def _begin_session(self, plan: SamplingPlan) -> None:
+        record = self._store.session
+        # In a store that never held anything, nothing can have been collected for numbers below the first batch's.
+        if record["session"][0] or record["inserted"][0]:
+            self._ages.skip(self.version, plan.next_batch)
+        self.refunded_leases += self._fresh.refund()
+        # The session last: killed in between, this is still another's, and all of it is done again.
+        record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch
+        record["session"] = plan.session
+        self._passed_over = -1
 
     def _replay_at_once(self, rows: NDArray[np.int64]) -> None:
         """Segments that no batch will take as fresh are replayed from now on, at the largest priority present."""
@@ -301,7 +316,8 @@ class ReplayBuffer:
             if former is None or former.session != plan.session:
                 raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
             self._check_capacity(plan)
-            self._gate.adjust(plan)
+            plan = self._gate.adjust(plan)
+            self._ages.work_by(plan, self._uncommitted_batch)
             if self._index is not None:
                 self._index.adjust(plan)
                 if plan.fresh_segments == 0:
@@ -343,7 +359,7 @@ class ReplayBuffer:
                     f"batch {number} was asked for with {wanted} segments to replay, and the plan's batches have"
                     f" {plan.batch_segments}"
                 )
-            self._retire_late(plan, number)
+            self._retire_late(number)
             count = plan.fresh_segments
             if number < plan.hurried_below:
                 count = min(count, self._fresh.unseen)
@@ -369,9 +385,9 @@ class ReplayBuffer:
             self._store.session["next_lease"] = self._next_lease
             return lease
 
-    def _retire_late(self, plan: SamplingPlan, number: int) -> None:
-        """What is too old to be fresh becomes replay, at the largest priority present."""
-        rows = self._fresh.take_late(plan, number)
+    def _retire_late(self, number: int) -> None:
+        """What is too old to be fresh in this batch becomes replay, at the largest priority present."""
+        rows = self._fresh.take_older(self._ages.oldest_fresh(number))
         self._store.session["late"] += np.uint64(rows.size)
         self._replay_at_once(rows)
 
@@ -423,6 +439,7 @@ class ReplayBuffer:
                 counts=self._counts(),
                 mass=lease.mass,
                 environments=self._store.headers["environment"][self._store.rows(fresh)],
+                skipped=self._ages.between(lease.versions[chosen], lease.number),
             )
 
     def copy_bytes(self, head: BatchHead, offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]) -> bool:
@@ -490,7 +507,7 @@ class ReplayBuffer:
             if found is None:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
             record["version"] = version
-            self._priorities.advance(int(self._store.session["next_key"][0]))
+            self._priorities.advance()
             if not keys.size:
                 self._pass_over(number)
                 return CommitOutcome(0, 0)
@@ -527,13 +544,23 @@ class ReplayBuffer:
 
     @property
     def version(self) -> int:
-        """The policy version that was committed last."""
+        """The policy version that was committed last, or that the session began at; 0 before the first."""
         return int(self._store.session["version"][0])
 
     @property
     def actors(self) -> int:
         """Connected actors."""
         return self._gate.actors
+
+    @property
+    def stuck_actors(self) -> int:
+        """Connected actors that lost their grants, and have not gone on since."""
+        return self._gate.stuck_actors
+
+    @property
+    def timed_out_grants(self) -> int:
+        """Grants that were taken back from silent and stuck actors, since this service started."""
+        return self._gate.timed_out_grants
 
     @property
     def plan(self) -> SamplingPlan | None:
@@ -575,7 +602,8 @@ class ReplayBuffer:
                 return np.zeros(0), np.zeros(0, np.int64)
             rows = self._index.seen_among(np.arange(0, self._store.capacity, 1 + self._store.capacity // 4096))
             headers = self._store.headers[rows]
-            return headers["priority"].copy(), self.version - headers["version"]
+            ages = self._ages.at(self.version) - self._ages.clock(headers["version"])
+            return headers["priority"].copy(), ages
 
     def replayable(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         """<uint64>[...] keys of those of these rows' segments that may be replayed."""

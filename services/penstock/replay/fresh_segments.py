@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.replay.layout import State
 from penstock.replay.ring_store import RingStore
-from penstock.types import Mass, SamplingPlan
+from penstock.types import Mass
 
 
 @dataclass(slots=True)
@@ -82,13 +82,13 @@ class FreshSegments:
         """The number of the next lease, where `recorded` may be one behind: a kill between states and record."""
         return max([recorded, *(number + 1 for number in self._leases)])
 
-    def take_late(self, plan: SamplingPlan, number: int) -> NDArray[np.int64]:
-        """<int64>[L] rows of what is too old to be fresh in batch `number`; they are unseen no more."""
+    def take_older(self, oldest: int) -> NDArray[np.int64]:
+        """<int64>[L] rows of what was collected by an older version than this; they are unseen no more."""
         if not self._unseen:
             return np.zeros(0, np.int64)
         keys = np.array(self._unseen, np.uint64)
         rows = self._store.rows(keys)
-        late = plan.is_late(number, self._store.headers["version"][rows])
+        late = self._store.headers["version"][rows] < oldest
         if late.any():
             self._unseen = deque(int(key) for key in keys[~late])
         retired: NDArray[np.int64] = rows[late]

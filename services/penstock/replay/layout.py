@@ -1,4 +1,4 @@
-"""How a store lies in memory: headers and columns in one file, watermarks and the session's record in another.
+"""How a store lies in memory: headers and columns in one file; watermarks, the session's record and ages in another.
 
 What lies where is the same in the mapped files, in anonymous memory, and for whoever maps them from another process.
 Called by `ring_store`, `store_reader`, and by all that read headers.
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.types import Columns, Schema
+from penstock.types import MAX_SLOTS, Columns, Schema
 
-MAX_SLOTS = 4096
 PAGE = 4096
 """Bytes; the same on every machine, since it is part of the format."""
 
@@ -50,9 +49,32 @@ SESSION = np.dtype(
     ]
 )
 
+MAX_GAPS = 64
+"""Gaps that the age clock knows apart: a store rarely holds segments of so many sessions."""
 
-RECORDS_BYTES = MAX_SLOTS * WATERMARK.itemsize + SESSION.itemsize
-"""All watermarks, then the session record."""
+AGES = np.dtype(
+    [
+        ("checksum", "<u8"),
+        ("sequence", "<u8"),
+        ("lag", "<i8"),
+        ("degree", "<i8"),
+        ("former_lag", "<i8"),
+        ("former_until", "<i8"),
+        ("gaps", "<u8"),
+        ("starts", "<i8", MAX_GAPS),
+        ("ends", "<i8", MAX_GAPS),
+    ]
+)
+"""What `ages` keeps: the gaps, and by which bounds fresh segments are late."""
+
+_WATERMARKS_END = MAX_SLOTS * WATERMARK.itemsize
+_SESSION_END = _WATERMARKS_END + SESSION.itemsize
+
+RECORDS_BYTES = _SESSION_END + 2 * AGES.itemsize
+"""All watermarks, then the session record, then two copies of what `ages` keeps."""
+
+RECORDS_FILE_BYTES = _WATERMARKS_END + PAGE
+"""The file's size, which is that of the layout before too: what it had no use for is zero."""
 
 
 class State(enum.IntEnum):
@@ -134,14 +156,24 @@ def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
 
 def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
     """<SESSION>[1] the session record in <uint8>[RECORDS_BYTES]; a view."""
-    return records[MAX_SLOTS * WATERMARK.itemsize :].view(SESSION)
+    return records[_WATERMARKS_END:_SESSION_END].view(SESSION)
+
+
+def ages_of(records: NDArray[np.uint8]) -> NDArray[Any]:
+    """<AGES>[2] both copies of what `ages` keeps in <uint8>[RECORDS_BYTES]; a view."""
+    return records[_SESSION_END:RECORDS_BYTES].view(AGES)
+
+
+def watermarks_of(records: NDArray[np.uint8]) -> NDArray[Any]:
+    """<WATERMARK>[MAX_SLOTS] the watermarks in <uint8>[RECORDS_BYTES]; a view."""
+    return records[: MAX_SLOTS * WATERMARK.itemsize].view(WATERMARK)
 
 
 def read_identity(folder: Path) -> int:
     """The number that names the store in a folder; 0 if there is none that can be read."""
     try:
         with (folder / RECORDS_FILE).open("rb") as file:
-            file.seek(MAX_SLOTS * WATERMARK.itemsize)
+            file.seek(_WATERMARKS_END)
             record = file.read(SESSION.itemsize)
     except OSError:
         return 0

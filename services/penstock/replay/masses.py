@@ -4,7 +4,8 @@
 
 All masses age together, so the factor they share is left out: what is stored is
 (priority + epsilon)^alpha * 2^(alpha * (version - reference) / half_life), and the reference moves up long before a
-double overflows. Called by `replay.buffer` alone.
+double overflows. Versions are those of the store's clock (`replay.ages`), which leaves out what was skipped. Called by
+`replay.priority_index` alone.
 """
 
 from dataclasses import dataclass

@@ -1,20 +1,19 @@
 """Which segments may be replayed, and how likely each is: the sum tree over the store's seen rows.
 
-Only seen rows have mass. It falls with age, and is gone past `max_staleness`. Called by `replay.buffer` alone, under
-its lock.
+Only seen rows have mass. It falls with age by the store's clock (`replay.ages`), and is gone past `max_staleness`.
+Called by `replay.buffer` alone, under its lock.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.header_scans import mark_seen
+from penstock.replay.ages import Ages
+from penstock.replay.header_scans import BLOCK_ROWS, NO_VERSION, find_older, mark_seen
 from penstock.replay.layout import State
 from penstock.replay.masses import MassFunction
 from penstock.replay.ring_store import RingStore
 from penstock.replay.sum_tree import SumTree
 from penstock.types import Mass, SamplingPlan
-
-_CURSOR_STEP = 1024
 
 _LARGEST_PRIORITY_DECAY = 0.999
 """Per batch, so that one outlier does not give late segments too much weight for the rest of a run."""
@@ -28,13 +27,14 @@ class PriorityIndex:
         largest_priority: About the largest that was committed lately.
     """
 
-    def __init__(self, store: RingStore) -> None:
+    def __init__(self, store: RingStore, ages: Ages) -> None:
         """Counts what the store holds already; nothing has mass before `adopt`."""
-        self._store = store
+        self._store, self._ages = store, ages
         self._tree = SumTree(store.capacity)
         self._plan: SamplingPlan | None = None
         self._mass = MassFunction(alpha=1.0, epsilon=0.0, half_life=1.0, reference=0)
-        self._stale_cursor = 1
+        # Of each block of rows: no segment with mass has an older version.
+        self._oldest = np.full(-(-store.capacity // BLOCK_ROWS), NO_VERSION)
         rows = self.seen_among(np.arange(store.capacity, dtype=np.int64))
         self.seen = rows.size
         self.largest_priority = float(store.headers["priority"][rows].max(initial=0.0)) or 1.0
@@ -46,8 +46,8 @@ class PriorityIndex:
 
     @property
     def mass(self) -> Mass:
-        """The sum of all masses, such that other stores' can be compared with it."""
-        return Mass(self._tree.total, self._mass.reference)
+        """The sum of all masses, such that it can be compared with those of stores that skipped other numbers."""
+        return Mass(self._tree.total, self._mass.reference + self._ages.skipped)
 
     @property
     def ready(self) -> bool:
@@ -56,16 +56,17 @@ class PriorityIndex:
         return enough and self.total > 0.0
 
     def adopt(self, plan: SamplingPlan) -> None:
-        """Gives every seen segment its mass by this plan. Costs O(capacity)."""
+        """Gives every seen segment its mass by this plan and its age. Costs O(capacity)."""
         self._plan = plan
-        self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._version)
+        self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._ages.at(self._version))
         headers, everything = self._store.headers, np.arange(self._tree.capacity, dtype=np.int64)
         rows = self.seen_among(everything)
         masses = np.zeros(self._tree.capacity)
         masses[rows] = self._masses(headers["priority"][rows], headers["version"][rows])
         self._tree.update(everything, masses)
-        # A plan with another `max_staleness` may have given mass to segments that the cursor had passed.
-        self._stale_cursor = 1
+        self._oldest[:] = np.minimum.reduceat(
+            np.where(masses > 0.0, headers["version"], NO_VERSION), everything[::BLOCK_ROWS]
+        )
 
     def adjust(self, plan: SamplingPlan) -> None:
         """Works by another plan; masses are made anew only where they would differ."""
@@ -76,7 +77,7 @@ class PriorityIndex:
 
     def mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         """Stores raw priorities, <float64>[B], of segments that are seen from now on."""
-        versions, new = mark_seen(self._store, rows, priorities)
+        versions, new = mark_seen(self._store, rows, priorities, self._oldest)
         self.seen += new
         self._tree.update(rows, self._masses(priorities, versions))
 
@@ -96,30 +97,16 @@ class PriorityIndex:
         self._tree.update(rows, np.zeros(rows.size))
         self.seen -= rows.size
 
-    def advance(self, next_key: int) -> None:
-        """After the store's version moved: rebases the masses when it is time, and takes the mass of what is too old.
-
-        Args:
-            next_key: The key that the next segment will get.
-        """
-        plan = self._plan
-        assert plan is not None
-        self._mass, factor = self._mass.rebased(self._version)
+    def advance(self) -> None:
+        """After the store's version moved: rebases the masses when it is time, and removes those of what is too old."""
+        assert self._plan is not None
+        self._mass, factor = self._mass.rebased(self._ages.at(self._version))
         if factor != 1.0:
             self._tree.scale(factor)
-        headers = self._store.headers
-        self._stale_cursor = max(self._stale_cursor, next_key - self._store.capacity)
-        while self._stale_cursor < next_key:
-            keys = np.arange(self._stale_cursor, min(self._stale_cursor + _CURSOR_STEP, next_key), dtype=np.uint64)
-            rows = self._store.rows(keys)
-            young = self._version - headers["version"][rows] <= plan.max_staleness
-            young &= headers["key"][rows] == keys
-            # Versions rise with keys but for the spread of actors: stop at the first that is young enough.
-            passed = int(np.argmax(young)) if young.any() else keys.size
-            self._tree.update(rows[:passed], np.zeros(passed))
-            self._stale_cursor += passed
-            if passed < keys.size:
-                return
+        limit = self._ages.oldest(self._version, self._plan.max_staleness)
+        if (self._oldest < limit).any():
+            rows = find_older(self._store, self._tree.masses, limit, self._oldest)
+            self._tree.update(rows, np.zeros(rows.size))
 
     def draw(self, number: int, count: int, attempt: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Draws segments for batch `number`; none before enough have been seen.
@@ -138,11 +125,11 @@ class PriorityIndex:
         if plan is None or count == 0:
             return np.zeros(0, np.uint64), np.zeros(0)
         randomness = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, attempt, 0, 0]))
+        # What was young enough at the last commit may be too old in this batch, which comes some later.
+        limit = self._ages.oldest(number, plan.max_staleness)
         while self.ready:
             rows, masses = self._tree.draw(randomness.random(count))
-            # The cursor stops at the first that is young enough, behind which a slow actor's may lie; and it is as far
-            # as the last commit, while this batch comes some later.
-            stale = number - self._store.headers["version"][rows] > plan.max_staleness
+            stale = self._store.headers["version"][rows] < limit
             if not stale.any():
                 return self._store.headers["key"][rows].copy(), masses / self.total
             self._tree.update(rows[stale], np.zeros(int(np.count_nonzero(stale))))
@@ -154,6 +141,7 @@ class PriorityIndex:
 
     def _masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         assert self._plan is not None
-        masses = self._mass.masses(priorities, versions)
-        masses[self._version - versions > self._plan.max_staleness] = 0.0
+        # None is younger than the last version: one that claims to be would win every draw.
+        masses = self._mass.masses(priorities, self._ages.clock(np.minimum(versions, self._version)))
+        masses[versions < self._ages.oldest(self._version, self._plan.max_staleness)] = 0.0
         return masses

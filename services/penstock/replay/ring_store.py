@@ -24,10 +24,9 @@ from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, Sche
 from penstock.replay.description import DESCRIPTION_FILE, read_schema, write_description
 from penstock.replay.layout import (
     HEADER,
-    MAX_SLOTS,
-    PAGE,
     RECORDS_BYTES,
     RECORDS_FILE,
+    RECORDS_FILE_BYTES,
     SEGMENTS_FILE,
     WATERMARK,
     Regions,
@@ -36,7 +35,7 @@ from penstock.replay.layout import (
     session_of,
 )
 from penstock.replay.row_checks import check_values, checksums_of
-from penstock.types import Columns, Fragment, MappedStore, Schema, Window, WindowHead
+from penstock.types import MAX_SLOTS, Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class RingStore:
         self._folder = folder
         self._capacity_bytes = capacity_bytes
         self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
-        self._records = _allocate(folder, RECORDS_FILE, MAX_SLOTS * WATERMARK.itemsize + PAGE)
+        self._records = _allocate(folder, RECORDS_FILE, RECORDS_FILE_BYTES)
         self._watermarks = np.frombuffer(self._records, WATERMARK, MAX_SLOTS)
         self.session = session_of(self.records)
         self.schema: Schema | None = None
@@ -136,7 +135,7 @@ class RingStore:
 
     @property
     def records(self) -> NDArray[np.uint8]:
-        """<uint8>[RECORDS_BYTES] the mapped watermarks and the session record."""
+        """<uint8>[RECORDS_BYTES] the mapped watermarks, the session record and what `ages` keeps."""
         return np.frombuffer(self._records, np.uint8, RECORDS_BYTES)
 
     @property

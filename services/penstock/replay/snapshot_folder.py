@@ -1,13 +1,15 @@
 """A folder of snapshots of one store: how each lies in it, which of them count, and how old ones go.
 
 A snapshot is a folder under its name: chunk files (`chunk_files`), the headers of its segments, the watermarks and the
-session's record, and a manifest. It is made under another name and gets its own when it is whole, so that whatever has
-no manifest is no snapshot. Files never change: snapshots share them by hard links.
+session's record, the learner's checkpoint at the same version, and a manifest. It is made under another name and gets
+its own when it is whole, so that whatever has no manifest is no snapshot. Files never change: snapshots share them by
+hard links.
 
 Refuses: names that are no plain file names, manifests of another format. Called by `snapshots` and `restoring`.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -28,8 +30,9 @@ from penstock.replay.description import describe_schema, schema_of
 from penstock.replay.layout import HEADER, RECORDS_BYTES
 from penstock.types import Schema, Snapshot
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST_FILE, HEADERS_FILE, RECORDS_FILE = "manifest.json", "headers.bin", "records.bin"
+POLICY_FILE = "policy.safetensors"
 
 _UNFINISHED = ".unfinished-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -54,20 +57,24 @@ class Manifest:
 
     Attributes:
         snapshot: What it came to.
-        identity: Random; tells it from another of the same name.
+        number: Counts the snapshots of this folder, so that their order needs no clock.
         schema: Of the segments.
         chunk_keys: Keys in each chunk's range, which begins at a multiple of them.
         chunks: In the order of their keys.
         headers_crc, records_crc: CRC-32 of those files, whose contents no row's checksum covers.
+        policy_version: Policy version of the checkpoint.
+        policy_sha256: SHA-256 of its file, in hexadecimal digits; the same in all stores of one snapshot of a run.
     """
 
     snapshot: Snapshot
-    identity: str
+    number: int
     schema: Schema
     chunk_keys: int
     chunks: tuple[Chunk, ...]
     headers_crc: int
     records_crc: int
+    policy_version: int
+    policy_sha256: str
 
 
 def check_name(name: str) -> str:
@@ -105,7 +112,7 @@ class SnapshotFolder:
                 except ConfigurationError:
                     # Of another version of Penstock, or damaged: not ours to use, nor to remove.
                     continue
-        return sorted(found, key=lambda manifest: (manifest.snapshot.taken_unix_s, manifest.snapshot.name))
+        return sorted(found, key=lambda manifest: manifest.number)
 
     def read(self, name: str) -> Manifest:
         """The manifest of a snapshot. Raises `ConfigurationError`, which names those there are, if there is none."""
@@ -136,6 +143,17 @@ class SnapshotFolder:
         except OSError as error:
             raise ConfigurationError(f"can't read {path}: {error.strerror}; choose another snapshot") from None
         if not whole or zlib.crc32(content.data) != crc:
+            raise ConfigurationError(f"{path} is damaged; choose another snapshot")
+        return content
+
+    def policy(self, manifest: Manifest) -> bytes:
+        """The learner's checkpoint in a snapshot. Raises `ConfigurationError`: damaged."""
+        path = self.path(manifest.snapshot.name) / POLICY_FILE
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"can't read {path}: {error.strerror}; choose another snapshot") from None
+        if hashlib.sha256(content).hexdigest() != manifest.policy_sha256:
             raise ConfigurationError(f"{path} is damaged; choose another snapshot")
         return content
 
@@ -178,11 +196,13 @@ def _describe(manifest: Manifest) -> dict[str, object]:
     snapshot = {name: value for name, value in asdict(manifest.snapshot).items() if name not in ("name", "folder")}
     return {
         "format": FORMAT,
-        "identity": manifest.identity,
+        "number": manifest.number,
         **snapshot,
         **describe_schema(manifest.schema),
         "headers_crc32": manifest.headers_crc,
         "records_crc32": manifest.records_crc,
+        "policy_version": manifest.policy_version,
+        "policy_sha256": manifest.policy_sha256,
         "chunk_keys": manifest.chunk_keys,
         "chunks": [{"file": c.file, "first_key": c.first_key, "rows": c.rows} for c in manifest.chunks],
     }
@@ -202,13 +222,17 @@ def _parse(content: dict[str, Any], name: str, folder: Path) -> Manifest:
         written_bytes=int(content["written_bytes"]),
         shared_bytes=int(content["shared_bytes"]),
         seconds=float(content["seconds"]),
+        version=int(content["version"]),
+        automatic=bool(content["automatic"]),
     )
     return Manifest(
         snapshot=snapshot,
-        identity=str(content["identity"]),
+        number=int(content["number"]),
         schema=schema_of(content, folder / MANIFEST_FILE),
         chunk_keys=int(content["chunk_keys"]),
         chunks=tuple(Chunk(int(chunk["first_key"]), int(chunk["rows"])) for chunk in content["chunks"]),
         headers_crc=int(content["headers_crc32"]),
         records_crc=int(content["records_crc32"]),
+        policy_version=int(content["policy_version"]),
+        policy_sha256=str(content["policy_sha256"]),
     )

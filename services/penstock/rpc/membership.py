@@ -5,8 +5,11 @@ from one other thread. An error that no retry can cure, and the end of the run, 
 """
 
 import asyncio
+import contextlib
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import grpc
 
@@ -16,31 +19,62 @@ from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_str
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
-from penstock.types import ActorReport, Assignment, EnvironmentSpec, Schema, Weights
+from penstock.types import (
+    ActorProgress,
+    ActorReport,
+    Assignment,
+    EnvironmentFault,
+    EnvironmentSpec,
+    Schema,
+    Weights,
+)
 from penstock.v1 import run_pb2
 from penstock.wire import run as wire
 from penstock.wire.schema import encode_environment, encode_schema
 
 _MAX_REPORTS = 64
-"""Reports kept while the learner is away; older ones are let go."""
+"""Reports and faults kept while the learner is away; older ones are let go."""
+
+_PROGRESS_S = 1.0
 
 
 class Membership:
     """An actor's place in the run and its weights; implements `acting.protocols.WeightSource`."""
 
     def __init__(
-        self, thread: LoopThread, address: str, schema: Schema, spec: EnvironmentSpec, environments: int
+        self,
+        thread: LoopThread,
+        address: str,
+        schema: Schema,
+        spec: EnvironmentSpec,
+        environments: int,
+        *,
+        name: str = "",
+        progress: Callable[[], ActorProgress] = ActorProgress,
     ) -> None:
-        """Begins to join."""
-        self._thread, self._address = thread, address
+        """Begins to join.
+
+        Args:
+            thread: On which the stream lives.
+            address: host:port of the learner.
+            schema: Of the actor's segments.
+            spec: Of its environments.
+            environments: How many it steps.
+            name: What people call it.
+            progress: Tells how far it is; called on the loop thread.
+        """
+        self._thread, self._address, self._progress = thread, address, progress
         self._hello = run_pb2.Hello(
-            schema=encode_schema(schema), environment=encode_environment(spec), environments=environments
+            schema=encode_schema(schema),
+            environment=encode_environment(spec),
+            environments=environments,
+            name=name[: wire.MAX_NAME],
         )
         self._lock = threading.Condition()
         self._assignment: Assignment | None = None
         self._weights: Weights | None = None
         self._failure: PenstockError | None = None
-        self._reports: asyncio.Queue[ActorReport] = asyncio.Queue()
+        self._unsent: asyncio.Queue[run_pb2.JoinRequest] = asyncio.Queue()
         self._task = thread.spawn(self._run())
 
     def assignment(self, timeout_s: float) -> Assignment | None:
@@ -72,7 +106,21 @@ class Membership:
 
     def report(self, report: ActorReport) -> None:
         """Tells the learner what happened. Does not wait."""
-        self._thread.call(self._enqueue, report)
+        self._thread.call(self._enqueue, run_pb2.JoinRequest(report=wire.encode_report(report)))
+
+    def tell(self, fault: EnvironmentFault) -> None:
+        """Tells the learner what is wrong with an environment. Does not wait."""
+        self._thread.call(self._enqueue, run_pb2.JoinRequest(fault=wire.encode_fault(fault)))
+
+    def drain(self, timeout_s: float) -> None:
+        """Waits until everything that there is to tell was written, for so long at most."""
+
+        async def written() -> None:
+            async with asyncio.timeout(timeout_s):
+                await self._unsent.join()
+
+        with contextlib.suppress(TimeoutError, FutureTimeoutError):
+            self._thread.run(written(), 2.0 * timeout_s)
 
     def close(self) -> None:
         """Leaves the run."""
@@ -90,10 +138,11 @@ class Membership:
         if self._failure is not None:
             raise self._failure
 
-    def _enqueue(self, report: ActorReport) -> None:
-        while self._reports.qsize() >= _MAX_REPORTS:
-            self._reports.get_nowait()
-        self._reports.put_nowait(report)
+    def _enqueue(self, request: run_pb2.JoinRequest) -> None:
+        while self._unsent.qsize() >= _MAX_REPORTS:
+            self._unsent.get_nowait()
+            self._unsent.task_done()
+        self._unsent.put_nowait(request)
 
     async def _run(self) -> None:
         async with connect(self._address) as channel:
@@ -117,7 +166,7 @@ class Membership:
 
         call = open_stream(channel, methods.JOIN)
         opening = run_pb2.JoinRequest(hello=self._hello)
-        await exchange(call, opening, beside=(lambda: self._write_reports(call),), take=take)
+        await exchange(call, opening, beside=(lambda: self._write(call),), take=take)
 
     def _take(self, assembler: wire.WeightsAssembler, response: run_pb2.JoinResponse) -> None:
         kind = response.WhichOneof("message")
@@ -134,7 +183,18 @@ class Membership:
                     metrics.ACTOR_WEIGHTS_TIME.set(time.time())
             self._lock.notify_all()
 
-    async def _write_reports(self, call: Stream) -> None:
+    async def _write(self, call: Stream) -> None:
+        """Writes what there is to tell, and every second how far the actor is: also while its main thread hangs."""
+        due = 0.0
         while True:
-            report = await self._reports.get()
-            await call.write(run_pb2.JoinRequest(report=wire.encode_report(report)))
+            try:
+                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                    request = await self._unsent.get()
+            except TimeoutError:
+                due = time.monotonic() + _PROGRESS_S
+                await call.write(run_pb2.JoinRequest(progress=wire.encode_progress(self._progress())))
+            else:
+                try:
+                    await call.write(request)
+                finally:
+                    self._unsent.task_done()

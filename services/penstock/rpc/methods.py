@@ -32,11 +32,14 @@ GET_REPLAY_STATUS = Method(
     REPLAY, "GetReplayStatus", replay_pb2.GetReplayStatusRequest, replay_pb2.GetReplayStatusResponse
 )
 TAKE_SNAPSHOT = Method(
-    REPLAY, "TakeSnapshot", replay_pb2.TakeSnapshotRequest, replay_pb2.TakeSnapshotResponse, response_stream=True
+    REPLAY, "TakeSnapshot", replay_pb2.TakeSnapshotRequest, replay_pb2.TakeSnapshotResponse, True, True
 )
 LIST_SNAPSHOTS = Method(REPLAY, "ListSnapshots", replay_pb2.ListSnapshotsRequest, replay_pb2.ListSnapshotsResponse)
 JOIN = Method(RUN, "Join", run_pb2.JoinRequest, run_pb2.JoinResponse, True, True)
 GET_RUN_STATUS = Method(RUN, "GetRunStatus", run_pb2.GetRunStatusRequest, run_pb2.GetRunStatusResponse)
+TAKE_RUN_SNAPSHOT = Method(
+    RUN, "TakeRunSnapshot", run_pb2.TakeRunSnapshotRequest, run_pb2.TakeRunSnapshotResponse, response_stream=True
+)
 RUN_EVALUATIONS = Method(
     EVALUATION,
     "RunEvaluations",

@@ -46,6 +46,7 @@ class _Outbox:
     def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
         self._stored_sequence, self._staging = stored_sequence, staging
         self._grants: list[Grant] = []
+        self._returned = 0
         self._recalled = False
         self._due: asyncio.TimerHandle | None = None
         self._filled = asyncio.Event()
@@ -61,6 +62,11 @@ class _Outbox:
         self._grants.append(grant)
         self._filled.set()
         self.granted.set()
+
+    def take_back(self, count: int) -> None:
+        """So many grants of this stream have returned to the gate."""
+        self._returned += count
+        self._filled.set()
 
     def recall(self) -> None:
         """All grants of this stream have returned to the gate: it ends, since its actor would still count on them."""
@@ -83,8 +89,9 @@ class _Outbox:
             self._due.cancel()
             self._due = None
         grants, self._grants = self._grants, []
+        returned, self._returned = self._returned, 0
         staging, self._staging = self._staging, None
-        return wire.encode_append_response(self._stored_sequence, grants, staging)
+        return wire.encode_append_response(self._stored_sequence, grants, staging, returned)
 
 
 class _Writer:
@@ -156,7 +163,7 @@ class ReplayServicer:
         )
 
     async def tick(self) -> None:
-        """Takes back grants of the silent and refreshes the metrics, for as long as the service runs."""
+        """Takes back grants of silent and stuck actors and refreshes the metrics, for as long as the service runs."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._distribute()
@@ -169,7 +176,10 @@ class ReplayServicer:
         self._changed = asyncio.Event()
 
     def _hand_out_grants(self) -> None:
-        for key, grant in self._buffer.issue_grants(time.monotonic()):
+        issued = self._buffer.issue_grants(time.monotonic())
+        for key, count in self._buffer.take_returned().items():
+            self._outboxes[key].take_back(count)
+        for key, grant in issued:
             self._outboxes[key].grant(grant)
 
     # Actors
@@ -220,9 +230,11 @@ class ReplayServicer:
                 if request.window is None:
                     if request.message.WhichOneof("message") != "heartbeat":
                         raise InvalidSegment("after `open` an append stream carries windows and heartbeats")
-                    self._buffer.heard(key, time.monotonic())
+                    self._buffer.heard(key, time.monotonic(), request.message.heartbeat.steps)
                     continue
                 part = reader.add(request.window)
+                if not part.first:
+                    self._buffer.heard(key, time.monotonic())
                 metrics.REPLAY_RECEIVED_BYTES.inc(part.payload_bytes)
                 if part.first:
                     # Once: from then on the rows may be another window's.
@@ -397,7 +409,7 @@ class ReplayServicer:
             if await self._send_columns(head, part, parts, writer):
                 break
             attempt += 1
-        self._drawn_ages = head.number - head.versions
+        self._drawn_ages = head.ages
         metrics.REPLAY_SAMPLED.labels("fresh").inc(head.fresh_segments)
         metrics.REPLAY_SAMPLED.labels("replayed").inc(head.keys.size - head.fresh_segments)
 
@@ -480,3 +492,5 @@ class ReplayServicer:
         metrics.REPLAY_IGNORED_PRIORITIES.set(self._buffer.ignored_priorities)
         metrics.REPLAY_REFUNDED.set(counts.refunded)
         metrics.REPLAY_REFUSED.set(counts.refused)
+        metrics.REPLAY_STUCK_ACTORS.set(self._buffer.stuck_actors)
+        metrics.REPLAY_TIMED_OUT.set(self._buffer.timed_out_grants)

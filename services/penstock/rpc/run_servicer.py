@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import queue
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from penstock.errors import InvalidSegment, SchemaMismatch
 from penstock.learning.roster import Roster
@@ -24,6 +24,7 @@ from penstock.wire import run as wire
 from penstock.wire.schema import decode_environment, decode_schema
 
 MAX_WINDOW_ENVIRONMENTS = 4096
+_LOOK_S = 1.0
 
 
 class _Latest:
@@ -52,7 +53,22 @@ class _Latest:
 class RunServicer:
     """Serves a run: implements `learning.protocols.WeightSink` and `EvaluationDesk`."""
 
-    def __init__(self, thread: LoopThread, roster: Roster, statistics: RunStatistics, *, max_actors: int) -> None:
+    def __init__(
+        self,
+        thread: LoopThread,
+        roster: Roster,
+        statistics: RunStatistics,
+        *,
+        max_actors: int,
+        more_methods: Mapping[Method, Callable[..., Awaitable[object]]] | None = None,
+    ) -> None:
+        """Args:
+        thread: On whose loop it serves.
+        roster: The actors.
+        statistics: How the run goes.
+        max_actors: Join streams at once.
+        more_methods: Others of the same server.
+        """
         self._thread, self._roster, self._statistics = thread, roster, statistics
         self._weights, self._tasks = _Latest(), _Latest()
         self._results: queue.Queue[EvaluationResult] = queue.Queue()
@@ -61,13 +77,17 @@ class RunServicer:
         self._streams = 0
         self.evaluators = 0
         statistics.watch_actors(lambda: roster.connected)
-        self.server = thread.run(self._make_server(max_actors))
+        self.server = thread.run(self._make_server(max_actors, more_methods or {}))
+        thread.spawn(self._look_after_actors())
 
-    async def _make_server(self, max_actors: int) -> Server:
+    async def _make_server(
+        self, max_actors: int, more_methods: Mapping[Method, Callable[..., Awaitable[object]]]
+    ) -> Server:
         behaviours: dict[Method, Callable[..., Awaitable[object]]] = {
             methods.JOIN: self._join,
             methods.GET_RUN_STATUS: self._get_status,
             methods.RUN_EVALUATIONS: self._run_evaluations,
+            **more_methods,
         }
         # Beside the actors: evaluators, health checks, people who look.
         return Server(behaviours, max_streams=max_actors + 64)
@@ -109,13 +129,17 @@ class RunServicer:
                 f"an actor steps 1 to {MAX_WINDOW_ENVIRONMENTS} environments, got {hello.environments}"
             )
         spec, schema = decode_environment(hello.environment), decode_schema(hello.schema)
+        name = wire.decode_name(hello)
         assignment = self._roster.join(schema, spec, hello.environments, hello.token, time.monotonic())
         metrics.LEARNER_ACTORS.set(self._roster.connected)
+        name = name or f"slot {assignment.slot}"
+        self._statistics.actors.joined(name, assignment.slot)
         try:
             await context.write(run_pb2.JoinResponse(assignment=wire.encode_assignment(assignment)))
-            if await self._serve(self._send_weights(context), self._read_reports(requests, assignment.variant)):
+            if await self._serve(self._send_weights(context), self._read(requests, name, assignment.variant)):
                 await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
         finally:
+            self._statistics.actors.left(name)
             self._roster.leave(assignment, time.monotonic())
             metrics.LEARNER_ACTORS.set(self._roster.connected)
 
@@ -130,11 +154,25 @@ class RunServicer:
                     await write_whole(context, run_pb2.JoinResponse(weights=chunk))
             metrics.LEARNER_WEIGHTS_BYTES.inc(len(weights.data))
 
-    async def _read_reports(self, requests: AsyncIterator[run_pb2.JoinRequest], variant: int) -> None:
+    async def _read(self, requests: AsyncIterator[run_pb2.JoinRequest], name: str, variant: int) -> None:
+        actors = self._statistics.actors
         async for request in requests:
-            if request.WhichOneof("message") != "report":
-                raise InvalidSegment("after `hello` a join stream carries reports")
-            self._statistics.report(wire.decode_report(request.report), variant)
+            match request.WhichOneof("message"):
+                case "report":
+                    report = wire.decode_report(request.report)
+                    self._statistics.report(report, variant)
+                    actors.delivered(name, report.segments)
+                case "progress":
+                    actors.progressed(name, wire.decode_progress(request.progress))
+                case "fault":
+                    actors.failed(name, wire.decode_fault(request.fault))
+                case _:
+                    raise InvalidSegment("after `hello` a join stream carries reports, progress and faults")
+
+    async def _look_after_actors(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._statistics.actors.look()
 
     # Evaluators
 
@@ -174,7 +212,7 @@ class RunServicer:
             for message in wire.encode_task(task):
                 await write_whole(context, message)
             # A task stays the latest until its result is here, so that another evaluator takes it if this one is lost.
-            result = await self._read_result(requests, task.id)
+            result = await self._read_result(requests, task)
             if result is None:
                 return
             if seen == self._tasks.count:
@@ -184,16 +222,16 @@ class RunServicer:
 
     @staticmethod
     async def _read_result(
-        requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task_id: int
+        requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task: EvaluationTask
     ) -> EvaluationResult | None:
         """The result of a task; None if the evaluator left. Results of other tasks, from before a break, are passed
         over.
         """
         async for request in requests:
             if request.WhichOneof("message") != "result":
-                raise InvalidSegment(f"the result of evaluation {task_id} was expected")
-            if request.result.id == task_id:
-                return wire.decode_result(request.result)
+                raise InvalidSegment(f"the result of evaluation {task.id} was expected")
+            if request.result.id == task.id:
+                return wire.decode_result(request.result, task)
         return None
 
     # Everybody

@@ -7,6 +7,7 @@ use the sink from one other thread. An error that no retry can cure is raised at
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import grpc
@@ -61,9 +62,18 @@ class _Pending:
 class ReplaySegmentSink:
     """Sends an actor's windows; implements `acting.protocols.SegmentSink`."""
 
-    def __init__(self, thread: LoopThread, assignment: Assignment, schema: Schema) -> None:
-        """Begins to connect to the replay service of the assignment."""
-        self._thread, self._assignment, self._schema = thread, assignment, schema
+    def __init__(
+        self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Begins to connect to the replay service of the assignment.
+
+        Args:
+            thread: On which the stream lives.
+            assignment: Whose segments are sent.
+            schema: Of the segments.
+            steps: Tells the environment steps taken so far; called on the loop thread.
+        """
+        self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
         self._lock = threading.Condition()
         self._grants: deque[Grant] = deque()
         self._pending: deque[_Pending] = deque()
@@ -208,6 +218,7 @@ class ReplaySegmentSink:
             self._stored = max(self._stored, response.stored_sequence)
             while self._pending and self._pending[0].last_sequence <= response.stored_sequence:
                 self._pending.popleft()
+            self._return_grants(response.returned_grants)
             for message in response.grants:
                 if self._resent:
                     self._resent -= 1
@@ -215,6 +226,16 @@ class ReplaySegmentSink:
                     self._grants.append(Grant(message.batch, message.minimum_version))
             metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
             self._lock.notify_all()
+
+    def _return_grants(self, count: int) -> None:
+        """Those that were not used yet first. A window in collection, or on its way, then spends a later grant."""
+        for _ in range(count):
+            if self._grants:
+                self._grants.pop()
+            elif self._taken:
+                self._taken -= 1
+            else:
+                self._resent += 1
 
     async def _write(self, call: Stream) -> None:
         while True:
@@ -226,7 +247,7 @@ class ReplaySegmentSink:
                 async with asyncio.timeout(_HEARTBEAT_S):
                     await self._wake.wait()
             except TimeoutError:
-                await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat()))
+                await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat(steps=self._steps())))
 
 
 def _map(offer: StagingOffer | None) -> StagingSlots | None:

@@ -11,9 +11,11 @@ has said something; its batches are passed over, and it takes part again when it
 costs a round trip in each batch, one without a service nothing.
 
 `penstock.apps.learner` calls `open_batch_source`. The training thread uses the source; its shards' streams live on the
-loop thread, and one lock is between them.
+loop thread, and one lock is between them. A batch of which every shard has sent its part is put together on the loop,
+while the batch before it trains; one that goes without a shard is put together when it is taken.
 """
 
+import asyncio
 import functools
 import math
 import threading
@@ -25,9 +27,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.rpc.batch_source import FAREWELL_S, ReplayBatchSource
-from penstock.rpc.loop import LoopThread
+from penstock.rpc.loop import LoopThread, off_loop
 from penstock.sharding.allotment import Allotment, Arrival
 from penstock.sharding.parts import join, place
 from penstock.sharding.shares import rounded, shares_of_mass
@@ -99,6 +101,14 @@ class _Origin:
     rows: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A batch that was put together, and where each shard's segments in it came from."""
+
+    batch: Batch
+    origins: list[_Origin]
+
+
 _NOTHING = _Origin(np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
 
@@ -115,6 +125,7 @@ class ShardedBatchSource:
         timeout_s: float,
         largest_window: Callable[[], int] = lambda: 1,
         stopping: Callable[[], bool] = lambda: False,
+        arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
         """Args:
         thread: Where the streams live.
@@ -124,7 +135,10 @@ class ShardedBatchSource:
         timeout_s: How long a batch waits for a shard once another's part is there.
         largest_window: Segments in the largest window of any actor.
         stopping: When true, nobody waits for room for a commit.
+        arrived: Called on the loop with each batch that has a part of every shard, before `next` hands out that very
+            object; must not wait.
         """
+        self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
         self._lock, self._pool = threading.Condition(), PayloadPool()
         self._sources = [
@@ -136,9 +150,13 @@ class ShardedBatchSource:
                 stopping=stopping,
                 replay_segments=functools.partial(self._replay_segments, index),
                 changed=self._lock,
+                arrived=lambda part: self._joinable.set(),
             )
             for index, address in enumerate(addresses)
         ]
+        self._joinable = asyncio.Event()
+        self._joining: asyncio.Task[None] | None = None
+        self._joined: Future[_Joined] | None = None
         self._shards: list[_Shard] = []
         self._draws: dict[int, _Draw] = {}
         self._origins: dict[int, list[_Origin]] = {}
@@ -160,6 +178,7 @@ class ShardedBatchSource:
         self._shards = [_Shard(source, plan) for source in self._sources]
         self._awaited = self._await(plan.next_batch)
         self._allot()
+        self._joining = self._thread.spawn(self._join_ahead())
         for shard in self._shards:
             shard.source.open(shard.plan)
 
@@ -195,25 +214,26 @@ class ShardedBatchSource:
                 now = time.monotonic()
                 parts = self._parts(now)
                 due = [self._due(index, now) for index, part in enumerate(parts) if part is None]
-                if self._awaited.first_at is not None and all(at <= now for at in due):
+                # A batch with all of its parts is always the one that the loop has put together.
+                joined = bool(due) or (self._joined is not None and self._joined.done())
+                if self._awaited.first_at is not None and all(at <= now for at in due) and joined:
                     break
                 if now >= deadline:
                     return None
                 self._lock.wait(min([deadline, *due]) - now)
-            draw = self._draws.get(self._awaited.number)
+            draw, whole, self._joined = self._draws.get(self._awaited.number), self._joined, None
             self._take(parts, time.monotonic())
-        present = [index for index, part in enumerate(parts) if part is not None]
-        chosen = [part for part in parts if part is not None]
-        rows = place(chosen)
-        origins = [_NOTHING] * len(parts)
-        for index, part, places in zip(present, chosen, rows, strict=True):
-            origins[index] = _Origin(part.keys, places)
-        self._origins[chosen[0].number] = origins
-        shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
-        batch = join(chosen, rows, shares, self._schema, self._pool)
-        # What a shard has counted stays counted while it is away: else it would all seem to come anew with it.
-        grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
-        return replace(batch, counts=replace(batch.counts, **grown))
+        self._thread.call(self._joinable.set)
+        if whole is not None:
+            taken = whole.result()
+        else:
+            taken = self._join(parts, draw)
+            # What a shard has counted stays counted while it is away: else it would all seem to come anew with it.
+            grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
+            batch = taken.batch
+            taken = replace(taken, batch=replace(batch, counts=replace(batch.counts, **grown)))
+        self._origins[taken.batch.number] = taken.origins
+        return taken.batch
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
         """Ends the leases of a batch at all shards at once; shards that it has nothing of pass over its number.
@@ -239,6 +259,45 @@ class ShardedBatchSource:
         deadline = time.monotonic() + FAREWELL_S
         for source in self._sources:
             source.close(max(0.0, deadline - time.monotonic()))
+        if self._joining is not None:
+            self._thread.call(self._joining.cancel)
+
+    async def _join_ahead(self) -> None:
+        """Puts batches together as soon as all of their parts are there."""
+        while True:
+            await self._joinable.wait()
+            self._joinable.clear()
+            with self._lock:
+                try:
+                    parts = [source.ready for source in self._sources]
+                except PenstockError:
+                    # `next` raises it.
+                    return
+                present = [part for part in parts if part is not None]
+                if self._joined is not None or len(present) < len(parts):
+                    continue
+                joined = self._joined = Future()
+                draw = self._draws.get(self._awaited.number)
+            size = sum(part.keys.size for part in present) * self._schema.segment_bytes
+            try:
+                whole = await off_loop(size, self._join, parts, draw)
+                self._arrived(whole.batch)
+                joined.set_result(whole)
+            except Exception as error:
+                joined.set_exception(error)
+            with self._lock:
+                self._lock.notify_all()
+
+    def _join(self, parts: Sequence[Batch | None], draw: _Draw | None) -> _Joined:
+        """The batch of the parts that are there."""
+        present = [index for index, part in enumerate(parts) if part is not None]
+        chosen = [part for part in parts if part is not None]
+        rows = place(chosen)
+        origins = [_NOTHING] * len(parts)
+        for index, part, places in zip(present, chosen, rows, strict=True):
+            origins[index] = _Origin(part.keys, places)
+        shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
+        return _Joined(join(chosen, rows, shares, self._schema, self._pool), origins)
 
     # Under the lock
 
@@ -378,10 +437,7 @@ def open_batch_source(
     stopping: Callable[[], bool],
     arrived: Callable[[Batch], None],
 ) -> "ReplayBatchSource | ShardedBatchSource":
-    """Batches from one replay service, or from several; arguments as for their sources.
-
-    Those from several never `arrived`: they are put together when they are asked for.
-    """
+    """Batches from one replay service, or from several; arguments as for their sources."""
     if len(addresses) == 1:
         return ReplayBatchSource(
             thread, addresses[0], schema, prefetch_batches=prefetch_batches, stopping=stopping, arrived=arrived
@@ -394,4 +450,5 @@ def open_batch_source(
         timeout_s=shard_timeout_s,
         largest_window=largest_window,
         stopping=stopping,
+        arrived=arrived,
     )

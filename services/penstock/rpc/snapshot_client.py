@@ -1,7 +1,13 @@
-"""Asks a replay service for snapshots. Used by commands, from their main thread."""
+"""Asks replay services for snapshots of their stores: for the learner, all of them at once; for commands, lists.
+
+The policy goes with each store's snapshot, so that neither is ever without the other.
+"""
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 
 import grpc
 
@@ -9,11 +15,15 @@ from penstock.errors import Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import call_unary, connect, translated
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import serialise
-from penstock.types import Snapshot, SnapshotProgress
+from penstock.rpc.service import Stream, serialise, unwrap
+from penstock.types import Snapshot, SnapshotProgress, SnapshotRequest, Weights
 from penstock.v1 import replay_pb2
 from penstock.wire import snapshots as wire
 
+_FROZEN_TIMEOUT_S = 8.0
+"""A service waits up to 5 s for the last commit, and freezes its store at memory speed."""
+
+_POLICY_TIMEOUT_S = 60.0
 _SILENCE_S = 10.0
 """The service tells how far it is several times a second."""
 
@@ -29,12 +39,31 @@ class SnapshotClient:
     async def _connect(address: str) -> grpc.aio.Channel:
         return connect(address)
 
-    def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> Snapshot:
-        """Has a snapshot taken, and waits for it.
+    def complete(self) -> list[Snapshot]:
+        """All complete ones, oldest first. Raises the service's error, or `Unavailable` if it does not answer."""
+        request = replay_pb2.ListSnapshotsRequest()
+        answer = self._thread.run(call_unary(self._channel, methods.LIST_SNAPSHOTS, request, self._peer))
+        return [wire.decode_snapshot(message) for message in answer.snapshots]
+
+    def close(self) -> None:
+        """Closes the channel; a snapshot that is on its way is given up."""
+        self._thread.run(self._channel.close())
+
+    async def take(
+        self,
+        request: SnapshotRequest,
+        policy: Weights,
+        *,
+        frozen: Callable[[], None] = lambda: None,
+        show: Callable[[SnapshotProgress], None] = lambda progress: None,
+    ) -> Snapshot:
+        """Has a snapshot taken, and waits for it. On the loop.
 
         Args:
-            name: Its name; empty: the time, in UTC.
-            show: Called on the loop's thread with how far it is.
+            request: What is asked for.
+            policy: The learner's checkpoint at that version.
+            frozen: Called once, when later changes of the store are no part of the snapshot.
+            show: Called with how far it is.
 
         Returns:
             The complete snapshot.
@@ -42,32 +71,109 @@ class SnapshotClient:
         Raises:
             PenstockError: What the service raised, or `Unavailable` if it does not answer.
         """
-        return self._thread.run(self._take(name, show))
-
-    def complete(self) -> list[Snapshot]:
-        """All complete ones, oldest first. Raises as `take`."""
-        request = replay_pb2.ListSnapshotsRequest()
-        answer = self._thread.run(call_unary(self._channel, methods.LIST_SNAPSHOTS, request, self._peer))
-        return [wire.decode_snapshot(message) for message in answer.snapshots]
-
-    def close(self) -> None:
-        """Closes the channel; a snapshot that is on its way goes on."""
-        self._thread.run(self._channel.close())
-
-    async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> Snapshot:
-        stub = self._channel.unary_stream(
+        stub = self._channel.stream_stream(
             methods.TAKE_SNAPSHOT.path,
             request_serializer=serialise,
             response_deserializer=replay_pb2.TakeSnapshotResponse.FromString,
         )
         async with translated(self._peer):
-            responses = aiter(stub(replay_pb2.TakeSnapshotRequest(name=name)))
-            while True:
-                try:
-                    async with asyncio.timeout(_SILENCE_S):
-                        response = await anext(responses)
-                except TimeoutError:
-                    raise Unavailable(f"{self._peer} said nothing for {_SILENCE_S:.0f} s") from None
-                if response.HasField("snapshot"):
-                    return wire.decode_snapshot(response.snapshot)
-                show(wire.decode_progress(response.progress))
+            call = stub()
+            try:
+                opening, *chunks = wire.encode_requests(request, policy)
+                async with self._answered_within(_FROZEN_TIMEOUT_S):
+                    await call.write(opening)
+                    response = await self._read(call)
+                frozen()
+                # Not before: a request that is refused would end while its chunks are written, with another error.
+                async with self._answered_within(_POLICY_TIMEOUT_S):
+                    for chunk in chunks:
+                        await call.write(chunk)
+                    await call.done_writing()
+                while not response.HasField("snapshot"):
+                    show(wire.decode_progress(response.progress))
+                    async with self._answered_within(_SILENCE_S):
+                        response = await self._read(call)
+                return wire.decode_snapshot(response.snapshot)
+            finally:
+                call.cancel()
+
+    async def _read(self, call: Stream) -> replay_pb2.TakeSnapshotResponse:
+        response = await call.read()
+        if not isinstance(response, replay_pb2.TakeSnapshotResponse):
+            raise Unavailable(f"{self._peer} ended the call without a snapshot")
+        return response
+
+    @asynccontextmanager
+    async def _answered_within(self, timeout_s: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"{self._peer} said nothing for {timeout_s:.0f} s") from None
+
+
+class StoreSnapshots:
+    """Has all stores of a run take the same snapshot; implements `learning.protocols.SnapshotDesk`."""
+
+    def __init__(self, thread: LoopThread, addresses: Sequence[str]) -> None:
+        self._thread = thread
+        self._clients = [SnapshotClient(thread, address) for address in addresses]
+
+    def begin(
+        self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
+    ) -> "Future[list[Snapshot]]":
+        """As the Protocol has it. Not to be called on the loop."""
+        frozen: Future[None] = Future()
+        outcome = asyncio.run_coroutine_threadsafe(self._take(request, policy, frozen, show), self._thread.loop)
+        # Each wait inside has a deadline; what fails before all stores are frozen ends this one too.
+        outcome.add_done_callback(lambda done: None if frozen.done() else frozen.set_result(None))
+        frozen.result()
+        if outcome.done():
+            outcome.result()
+        return outcome
+
+    def close(self) -> None:
+        """Closes the channels; a snapshot that is on its way is given up."""
+        for client in self._clients:
+            client.close()
+
+    async def _take(
+        self,
+        request: SnapshotRequest,
+        policy: Weights,
+        frozen: "Future[None]",
+        show: Callable[[SnapshotProgress], None],
+    ) -> list[Snapshot]:
+        missing, progress = len(self._clients), [SnapshotProgress()] * len(self._clients)
+
+        def note_frozen() -> None:
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                frozen.set_result(None)
+
+        def note_progress(store: int, of_store: SnapshotProgress) -> None:
+            progress[store] = of_store
+            show(_sum(progress))
+
+        try:
+            # One that fails has the others given up: a snapshot of some of the stores would be of no use.
+            async with asyncio.TaskGroup() as group:
+                takings = [
+                    group.create_task(
+                        client.take(request, policy, frozen=note_frozen, show=functools.partial(note_progress, store))
+                    )
+                    for store, client in enumerate(self._clients)
+                ]
+        except BaseExceptionGroup as errors:
+            raise unwrap(errors) from None
+        return [taking.result() for taking in takings]
+
+
+def _sum(parts: Sequence[SnapshotProgress]) -> SnapshotProgress:
+    return SnapshotProgress(
+        segments=sum(part.segments for part in parts),
+        total_segments=sum(part.total_segments for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        total_bytes=sum(part.total_bytes for part in parts),
+    )

@@ -1,19 +1,26 @@
-"""Snapshots over gRPC: decodes, calls `replay.snapshots`, encodes. One that was begun goes on without its client.
+"""Snapshots of a store over gRPC: decodes, calls `replay.snapshots`, encodes. Served by the replay service.
 
-On the server's event loop; folders are read in a thread.
+A snapshot is given up when its stream ends: then the learner, or another store of the run, has failed. On the server's
+event loop; folders are read in a thread.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from penstock.errors import InvalidSegment, PenstockError, Unavailable
+from penstock.replay.snapshot_work import RunningSnapshot
 from penstock.replay.snapshots import Snapshots
 from penstock.rpc import methods
-from penstock.rpc.service import Context, Method, write_whole
+from penstock.rpc.service import Context, Method, opening_message, write_whole
 from penstock.v1 import replay_pb2
 from penstock.wire import snapshots as wire
+from penstock.wire.run import WeightsAssembler
 
 _PROGRESS_S = 0.1
+_FROZEN_CHECK_S = 0.002
+"""The learner's training waits for this."""
 
 
 class SnapshotServicer:
@@ -27,16 +34,47 @@ class SnapshotServicer:
         """Its methods, for a server of the replay service."""
         return {methods.TAKE_SNAPSHOT: self._take, methods.LIST_SNAPSHOTS: self._list}
 
-    async def _take(self, request: replay_pb2.TakeSnapshotRequest, context: Context) -> None:
-        running = self._snapshots.begin(request.name)
-        while not running.outcome.done():
-            await write_whole(context, wire.encode_progress(running.progress))
-            await asyncio.sleep(_PROGRESS_S)
-        snapshot = wire.encode_snapshot(running.outcome.result())
-        await write_whole(context, replay_pb2.TakeSnapshotResponse(snapshot=snapshot))
+    async def _take(self, requests: AsyncIterator[replay_pb2.TakeSnapshotRequest], context: Context) -> None:
+        opening = await opening_message(requests)
+        if opening.WhichOneof("message") != "open":
+            raise InvalidSegment("a snapshot must begin with `open`")
+        running = self._snapshots.begin(wire.decode_request(opening.open))
+        receiving = asyncio.create_task(_receive_policy(requests, running))
+        try:
+            while not running.frozen.is_set() and not running.outcome.done():
+                await asyncio.sleep(_FROZEN_CHECK_S)
+            while not running.outcome.done():
+                progress = wire.encode_progress(running.progress)
+                await write_whole(context, replay_pb2.TakeSnapshotResponse(progress=progress))
+                await asyncio.sleep(_PROGRESS_S)
+            snapshot = wire.encode_snapshot(running.outcome.result())
+            await write_whole(context, replay_pb2.TakeSnapshotResponse(snapshot=snapshot))
+        finally:
+            running.given_up.set()
+            receiving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await receiving
 
     async def _list(
         self, request: replay_pb2.ListSnapshotsRequest, context: Context
     ) -> replay_pb2.ListSnapshotsResponse:
         complete = await asyncio.to_thread(self._snapshots.complete)
         return replay_pb2.ListSnapshotsResponse(snapshots=[wire.encode_snapshot(each) for each in complete])
+
+
+async def _receive_policy(requests: AsyncIterator[replay_pb2.TakeSnapshotRequest], running: RunningSnapshot) -> None:
+    """Hands the policy to the snapshot when it is whole, or the reason why it never will be."""
+    reason: PenstockError = Unavailable("the learner left before it had sent the policy")
+    assembler = WeightsAssembler()
+    try:
+        async for request in requests:
+            if request.WhichOneof("message") != "policy":
+                raise InvalidSegment("after `open`, the request of a snapshot carries its policy")
+            if (policy := assembler.add(request.policy)) is not None:
+                running.policy.set_result(policy)
+                return
+    except PenstockError as error:
+        reason = error
+    finally:
+        if not running.policy.done():
+            running.policy.set_exception(reason)

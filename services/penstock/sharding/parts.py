@@ -57,12 +57,15 @@ def join(
     priorities, probabilities = np.empty(size), np.empty(size)
     fresh = sum(part.fresh_segments for part in parts)
     environments = np.zeros(fresh, np.uint32)
+    skipped = np.zeros(size if any(part.skipped.size for part in parts) else 0, np.int64)
     for part, places, share in zip(parts, rows, shares, strict=True):
         keys[places], versions[places], priorities[places] = part.keys, part.versions, part.priorities
         weight = np.where(np.arange(places.size) < part.fresh_segments, 1.0, share)
         probabilities[places] = part.probabilities * weight
         if part.environments.size:
             environments[places[: part.fresh_segments]] = part.environments
+        if part.skipped.size:
+            skipped[places] = part.skipped
         for whole, array in zip(columns.arrays, part.columns.arrays, strict=True):
             whole[places] = array
     return Batch(
@@ -75,6 +78,7 @@ def join(
         counts=_sum([part.counts for part in parts]),
         columns=columns,
         environments=environments,
+        skipped=skipped,
     )
 
 

@@ -14,9 +14,15 @@ from prometheus_client.registry import Collector
 _MODES = ("user", "user", "system", "idle", "iowait", "system", "system", "steal")
 """What the columns of /proc/stat count towards: user, nice, system, idle, iowait, irq, softirq, steal (proc(5))."""
 
+_MEMORY = (
+    ("MemTotal", "penstock_machine_memory_bytes", "Memory of the machine."),
+    ("MemAvailable", "penstock_machine_memory_available_bytes", "Memory that is free or can be had."),
+)
+"""Fields of /proc/meminfo, and the metrics that show them."""
+
 
 class Machine(Collector):
-    """Processors and memory; nothing where there is no /proc."""
+    """Processors and memory, as far as /proc shows them; nothing where there is no /proc."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         """Reads below `proc`."""
@@ -33,10 +39,10 @@ class Machine(Collector):
             processors.add_metric((mode,), seconds)
         yield processors
         memory = self._memory_bytes()
-        yield GaugeMetricFamily("penstock_machine_memory_bytes", "Memory of the machine.", memory["MemTotal"])
-        yield GaugeMetricFamily(
-            "penstock_machine_memory_available_bytes", "Memory that is free or can be had.", memory["MemAvailable"]
-        )
+        for field, name, meaning in _MEMORY:
+            # Sandboxes show a part of what Linux does.
+            if field in memory:
+                yield GaugeMetricFamily(name, meaning, memory[field])
 
     def _processor_seconds(self) -> dict[str, float]:
         with (self._proc / "stat").open() as file:
@@ -48,5 +54,6 @@ class Machine(Collector):
         return seconds
 
     def _memory_bytes(self) -> dict[str, int]:
-        lines = (line.split() for line in (self._proc / "meminfo").read_text().splitlines())
-        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
+        path = self._proc / "meminfo"
+        lines = (line.split() for line in path.read_text().splitlines()) if path.exists() else ()
+        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1:] == ["kB"]}

@@ -47,6 +47,13 @@ REPLAY_SAMPLED = Counter("penstock_replay_sampled_segments", "Segments handed ou
 REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments taken in.")
 REPLAY_SENT_BYTES = Counter("penstock_replay_sent_bytes", "Bytes of segments handed out.")
 REPLAY_ACTORS = Gauge("penstock_replay_actors", "Actors with an open append stream.")
+REPLAY_STUCK_ACTORS = Gauge(
+    "penstock_replay_stuck_actors", "Connected actors that lost their grants and have not gone on since."
+)
+REPLAY_TIMED_OUT = Gauge(
+    "penstock_replay_timed_out_grants",
+    "Grants taken back from actors that were silent or took no step, since the service started.",
+)
 REPLAY_GRANTED = Gauge("penstock_replay_granted_segments", "Segments granted that have not arrived.")
 REPLAY_LATE = Gauge(
     "penstock_replay_late_segments", "Segments that arrived too old to be fresh, since the store was made."
@@ -93,6 +100,9 @@ REPLAY_SNAPSHOT_BYTES = Gauge(
 # The learner.
 LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Batches trained, which is the policy version.")
 LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
+LEARNER_SNAPSHOT_FAILURES = Counter(
+    "penstock_learner_snapshot_failures", "Snapshots on the interval that were not completed."
+)
 LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Gradient steps.")
 LEARNER_STEP_SECONDS = Histogram(
     "penstock_learner_step_seconds", "Seconds to train on one batch.", buckets=_LATENCY_BUCKETS_S
@@ -131,17 +141,47 @@ LEARNER_FRESH_LAG = Gauge(
 LEARNER_OFF_POLICY_DEGREE = Gauge(
     "penstock_learner_off_policy_degree", "Batches that collection may run ahead of training."
 )
+LEARNER_REFUSED_STEPS = Counter(
+    "penstock_learner_refused_gradient_steps", "Gradient steps refused, since their gradients had no finite norm."
+)
+LEARNER_UNSOUND_ROWS = Counter(
+    "penstock_learner_unsound_rows",
+    "Environment steps left out of training, since a number in them or estimated from them was absurd.",
+)
+LEARNER_LEFT_OUT_VALUES = Counter(
+    "penstock_learner_left_out_values",
+    "Absurd numbers kept from the running normalisation of observations or returns.",
+    ("kind",),
+)
 LEARNER_LOSS = Gauge("penstock_learner_loss", "Losses of the last batch.", ("kind",))
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistics of the last batch.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors that take part.")
+LEARNER_STUCK_ACTORS = Gauge(
+    "penstock_learner_stuck_actors", "Actors that wait for an environment's step, or do not answer, for too long."
+)
+LEARNER_DROPPED_WINDOWS = Counter(
+    "penstock_learner_dropped_windows", "Windows that actors dropped since an environment failed."
+)
 LEARNER_PUBLISHED_TIME = Gauge(
     "penstock_learner_published_time_seconds", "When the latest weights were published, Unix time."
 )
 LEARNER_WEIGHTS_BYTES = Counter("penstock_learner_weights_sent_bytes", "Bytes of weights sent to actors.")
+LEARNER_WRITE_FAILURES = Counter(
+    "penstock_learner_write_failures", "Writes to the run's folder that failed; each is tried again.", ("file",)
+)
+LEARNER_ENV_STEPS_TAKEN = Gauge(
+    "penstock_learner_environment_steps_taken",
+    "Environment steps that actors reported, those included that came too late, were refused or were given back.",
+)
 EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 training episodes.")
 EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
 EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
 EVALUATIONS = Counter("penstock_evaluations", "Evaluations done.")
+EVALUATIONS_CUT = Counter(
+    "penstock_evaluations_cut",
+    "Evaluations that were not played to the end, by reason: steps, seconds, error (of the environment) or unanswered.",
+    ("reason",),
+)
 VARIANT_EPISODE_RETURN = Gauge(
     "penstock_variant_episode_return",
     "Mean return of the last 100 training episodes in an environment variant, by its number.",
@@ -158,6 +198,7 @@ VARIANT_EVALUATION_RETURN = Gauge(
 
 # Actors and evaluators.
 ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")
+ACTOR_DROPPED_WINDOWS = Counter("penstock_actor_dropped_windows", "Windows dropped since an environment failed.")
 ACTOR_SECONDS = Counter("penstock_actor_seconds", "Seconds of an actor, by what it did.", ("activity",))
 ACTOR_VERSION = Gauge("penstock_actor_policy_version", "The policy version that acts.")
 ACTOR_WEIGHTS_TIME = Gauge("penstock_actor_weights_time_seconds", "When the newest weights arrived, Unix time.")

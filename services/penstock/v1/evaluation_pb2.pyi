@@ -32,31 +32,41 @@ class RunEvaluationsResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ...) -> None: ...
 
 class EvaluationTask(_message.Message):
-    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants")
+    __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants", "max_episode_steps", "max_seconds")
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_EPISODE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SECONDS_FIELD_NUMBER: _ClassVar[int]
     id: int
     version: int
     episodes: int
     deterministic: bool
     seed: int
     variants: int
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ...) -> None: ...
+    max_episode_steps: int
+    max_seconds: float
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., episodes: _Optional[int] = ..., deterministic: _Optional[bool] = ..., seed: _Optional[int] = ..., variants: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., max_seconds: _Optional[float] = ...) -> None: ...
 
 class EvaluationResult(_message.Message):
-    __slots__ = ("id", "version", "returns", "steps", "seconds")
+    __slots__ = ("id", "version", "returns", "steps", "seconds", "unfinished", "out_of_time", "failure")
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_TIME_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     id: int
     version: int
     returns: _containers.RepeatedScalarFieldContainer[float]
     steps: _containers.RepeatedScalarFieldContainer[int]
     seconds: float
-    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ...) -> None: ...
+    unfinished: int
+    out_of_time: bool
+    failure: str
+    def __init__(self, id: _Optional[int] = ..., version: _Optional[int] = ..., returns: _Optional[_Iterable[float]] = ..., steps: _Optional[_Iterable[int]] = ..., seconds: _Optional[float] = ..., unfinished: _Optional[int] = ..., out_of_time: _Optional[bool] = ..., failure: _Optional[str] = ...) -> None: ...

@@ -23,69 +23,69 @@ _sym_db = _symbol_database.Default()
 
 
 from penstock.v1 import block_pb2 as penstock_dot_v1_dot_block__pb2
+from penstock.v1 import run_pb2 as penstock_dot_v1_dot_run__pb2
+from penstock.v1 import snapshot_pb2 as penstock_dot_v1_dot_snapshot__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/replay.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/block.proto\"\x9f\x01\n\x15\x41ppendSegmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.penstock.v1.OpenAppendH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.penstock.v1.HeartbeatH\x00\x12%\n\x06window\x18\x0f \x01(\x0b\x32\x13.penstock.v1.WindowH\x00\x42\t\n\x07message\"m\n\nOpenAppend\x12#\n\x06schema\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Schema\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x17\n\x0fwindow_segments\x18\x04 \x01(\r\"\x0b\n\tHeartbeat\"\x90\x01\n\x06Window\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65nvironments\x18\x03 \x03(\r\x12\x16\n\tstaged_in\x18\x04 \x01(\rH\x00\x88\x01\x01\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.BlockB\x0c\n\n_staged_in\"\x80\x01\n\x16\x41ppendSegmentsResponse\x12\x17\n\x0fstored_sequence\x18\x01 \x01(\x04\x12\"\n\x06grants\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Grant\x12)\n\x07staging\x18\x03 \x01(\x0b\x32\x18.penstock.v1.StagingArea\"/\n\x0bStagingArea\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nslot_bytes\x18\x02 \x01(\x04\"/\n\x05Grant\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x17\n\x0fminimum_version\x18\x02 \x01(\x03\"\xab\x01\n\x14SampleBatchesRequest\x12)\n\x04plan\x18\x01 \x01(\x0b\x32\x19.penstock.v1.SamplingPlanH\x00\x12*\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.penstock.v1.BatchRequestH\x00\x12\x31\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestH\x00\x42\t\n\x07message\"\xa4\x02\n\x0cSamplingPlan\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x12\n\nnext_batch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62\x61tch_segments\x18\x03 \x01(\r\x12\x16\n\x0e\x66resh_segments\x18\x04 \x01(\r\x12\x19\n\x11off_policy_degree\x18\x05 \x01(\r\x12\x18\n\x10publish_interval\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\x11\n\thalf_life\x18\t \x01(\x01\x12\x15\n\rmax_staleness\x18\n \x01(\r\x12\x1b\n\x13min_replay_segments\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\x12\x15\n\rhurried_below\x18\r \x01(\x03\"\xb0\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\thead_only\x18\x04 \x01(\x08\x12\x1c\n\x0freplay_segments\x18\x05 \x01(\rH\x00\x88\x01\x01\x12/\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestB\x12\n\x10_replay_segments\"\x9d\x03\n\x15SampleBatchesResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x0f\n\x07waiting\x18\x04 \x01(\t\x12\x16\n\x0e\x66resh_segments\x18\x05 \x01(\r\x12\x0c\n\x04keys\x18\x06 \x01(\x0c\x12\x10\n\x08versions\x18\x07 \x01(\x0c\x12\x12\n\npriorities\x18\x08 \x01(\x0c\x12\x15\n\rprobabilities\x18\t \x01(\x0c\x12(\n\x06\x63ounts\x18\n \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x1f\n\x04mass\x18\x0c \x01(\x0b\x32\x11.penstock.v1.Mass\x12\x14\n\x0c\x65nvironments\x18\x0e \x01(\x0c\x12+\n\x06opened\x18\x0b \x01(\x0b\x32\x1b.penstock.v1.SamplingOpened\x12\x33\n\tcommitted\x18\r \x01(\x0b\x32 .penstock.v1.CommitBatchResponse\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\"(\n\x04Mass\x12\r\n\x05total\x18\x01 \x01(\x01\x12\x11\n\treference\x18\x02 \x01(\x03\"9\n\x0eSamplingOpened\x12\'\n\x05store\x18\x01 \x01(\x0b\x32\x18.penstock.v1.MappedStore\"/\n\x0bMappedStore\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\x06\"g\n\x12\x43ommitBatchRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x12\n\npriorities\x18\x04 \x01(\x0c\x12\x0f\n\x07version\x18\x05 \x01(\x03\"T\n\x13\x43ommitBatchResponse\x12\x0f\n\x07updated\x18\x01 \x01(\r\x12\x13\n\x0boverwritten\x18\x02 \x01(\r\x12\x17\n\x0frepeated_commit\x18\x03 \x01(\x08\"#\n\x10\x46inishRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\"\x13\n\x11\x46inishRunResponse\"\x18\n\x16GetReplayStatusRequest\"\x9e\x01\n\x17GetReplayStatusResponse\x12(\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x1c\n\x14\x63ollection_waits_for\x18\x04 \x01(\t\x12\x1a\n\x12training_waits_for\x18\x05 \x01(\t\"\xa3\x01\n\x0bStoreCounts\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x0e\n\x06stored\x18\x02 \x01(\x04\x12\x0e\n\x06unseen\x18\x03 \x01(\x04\x12\x0e\n\x06leased\x18\x04 \x01(\x04\x12\x0f\n\x07granted\x18\x05 \x01(\x04\x12\x10\n\x08inserted\x18\x06 \x01(\x04\x12\x0c\n\x04late\x18\x07 \x01(\x04\x12\x0f\n\x07refused\x18\x08 \x01(\x04\x12\x10\n\x08refunded\x18\t \x01(\x04\"#\n\x13TakeSnapshotRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x7f\n\x14TakeSnapshotResponse\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.penstock.v1.SnapshotProgressH\x00\x12)\n\x08snapshot\x18\x02 \x01(\x0b\x32\x15.penstock.v1.SnapshotH\x00\x42\t\n\x07message\"`\n\x10SnapshotProgress\x12\x10\n\x08segments\x18\x01 \x01(\x04\x12\x16\n\x0etotal_segments\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\x16\n\x14ListSnapshotsRequest\"A\n\x15ListSnapshotsResponse\x12(\n\tsnapshots\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Snapshot\"\xaf\x01\n\x08Snapshot\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66older\x18\x02 \x01(\t\x12\x14\n\x0ctaken_unix_s\x18\x03 \x01(\x01\x12\x10\n\x08segments\x18\x04 \x01(\x04\x12\x0e\n\x06\x61\x62sent\x18\x05 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x06 \x01(\x04\x12\x15\n\rwritten_bytes\x18\x07 \x01(\x04\x12\x14\n\x0cshared_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07seconds\x18\t \x01(\x01\x32\xf5\x04\n\rReplayService\x12]\n\x0e\x41ppendSegments\x12\".penstock.v1.AppendSegmentsRequest\x1a#.penstock.v1.AppendSegmentsResponse(\x01\x30\x01\x12Z\n\rSampleBatches\x12!.penstock.v1.SampleBatchesRequest\x1a\".penstock.v1.SampleBatchesResponse(\x01\x30\x01\x12P\n\x0b\x43ommitBatch\x12\x1f.penstock.v1.CommitBatchRequest\x1a .penstock.v1.CommitBatchResponse\x12J\n\tFinishRun\x12\x1d.penstock.v1.FinishRunRequest\x1a\x1e.penstock.v1.FinishRunResponse\x12\\\n\x0fGetReplayStatus\x12#.penstock.v1.GetReplayStatusRequest\x1a$.penstock.v1.GetReplayStatusResponse\x12U\n\x0cTakeSnapshot\x12 .penstock.v1.TakeSnapshotRequest\x1a!.penstock.v1.TakeSnapshotResponse0\x01\x12V\n\rListSnapshots\x12!.penstock.v1.ListSnapshotsRequest\x1a\".penstock.v1.ListSnapshotsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/replay.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/block.proto\x1a\x15penstock/v1/run.proto\x1a\x1apenstock/v1/snapshot.proto\"\x9f\x01\n\x15\x41ppendSegmentsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.penstock.v1.OpenAppendH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.penstock.v1.HeartbeatH\x00\x12%\n\x06window\x18\x0f \x01(\x0b\x32\x13.penstock.v1.WindowH\x00\x42\t\n\x07message\"m\n\nOpenAppend\x12#\n\x06schema\x18\x01 \x01(\x0b\x32\x13.penstock.v1.Schema\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12\x17\n\x0fwindow_segments\x18\x04 \x01(\r\"\x1a\n\tHeartbeat\x12\r\n\x05steps\x18\x01 \x01(\x04\"\x90\x01\n\x06Window\x12\x16\n\x0e\x66irst_sequence\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65nvironments\x18\x03 \x03(\r\x12\x16\n\tstaged_in\x18\x04 \x01(\rH\x00\x88\x01\x01\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.BlockB\x0c\n\n_staged_in\"\x99\x01\n\x16\x41ppendSegmentsResponse\x12\x17\n\x0fstored_sequence\x18\x01 \x01(\x04\x12\"\n\x06grants\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Grant\x12\x17\n\x0freturned_grants\x18\x04 \x01(\r\x12)\n\x07staging\x18\x03 \x01(\x0b\x32\x18.penstock.v1.StagingArea\"/\n\x0bStagingArea\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nslot_bytes\x18\x02 \x01(\x04\"/\n\x05Grant\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x17\n\x0fminimum_version\x18\x02 \x01(\x03\"\xab\x01\n\x14SampleBatchesRequest\x12)\n\x04plan\x18\x01 \x01(\x0b\x32\x19.penstock.v1.SamplingPlanH\x00\x12*\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.penstock.v1.BatchRequestH\x00\x12\x31\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestH\x00\x42\t\n\x07message\"\xa4\x02\n\x0cSamplingPlan\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x12\n\nnext_batch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62\x61tch_segments\x18\x03 \x01(\r\x12\x16\n\x0e\x66resh_segments\x18\x04 \x01(\r\x12\x19\n\x11off_policy_degree\x18\x05 \x01(\r\x12\x18\n\x10publish_interval\x18\x06 \x01(\r\x12\r\n\x05\x61lpha\x18\x07 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\x11\n\thalf_life\x18\t \x01(\x01\x12\x15\n\rmax_staleness\x18\n \x01(\r\x12\x1b\n\x13min_replay_segments\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\x12\x15\n\rhurried_below\x18\r \x01(\x03\"\xb0\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x11\n\thead_only\x18\x04 \x01(\x08\x12\x1c\n\x0freplay_segments\x18\x05 \x01(\rH\x00\x88\x01\x01\x12/\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x1f.penstock.v1.CommitBatchRequestB\x12\n\x10_replay_segments\"\xae\x03\n\x15SampleBatchesResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\r\n\x05parts\x18\x03 \x01(\r\x12\x0f\n\x07waiting\x18\x04 \x01(\t\x12\x16\n\x0e\x66resh_segments\x18\x05 \x01(\r\x12\x0c\n\x04keys\x18\x06 \x01(\x0c\x12\x10\n\x08versions\x18\x07 \x01(\x0c\x12\x12\n\npriorities\x18\x08 \x01(\x0c\x12\x15\n\rprobabilities\x18\t \x01(\x0c\x12(\n\x06\x63ounts\x18\n \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x1f\n\x04mass\x18\x0c \x01(\x0b\x32\x11.penstock.v1.Mass\x12\x14\n\x0c\x65nvironments\x18\x0e \x01(\x0c\x12\x0f\n\x07skipped\x18\x10 \x01(\x0c\x12+\n\x06opened\x18\x0b \x01(\x0b\x32\x1b.penstock.v1.SamplingOpened\x12\x33\n\tcommitted\x18\r \x01(\x0b\x32 .penstock.v1.CommitBatchResponse\x12!\n\x05\x62lock\x18\x0f \x01(\x0b\x32\x12.penstock.v1.Block\"(\n\x04Mass\x12\r\n\x05total\x18\x01 \x01(\x01\x12\x11\n\treference\x18\x02 \x01(\x03\"9\n\x0eSamplingOpened\x12\'\n\x05store\x18\x01 \x01(\x0b\x32\x18.penstock.v1.MappedStore\"/\n\x0bMappedStore\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\x06\"g\n\x12\x43ommitBatchRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x12\n\npriorities\x18\x04 \x01(\x0c\x12\x0f\n\x07version\x18\x05 \x01(\x03\"T\n\x13\x43ommitBatchResponse\x12\x0f\n\x07updated\x18\x01 \x01(\r\x12\x13\n\x0boverwritten\x18\x02 \x01(\r\x12\x17\n\x0frepeated_commit\x18\x03 \x01(\x08\"#\n\x10\x46inishRunRequest\x12\x0f\n\x07session\x18\x01 \x01(\x06\"\x13\n\x11\x46inishRunResponse\"\x18\n\x16GetReplayStatusRequest\"\x9e\x01\n\x17GetReplayStatusResponse\x12(\n\x06\x63ounts\x18\x01 \x01(\x0b\x32\x18.penstock.v1.StoreCounts\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x61\x63tors\x18\x03 \x01(\r\x12\x1c\n\x14\x63ollection_waits_for\x18\x04 \x01(\t\x12\x1a\n\x12training_waits_for\x18\x05 \x01(\t\"\xa3\x01\n\x0bStoreCounts\x12\x10\n\x08\x63\x61pacity\x18\x01 \x01(\x04\x12\x0e\n\x06stored\x18\x02 \x01(\x04\x12\x0e\n\x06unseen\x18\x03 \x01(\x04\x12\x0e\n\x06leased\x18\x04 \x01(\x04\x12\x0f\n\x07granted\x18\x05 \x01(\x04\x12\x10\n\x08inserted\x18\x06 \x01(\x04\x12\x0c\n\x04late\x18\x07 \x01(\x04\x12\x0f\n\x07refused\x18\x08 \x01(\x04\x12\x10\n\x08refunded\x18\t \x01(\x04\"x\n\x13TakeSnapshotRequest\x12)\n\x04open\x18\x01 \x01(\x0b\x32\x19.penstock.v1.OpenSnapshotH\x00\x12+\n\x06policy\x18\x02 \x01(\x0b\x32\x19.penstock.v1.WeightsChunkH\x00\x42\t\n\x07message\"@\n\x0cOpenSnapshot\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tautomatic\x18\x03 \x01(\x08\"\x7f\n\x14TakeSnapshotResponse\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.penstock.v1.SnapshotProgressH\x00\x12)\n\x08snapshot\x18\x02 \x01(\x0b\x32\x15.penstock.v1.SnapshotH\x00\x42\t\n\x07message\"\x16\n\x14ListSnapshotsRequest\"A\n\x15ListSnapshotsResponse\x12(\n\tsnapshots\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Snapshot2\xf7\x04\n\rReplayService\x12]\n\x0e\x41ppendSegments\x12\".penstock.v1.AppendSegmentsRequest\x1a#.penstock.v1.AppendSegmentsResponse(\x01\x30\x01\x12Z\n\rSampleBatches\x12!.penstock.v1.SampleBatchesRequest\x1a\".penstock.v1.SampleBatchesResponse(\x01\x30\x01\x12P\n\x0b\x43ommitBatch\x12\x1f.penstock.v1.CommitBatchRequest\x1a .penstock.v1.CommitBatchResponse\x12J\n\tFinishRun\x12\x1d.penstock.v1.FinishRunRequest\x1a\x1e.penstock.v1.FinishRunResponse\x12\\\n\x0fGetReplayStatus\x12#.penstock.v1.GetReplayStatusRequest\x1a$.penstock.v1.GetReplayStatusResponse\x12W\n\x0cTakeSnapshot\x12 .penstock.v1.TakeSnapshotRequest\x1a!.penstock.v1.TakeSnapshotResponse(\x01\x30\x01\x12V\n\rListSnapshots\x12!.penstock.v1.ListSnapshotsRequest\x1a\".penstock.v1.ListSnapshotsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.replay_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPENDSEGMENTSREQUEST']._serialized_start=67
-  _globals['_APPENDSEGMENTSREQUEST']._serialized_end=226
-  _globals['_OPENAPPEND']._serialized_start=228
-  _globals['_OPENAPPEND']._serialized_end=337
-  _globals['_HEARTBEAT']._serialized_start=339
-  _globals['_HEARTBEAT']._serialized_end=350
-  _globals['_WINDOW']._serialized_start=353
-  _globals['_WINDOW']._serialized_end=497
-  _globals['_APPENDSEGMENTSRESPONSE']._serialized_start=500
-  _globals['_APPENDSEGMENTSRESPONSE']._serialized_end=628
-  _globals['_STAGINGAREA']._serialized_start=630
-  _globals['_STAGINGAREA']._serialized_end=677
-  _globals['_GRANT']._serialized_start=679
-  _globals['_GRANT']._serialized_end=726
-  _globals['_SAMPLEBATCHESREQUEST']._serialized_start=729
-  _globals['_SAMPLEBATCHESREQUEST']._serialized_end=900
-  _globals['_SAMPLINGPLAN']._serialized_start=903
-  _globals['_SAMPLINGPLAN']._serialized_end=1195
-  _globals['_BATCHREQUEST']._serialized_start=1198
-  _globals['_BATCHREQUEST']._serialized_end=1374
-  _globals['_SAMPLEBATCHESRESPONSE']._serialized_start=1377
-  _globals['_SAMPLEBATCHESRESPONSE']._serialized_end=1790
-  _globals['_MASS']._serialized_start=1792
-  _globals['_MASS']._serialized_end=1832
-  _globals['_SAMPLINGOPENED']._serialized_start=1834
-  _globals['_SAMPLINGOPENED']._serialized_end=1891
-  _globals['_MAPPEDSTORE']._serialized_start=1893
-  _globals['_MAPPEDSTORE']._serialized_end=1940
-  _globals['_COMMITBATCHREQUEST']._serialized_start=1942
-  _globals['_COMMITBATCHREQUEST']._serialized_end=2045
-  _globals['_COMMITBATCHRESPONSE']._serialized_start=2047
-  _globals['_COMMITBATCHRESPONSE']._serialized_end=2131
-  _globals['_FINISHRUNREQUEST']._serialized_start=2133
-  _globals['_FINISHRUNREQUEST']._serialized_end=2168
-  _globals['_FINISHRUNRESPONSE']._serialized_start=2170
-  _globals['_FINISHRUNRESPONSE']._serialized_end=2189
-  _globals['_GETREPLAYSTATUSREQUEST']._serialized_start=2191
-  _globals['_GETREPLAYSTATUSREQUEST']._serialized_end=2215
-  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_start=2218
-  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_end=2376
-  _globals['_STORECOUNTS']._serialized_start=2379
-  _globals['_STORECOUNTS']._serialized_end=2542
-  _globals['_TAKESNAPSHOTREQUEST']._serialized_start=2544
-  _globals['_TAKESNAPSHOTREQUEST']._serialized_end=2579
-  _globals['_TAKESNAPSHOTRESPONSE']._serialized_start=2581
-  _globals['_TAKESNAPSHOTRESPONSE']._serialized_end=2708
-  _globals['_SNAPSHOTPROGRESS']._serialized_start=2710
-  _globals['_SNAPSHOTPROGRESS']._serialized_end=2806
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=2808
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=2830
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=2832
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=2897
-  _globals['_SNAPSHOT']._serialized_start=2900
-  _globals['_SNAPSHOT']._serialized_end=3075
-  _globals['_REPLAYSERVICE']._serialized_start=3078
-  _globals['_REPLAYSERVICE']._serialized_end=3707
+  _globals['_APPENDSEGMENTSREQUEST']._serialized_start=118
+  _globals['_APPENDSEGMENTSREQUEST']._serialized_end=277
+  _globals['_OPENAPPEND']._serialized_start=279
+  _globals['_OPENAPPEND']._serialized_end=388
+  _globals['_HEARTBEAT']._serialized_start=390
+  _globals['_HEARTBEAT']._serialized_end=416
+  _globals['_WINDOW']._serialized_start=419
+  _globals['_WINDOW']._serialized_end=563
+  _globals['_APPENDSEGMENTSRESPONSE']._serialized_start=566
+  _globals['_APPENDSEGMENTSRESPONSE']._serialized_end=719
+  _globals['_STAGINGAREA']._serialized_start=721
+  _globals['_STAGINGAREA']._serialized_end=768
+  _globals['_GRANT']._serialized_start=770
+  _globals['_GRANT']._serialized_end=817
+  _globals['_SAMPLEBATCHESREQUEST']._serialized_start=820
+  _globals['_SAMPLEBATCHESREQUEST']._serialized_end=991
+  _globals['_SAMPLINGPLAN']._serialized_start=994
+  _globals['_SAMPLINGPLAN']._serialized_end=1286
+  _globals['_BATCHREQUEST']._serialized_start=1289
+  _globals['_BATCHREQUEST']._serialized_end=1465
+  _globals['_SAMPLEBATCHESRESPONSE']._serialized_start=1468
+  _globals['_SAMPLEBATCHESRESPONSE']._serialized_end=1898
+  _globals['_MASS']._serialized_start=1900
+  _globals['_MASS']._serialized_end=1940
+  _globals['_SAMPLINGOPENED']._serialized_start=1942
+  _globals['_SAMPLINGOPENED']._serialized_end=1999
+  _globals['_MAPPEDSTORE']._serialized_start=2001
+  _globals['_MAPPEDSTORE']._serialized_end=2048
+  _globals['_COMMITBATCHREQUEST']._serialized_start=2050
+  _globals['_COMMITBATCHREQUEST']._serialized_end=2153
+  _globals['_COMMITBATCHRESPONSE']._serialized_start=2155
+  _globals['_COMMITBATCHRESPONSE']._serialized_end=2239
+  _globals['_FINISHRUNREQUEST']._serialized_start=2241
+  _globals['_FINISHRUNREQUEST']._serialized_end=2276
+  _globals['_FINISHRUNRESPONSE']._serialized_start=2278
+  _globals['_FINISHRUNRESPONSE']._serialized_end=2297
+  _globals['_GETREPLAYSTATUSREQUEST']._serialized_start=2299
+  _globals['_GETREPLAYSTATUSREQUEST']._serialized_end=2323
+  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_start=2326
+  _globals['_GETREPLAYSTATUSRESPONSE']._serialized_end=2484
+  _globals['_STORECOUNTS']._serialized_start=2487
+  _globals['_STORECOUNTS']._serialized_end=2650
+  _globals['_TAKESNAPSHOTREQUEST']._serialized_start=2652
+  _globals['_TAKESNAPSHOTREQUEST']._serialized_end=2772
+  _globals['_OPENSNAPSHOT']._serialized_start=2774
+  _globals['_OPENSNAPSHOT']._serialized_end=2838
+  _globals['_TAKESNAPSHOTRESPONSE']._serialized_start=2840
+  _globals['_TAKESNAPSHOTRESPONSE']._serialized_end=2967
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=2969
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=2991
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=2993
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=3058
+  _globals['_REPLAYSERVICE']._serialized_start=3061
+  _globals['_REPLAYSERVICE']._serialized_end=3692
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,6 @@
 from penstock.v1 import block_pb2 as _block_pb2
+from penstock.v1 import run_pb2 as _run_pb2
+from penstock.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -30,8 +32,10 @@ class OpenAppend(_message.Message):
     def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., slot: _Optional[int] = ..., incarnation: _Optional[int] = ..., window_segments: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    def __init__(self, steps: _Optional[int] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("first_sequence", "version", "environments", "staged_in", "block")
@@ -48,14 +52,16 @@ class Window(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
-    __slots__ = ("stored_sequence", "grants", "staging")
+    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging")
     STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_GRANTS_FIELD_NUMBER: _ClassVar[int]
     STAGING_FIELD_NUMBER: _ClassVar[int]
     stored_sequence: int
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    returned_grants: int
     staging: StagingArea
-    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ...) -> None: ...
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ...) -> None: ...
 
 class StagingArea(_message.Message):
     __slots__ = ("path", "slot_bytes")
@@ -130,7 +136,7 @@ class BatchRequest(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "opened", "committed", "block")
+    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "skipped", "opened", "committed", "block")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +149,7 @@ class SampleBatchesResponse(_message.Message):
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     MASS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -158,10 +165,11 @@ class SampleBatchesResponse(_message.Message):
     counts: StoreCounts
     mass: Mass
     environments: bytes
+    skipped: bytes
     opened: SamplingOpened
     committed: CommitBatchResponse
     block: _block_pb2.Block
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class Mass(_message.Message):
     __slots__ = ("total", "reference")
@@ -260,30 +268,30 @@ class StoreCounts(_message.Message):
     def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ..., refused: _Optional[int] = ..., refunded: _Optional[int] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("open", "policy")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    open: OpenSnapshot
+    policy: _run_pb2.WeightsChunk
+    def __init__(self, open: _Optional[_Union[OpenSnapshot, _Mapping]] = ..., policy: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ...) -> None: ...
+
+class OpenSnapshot(_message.Message):
+    __slots__ = ("name", "version", "automatic")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    version: int
+    automatic: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class TakeSnapshotResponse(_message.Message):
     __slots__ = ("progress", "snapshot")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    progress: SnapshotProgress
-    snapshot: Snapshot
-    def __init__(self, progress: _Optional[_Union[SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
-
-class SnapshotProgress(_message.Message):
-    __slots__ = ("segments", "total_segments", "bytes", "total_bytes")
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
-    segments: int
-    total_segments: int
-    bytes: int
-    total_bytes: int
-    def __init__(self, segments: _Optional[int] = ..., total_segments: _Optional[int] = ..., bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+    progress: _snapshot_pb2.SnapshotProgress
+    snapshot: _snapshot_pb2.Snapshot
+    def __init__(self, progress: _Optional[_Union[_snapshot_pb2.SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ...) -> None: ...
 
 class ListSnapshotsRequest(_message.Message):
     __slots__ = ()
@@ -292,27 +300,5 @@ class ListSnapshotsRequest(_message.Message):
 class ListSnapshotsResponse(_message.Message):
     __slots__ = ("snapshots",)
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
-    snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
-    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ...) -> None: ...
-
-class Snapshot(_message.Message):
-    __slots__ = ("name", "folder", "taken_unix_s", "segments", "absent", "damaged", "written_bytes", "shared_bytes", "seconds")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    FOLDER_FIELD_NUMBER: _ClassVar[int]
-    TAKEN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    ABSENT_FIELD_NUMBER: _ClassVar[int]
-    DAMAGED_FIELD_NUMBER: _ClassVar[int]
-    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    folder: str
-    taken_unix_s: float
-    segments: int
-    absent: int
-    damaged: int
-    written_bytes: int
-    shared_bytes: int
-    seconds: float
-    def __init__(self, name: _Optional[str] = ..., folder: _Optional[str] = ..., taken_unix_s: _Optional[float] = ..., segments: _Optional[int] = ..., absent: _Optional[int] = ..., damaged: _Optional[int] = ..., written_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    snapshots: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.Snapshot]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[_snapshot_pb2.Snapshot, _Mapping]]] = ...) -> None: ...

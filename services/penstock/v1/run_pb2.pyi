@@ -1,4 +1,5 @@
 from penstock.v1 import block_pb2 as _block_pb2
+from penstock.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -8,24 +9,30 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("hello", "report")
+    __slots__ = ("hello", "report", "progress", "fault")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: ActorReport
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ...) -> None: ...
+    progress: ActorProgress
+    fault: EnvironmentFault
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., progress: _Optional[_Union[ActorProgress, _Mapping]] = ..., fault: _Optional[_Union[EnvironmentFault, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema", "environment", "environments", "token")
+    __slots__ = ("schema", "environment", "environments", "token", "name")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     environment: EnvironmentSpec
     environments: int
     token: bytes
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+    name: str
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
     __slots__ = ("id", "observation", "action", "frames")
@@ -68,7 +75,7 @@ class DiscreteSpace(_message.Message):
     def __init__(self, n: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
 
 class ActorReport(_message.Message):
-    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s")
+    __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s", "segments")
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_AT_S_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +83,7 @@ class ActorReport(_message.Message):
     POLICY_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
     BUILDING_S_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     env_steps: int
     first_step_at_s: float
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
@@ -83,7 +91,30 @@ class ActorReport(_message.Message):
     policy_s: float
     waiting_s: float
     building_s: float
-    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ...) -> None: ...
+    segments: int
+    def __init__(self, env_steps: _Optional[int] = ..., first_step_at_s: _Optional[float] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., environment_s: _Optional[float] = ..., policy_s: _Optional[float] = ..., waiting_s: _Optional[float] = ..., building_s: _Optional[float] = ..., segments: _Optional[int] = ...) -> None: ...
+
+class ActorProgress(_message.Message):
+    __slots__ = ("steps", "doing", "environment", "window_step", "window_steps")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_STEP_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    doing: str
+    environment: int
+    window_step: int
+    window_steps: int
+    def __init__(self, steps: _Optional[int] = ..., doing: _Optional[str] = ..., environment: _Optional[int] = ..., window_step: _Optional[int] = ..., window_steps: _Optional[int] = ...) -> None: ...
+
+class EnvironmentFault(_message.Message):
+    __slots__ = ("text", "dropped")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    dropped: bool
+    def __init__(self, text: _Optional[str] = ..., dropped: _Optional[bool] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("episode_return", "steps", "environment", "truncated")
@@ -152,7 +183,7 @@ class GetRunStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStatusResponse(_message.Message):
-    __slots__ = ("phase", "environment_id", "version", "env_steps", "total_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator")
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "total_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +206,9 @@ class GetRunStatusResponse(_message.Message):
     SAMPLES_PER_INSERT_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_STATES_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     phase: str
     environment_id: str
     version: int
@@ -197,7 +231,40 @@ class GetRunStatusResponse(_message.Message):
     samples_per_insert: float
     variants: _containers.RepeatedCompositeFieldContainer[VariantStatus]
     coordinator: CoordinatorStatistics
-    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ...) -> None: ...
+    notices: _containers.RepeatedCompositeFieldContainer[Notice]
+    actor_states: _containers.RepeatedCompositeFieldContainer[ActorState]
+    env_steps_taken: int
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ...) -> None: ...
+
+class ActorState(_message.Message):
+    __slots__ = ("name", "slot", "connected", "steps", "segments", "stuck_s", "failures", "dropped_windows", "doing")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    STUCK_S_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    slot: int
+    connected: bool
+    steps: int
+    segments: int
+    stuck_s: float
+    failures: int
+    dropped_windows: int
+    doing: str
+    def __init__(self, name: _Optional[str] = ..., slot: _Optional[int] = ..., connected: _Optional[bool] = ..., steps: _Optional[int] = ..., segments: _Optional[int] = ..., stuck_s: _Optional[float] = ..., failures: _Optional[int] = ..., dropped_windows: _Optional[int] = ..., doing: _Optional[str] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("number", "text")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    text: str
+    def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class VariantStatus(_message.Message):
     __slots__ = ("arguments", "episodes", "return_mean")
@@ -284,16 +351,22 @@ class Wait(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., seconds: _Optional[float] = ..., share: _Optional[float] = ...) -> None: ...
 
 class Drops(_message.Message):
-    __slots__ = ("late_segments", "refused_segments", "refunded_segments", "overwritten_priorities")
+    __slots__ = ("late_segments", "refused_segments", "refunded_segments", "overwritten_priorities", "refused_steps", "unsound_rows", "left_out_values")
     LATE_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     REFUNDED_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     OVERWRITTEN_PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    UNSOUND_ROWS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_VALUES_FIELD_NUMBER: _ClassVar[int]
     late_segments: int
     refused_segments: int
     refunded_segments: int
     overwritten_priorities: int
-    def __init__(self, late_segments: _Optional[int] = ..., refused_segments: _Optional[int] = ..., refunded_segments: _Optional[int] = ..., overwritten_priorities: _Optional[int] = ...) -> None: ...
+    refused_steps: int
+    unsound_rows: int
+    left_out_values: int
+    def __init__(self, late_segments: _Optional[int] = ..., refused_segments: _Optional[int] = ..., refunded_segments: _Optional[int] = ..., overwritten_priorities: _Optional[int] = ..., refused_steps: _Optional[int] = ..., unsound_rows: _Optional[int] = ..., left_out_values: _Optional[int] = ...) -> None: ...
 
 class LearningNumbers(_message.Message):
     __slots__ = ("effective_sample_share", "fresh_effective_share", "clipped_share", "approximate_kl", "entropy", "explained_variance", "gradient_norm")
@@ -314,20 +387,22 @@ class LearningNumbers(_message.Message):
     def __init__(self, effective_sample_share: _Optional[float] = ..., fresh_effective_share: _Optional[float] = ..., clipped_share: _Optional[float] = ..., approximate_kl: _Optional[float] = ..., entropy: _Optional[float] = ..., explained_variance: _Optional[float] = ..., gradient_norm: _Optional[float] = ...) -> None: ...
 
 class EvaluationSummary(_message.Message):
-    __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants")
+    __slots__ = ("version", "env_steps", "episodes", "return_mean", "return_std", "variants", "unfinished")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
     RETURN_STD_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     version: int
     env_steps: int
     episodes: int
     return_mean: float
     return_std: float
     variants: _containers.RepeatedCompositeFieldContainer[VariantReturns]
-    def __init__(self, version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantReturns, _Mapping]]] = ...) -> None: ...
+    unfinished: int
+    def __init__(self, version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantReturns, _Mapping]]] = ..., unfinished: _Optional[int] = ...) -> None: ...
 
 class VariantReturns(_message.Message):
     __slots__ = ("episodes", "return_mean", "return_std")
@@ -338,3 +413,29 @@ class VariantReturns(_message.Message):
     return_mean: float
     return_std: float
     def __init__(self, episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ...) -> None: ...
+
+class TakeRunSnapshotRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TakeRunSnapshotResponse(_message.Message):
+    __slots__ = ("progress", "snapshot")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    progress: _snapshot_pb2.SnapshotProgress
+    snapshot: RunSnapshot
+    def __init__(self, progress: _Optional[_Union[_snapshot_pb2.SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[RunSnapshot, _Mapping]] = ...) -> None: ...
+
+class RunSnapshot(_message.Message):
+    __slots__ = ("name", "version", "env_steps", "stores")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    env_steps: int
+    stores: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.Snapshot]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., stores: _Optional[_Iterable[_Union[_snapshot_pb2.Snapshot, _Mapping]]] = ...) -> None: ...

@@ -173,13 +173,14 @@ def _check_head(head: bytes) -> None:
 
 
 def encode_append_response(
-    stored_sequence: int, grants: list[Grant], staging: StagingOffer | None = None
+    stored_sequence: int, grants: list[Grant], staging: StagingOffer | None = None, returned: int = 0
 ) -> replay_pb2.AppendSegmentsResponse:
-    """The message of an acknowledgement and new grants; the first also offers the staging area."""
+    """The message of an acknowledgement, new grants and returned ones; the first also offers the staging area."""
     area = None if staging is None else replay_pb2.StagingArea(path=staging.path, slot_bytes=staging.slot_bytes)
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
         staging=area,
+        returned_grants=returned,
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
 
@@ -269,6 +270,7 @@ def encode_batch_head(
         counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
         environments=draw.environments.astype("<u4", copy=False).tobytes(),
+        skipped=draw.skipped.astype("<i8", copy=False).tobytes(),
         committed=answer.committed if answer is not None else None,
     )
 
@@ -285,6 +287,7 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
         counts=decode_counts(message.counts),
         mass=Mass(message.mass.total, message.mass.reference),
         environments=column_of(message.environments, np.uint32),
+        skipped=column_of(message.skipped, np.int64),
     )
     sizes = {head.keys.size, head.versions.size, head.priorities.size, head.probabilities.size}
     if len(sizes) != 1:
@@ -293,6 +296,8 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
         raise InvalidSegment(
             f"batch {head.number} has {head.environments.size} environments for {head.fresh_segments} fresh segments"
         )
+    if head.skipped.size not in (0, head.keys.size):
+        raise InvalidSegment(f"batch {head.number} has {head.skipped.size} skips for {head.keys.size} segments")
     return head
 
 

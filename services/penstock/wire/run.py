@@ -10,17 +10,21 @@ from google.protobuf.message import Message
 
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.types import (
+    ActorProgress,
     ActorReport,
+    ActorState,
     Ages,
     Assignment,
     CoordinatorStatistics,
     Drops,
+    EnvironmentFault,
     Episode,
     EvaluationResult,
     EvaluationSummary,
     EvaluationTask,
     LearningNumbers,
     MeanTimes,
+    Notice,
     RunStatus,
     VariantReturns,
     VariantStatus,
@@ -31,6 +35,19 @@ from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire.block import MAX_PART_BYTES
 
 MAX_WEIGHTS_BYTES = 2**32
+MAX_NAME = 100
+MAX_FAULT = 1_000
+"""Characters."""
+
+_MOST_STEPS = 2**48
+"""Of an actor; a million steps a second for nine years."""
+
+_MOST_SECONDS = 1e9
+MAX_RETURN = 1e100
+"""Of one episode, in magnitude: means and deviations of any number of them are finite."""
+
+_NO_STEP_BOUND = 2**31
+_MAX_FAILURE_CHARACTERS = 1000
 
 
 def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
@@ -126,13 +143,27 @@ def encode_report(report: ActorReport) -> run_pb2.ActorReport:
         policy_s=report.policy_s,
         waiting_s=report.waiting_s,
         building_s=report.building_s,
+        segments=report.segments,
     )
 
 
 def decode_report(message: run_pb2.ActorReport) -> ActorReport:
-    """The report of a message. Raises `InvalidSegment` for returns that are not finite."""
-    if not all(math.isfinite(episode.episode_return) for episode in message.episodes):
-        raise InvalidSegment("an actor reported an episode return that is not finite")
+    """The report of a message. Raises `InvalidSegment` for numbers that no actor can have counted or timed."""
+    for name in ("environment_s", "policy_s", "waiting_s", "building_s", "first_step_at_s"):
+        seconds, most = getattr(message, name), math.inf if name == "first_step_at_s" else _MOST_SECONDS
+        if not 0.0 <= seconds <= most or math.isinf(seconds):
+            raise InvalidSegment(f"an actor reported {name} {seconds:g}; seconds are between 0 and {_MOST_SECONDS:g}")
+    if max(message.env_steps, message.segments) > _MOST_STEPS:
+        raise InvalidSegment(
+            f"an actor reported {message.env_steps} steps and {message.segments} segments; at most {_MOST_STEPS} are"
+            " taken"
+        )
+    for episode in message.episodes:
+        if not abs(episode.episode_return) <= MAX_RETURN:
+            raise InvalidSegment(
+                f"an actor reported an episode return of {episode.episode_return:g}, which is not finite or above"
+                f" {MAX_RETURN:g}"
+            )
     return ActorReport(
         env_steps=message.env_steps,
         first_step_at_s=message.first_step_at_s,
@@ -144,7 +175,47 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
         policy_s=message.policy_s,
         waiting_s=message.waiting_s,
         building_s=message.building_s,
+        segments=message.segments,
     )
+
+
+def encode_progress(progress: ActorProgress) -> run_pb2.ActorProgress:
+    """The message of an actor's progress."""
+    return run_pb2.ActorProgress(**dataclasses.asdict(progress))
+
+
+def decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
+    """The progress of a message. Raises `InvalidSegment` for what no actor can be doing."""
+    if message.steps > _MOST_STEPS or message.doing not in ("", "make", "reset", "step"):
+        raise InvalidSegment(
+            f"an actor's progress of {message.steps} steps, doing {message.doing[:MAX_NAME]!r}; at most {_MOST_STEPS}"
+            " steps and make, reset or step are known"
+        )
+    return ActorProgress(**_present(message, ActorProgress))
+
+
+def encode_fault(fault: EnvironmentFault) -> run_pb2.EnvironmentFault:
+    """The message of an environment's fault, cut to what a server takes."""
+    return run_pb2.EnvironmentFault(text=fault.text[:MAX_FAULT], dropped=fault.dropped)
+
+
+def decode_fault(message: run_pb2.EnvironmentFault) -> EnvironmentFault:
+    """The fault of a message, in one line. Raises `InvalidSegment` for a text that is too long."""
+    if len(message.text) > MAX_FAULT:
+        raise InvalidSegment(f"an environment's fault of {len(message.text)} characters; at most {MAX_FAULT} are taken")
+    return EnvironmentFault(_one_line(message.text), message.dropped)
+
+
+def decode_name(message: run_pb2.Hello) -> str:
+    """What an actor is called; empty if it does not tell. Raises `InvalidSegment` for a name that is too long."""
+    if len(message.name) > MAX_NAME:
+        raise InvalidSegment(f"an actor with a name of {len(message.name)} characters; at most {MAX_NAME} are taken")
+    return _one_line(message.name)
+
+
+def _one_line(text: str) -> str:
+    """Without line breaks or control characters, which a terminal would obey."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
 def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsResponse]:
@@ -156,6 +227,8 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
         deterministic=task.deterministic,
         seed=task.seed,
         variants=task.variants,
+        max_episode_steps=task.max_episode_steps,
+        max_seconds=task.max_seconds if math.isfinite(task.max_seconds) else 0.0,
     )
     yield evaluation_pb2.RunEvaluationsResponse(task=head)
     for chunk in encode_weights(task.weights):
@@ -163,26 +236,56 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
 
 
 def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> EvaluationTask:
-    """The task of a head and its weights."""
+    """The task of a head and its weights. Raises `InvalidSegment` for a bound that is no number of seconds."""
+    if not message.max_seconds >= 0.0:
+        raise InvalidSegment(f"an evaluation of at most {message.max_seconds:g} seconds")
     return EvaluationTask(
-        message.id, weights, message.episodes, message.deterministic, message.seed, max(1, message.variants)
+        id=message.id,
+        weights=weights,
+        episodes=message.episodes,
+        deterministic=message.deterministic,
+        seed=message.seed,
+        variants=max(1, message.variants),
+        max_episode_steps=message.max_episode_steps or _NO_STEP_BOUND,
+        max_seconds=message.max_seconds or math.inf,
     )
 
 
 def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
     """The message of an evaluation's result."""
-    return evaluation_pb2.EvaluationResult(
-        id=result.id, version=result.version, returns=result.returns, steps=result.steps, seconds=result.seconds
+    return evaluation_pb2.EvaluationResult(**dataclasses.asdict(result))
+
+
+def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask) -> EvaluationResult:
+    """The result of a message that answers this task.
+
+    Raises:
+        InvalidSegment: It is of another version or number of episodes, or holds values that no evaluation has.
+    """
+    if message.version != task.weights.version:
+        raise InvalidSegment(
+            f"evaluation {task.id} is of version {task.weights.version}, and its result is of version {message.version}"
+        )
+    if not 0.0 <= message.seconds < math.inf:
+        raise InvalidSegment(f"an evaluation of {message.seconds:g} seconds")
+    returns, steps = tuple(message.returns), tuple(message.steps)
+    if message.failure:
+        failure = " ".join(message.failure.split())[:_MAX_FAILURE_CHARACTERS]
+        return EvaluationResult(message.id, message.version, (), (), message.seconds, failure=failure)
+    if len(returns) != task.episodes or len(steps) != task.episodes or message.unfinished > task.episodes:
+        raise InvalidSegment(
+            f"an evaluation of {len(returns)} returns and {len(steps)} lengths, {message.unfinished} of them"
+            f" unfinished; {task.episodes} episodes were asked for"
+        )
+    for value in returns:
+        if not abs(value) <= MAX_RETURN:
+            raise InvalidSegment(
+                f"an evaluation has an episode with a return of {value:g}; finite ones of at most {MAX_RETURN:g} in"
+                " magnitude are taken"
+            )
+    return EvaluationResult(
+        message.id, message.version, returns, steps, message.seconds, message.unfinished, message.out_of_time
     )
-
-
-def decode_result(message: evaluation_pb2.EvaluationResult) -> EvaluationResult:
-    """The result of a message. Raises `InvalidSegment` if it has no episodes or returns that are not finite."""
-    if not message.returns or len(message.returns) != len(message.steps):
-        raise InvalidSegment(f"an evaluation of {len(message.returns)} returns and {len(message.steps)} lengths")
-    if not all(math.isfinite(value) for value in message.returns):
-        raise InvalidSegment("an evaluation with a return that is not finite")
-    return EvaluationResult(message.id, message.version, tuple(message.returns), tuple(message.steps), message.seconds)
 
 
 def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
@@ -194,6 +297,8 @@ def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
     values["variants"] = [run_pb2.VariantStatus(**dataclasses.asdict(variant)) for variant in status.variants]
     if status.coordinator is not None:
         values["coordinator"] = run_pb2.CoordinatorStatistics(**dataclasses.asdict(status.coordinator))
+    values["notices"] = [run_pb2.Notice(number=notice.number, text=notice.text) for notice in status.notices]
+    values["actor_states"] = [run_pb2.ActorState(**dataclasses.asdict(state)) for state in status.actor_states]
     return run_pb2.GetRunStatusResponse(**values)
 
 
@@ -212,6 +317,8 @@ def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
         )
         for variant in message.variants
     )
+    values["notices"] = tuple(Notice(notice.number, notice.text) for notice in message.notices)
+    values["actor_states"] = tuple(ActorState(**_present(state, ActorState)) for state in message.actor_states)
     return RunStatus(**values)
 
 

@@ -1,27 +1,55 @@
-"""Messages about snapshots of a replay store."""
+"""Messages about snapshots of stores and of runs."""
 
 import dataclasses
+from collections.abc import Iterator
 
-from penstock.types import Snapshot, SnapshotProgress
-from penstock.v1 import replay_pb2
+from penstock.types import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest, Weights
+from penstock.v1 import replay_pb2, run_pb2, snapshot_pb2
+from penstock.wire.run import encode_weights
 
 
-def encode_snapshot(snapshot: Snapshot) -> replay_pb2.Snapshot:
+def encode_requests(request: SnapshotRequest, policy: Weights) -> Iterator[replay_pb2.TakeSnapshotRequest]:
+    """The messages that ask a store for a snapshot, in order."""
+    yield replay_pb2.TakeSnapshotRequest(open=replay_pb2.OpenSnapshot(**dataclasses.asdict(request)))
+    for chunk in encode_weights(policy):
+        yield replay_pb2.TakeSnapshotRequest(policy=chunk)
+
+
+def decode_request(message: replay_pb2.OpenSnapshot) -> SnapshotRequest:
+    """The request of a message."""
+    return SnapshotRequest(message.name, message.version, message.automatic)
+
+
+def encode_snapshot(snapshot: Snapshot) -> snapshot_pb2.Snapshot:
     """The message of a complete snapshot."""
-    return replay_pb2.Snapshot(**dataclasses.asdict(snapshot))
+    return snapshot_pb2.Snapshot(**dataclasses.asdict(snapshot))
 
 
-def decode_snapshot(message: replay_pb2.Snapshot) -> Snapshot:
+def decode_snapshot(message: snapshot_pb2.Snapshot) -> Snapshot:
     """The complete snapshot of a message."""
     return Snapshot(**{field.name: getattr(message, field.name) for field in dataclasses.fields(Snapshot)})
 
 
-def encode_progress(progress: SnapshotProgress) -> replay_pb2.TakeSnapshotResponse:
+def encode_run_snapshot(snapshot: RunSnapshot) -> run_pb2.RunSnapshot:
+    """The message of a complete snapshot of a run."""
+    stores = [encode_snapshot(each) for each in snapshot.stores]
+    return run_pb2.RunSnapshot(
+        name=snapshot.name, version=snapshot.version, env_steps=snapshot.env_steps, stores=stores
+    )
+
+
+def decode_run_snapshot(message: run_pb2.RunSnapshot) -> RunSnapshot:
+    """The complete snapshot of a run of a message."""
+    stores = tuple(decode_snapshot(each) for each in message.stores)
+    return RunSnapshot(message.name, message.version, message.env_steps, stores)
+
+
+def encode_progress(progress: SnapshotProgress) -> snapshot_pb2.SnapshotProgress:
     """The message of how far a snapshot is."""
-    return replay_pb2.TakeSnapshotResponse(progress=replay_pb2.SnapshotProgress(**dataclasses.asdict(progress)))
+    return snapshot_pb2.SnapshotProgress(**dataclasses.asdict(progress))
 
 
-def decode_progress(message: replay_pb2.SnapshotProgress) -> SnapshotProgress:
+def decode_progress(message: snapshot_pb2.SnapshotProgress) -> SnapshotProgress:
     """How far a snapshot is, of a message."""
     return SnapshotProgress(
         **{field.name: getattr(message, field.name) for field in dataclasses.fields(SnapshotProgress)}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from helpers.timing import PATIENCE_S
 from helpers.torture.content import SCHEMA, make_columns, names_of
 from helpers.torture.ledger import Ledger
 from penstock.errors import PenstockError, Unavailable
@@ -15,8 +16,6 @@ from penstock.types import Assignment, Grant, Window
 from penstock.wire.block import MAX_PART_BYTES
 
 _GRANT_WAIT_S = 0.05
-_FAREWELL_S = 60.0
-_JOIN_S = 60.0
 
 
 class TortureActor:
@@ -57,14 +56,14 @@ class TortureActor:
         """Sends no more, and waits until all that was sent is stored."""
         self._leaving.set()
         self._join()
-        if not self._sink.drain(_FAREWELL_S):
+        if not self._sink.drain(PATIENCE_S):
             self._ledger.violated(f"slot {self.slot} waits in vain for the acknowledgement of sequence {self._sent}")
         elif self._sent:
             self._ledger.acknowledged(self.slot, self.incarnation, self._sent)
         self._sink.close()
 
     def _join(self) -> None:
-        self._thread.join(_JOIN_S)
+        self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             self._ledger.violated(f"the actor in slot {self.slot} hangs")
 

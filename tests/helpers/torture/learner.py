@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from helpers.torture.proportions import BINS, Proportions
@@ -16,12 +17,11 @@ from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.types import Batch, CommitOutcome, SamplingPlan, Schema
 
-_FAREWELL_S, _JOIN_S = 60.0, 60.0
 _LEVELS, _JITTER = (0.25, 1.25), (0.5, 1.5)
 """Priorities: from the first bin's to the last one's, times a random factor."""
 
-_OLDEST_VERSIONS = 2_000
-"""No segment in the ring is older than so many versions."""
+MAX_UNCOMMITTED = 9
+"""Batches that a learner has trained when it dies and whose commits may not have arrived."""
 
 _BATCH_WAIT_S = 0.1
 _PAUSES, _PAUSE_S = 0.05, 0.1
@@ -40,12 +40,15 @@ class TortureLearner:
         windows: dict[int, int],
         *,
         prefetch: int,
+        oldest: int,
     ) -> None:
         """Args:
         windows: Segments of a window, by slot.
         prefetch: Batches asked for ahead.
+        oldest: No segment in the ring has a greater age.
         """
-        self.plan, self.version = plan, plan.next_batch
+        self.plan, self.version, self._oldest = plan, plan.next_batch, oldest
+        ledger.begins_at(plan.next_batch)
         self._ledger, self._proportions, self._windows = ledger, proportions, windows
         self._random = np.random.default_rng(plan.seed)
         self._prefetch, self._dead = prefetch, False
@@ -81,14 +84,14 @@ class TortureLearner:
         """Ends after its commits were answered."""
         self._stop.set()
         self._join()
-        self._source.close(_FAREWELL_S)
+        self._source.close(PATIENCE_S)
         self._collect_outcomes()
         if self._outcomes:
             self._ledger.violated(f"{len(self._outcomes)} commits were never answered")
         self.die()
 
     def _join(self) -> None:
-        self._thread.join(_JOIN_S)
+        self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             self._ledger.violated("the learner hangs")
 
@@ -144,10 +147,19 @@ class TortureLearner:
                 ledger.handed_out_fresh(name, batch.number)
             # The service has looked for late segments for as many batches as it was asked for.
             ledger.highest_leased = max(ledger.highest_leased, batch.number + 1 + self._prefetch)
+        self._check_ages(batch)
         self._check_fresh(batch, names[:fresh])
         self._check_replayed(batch)
         ledger.events[f"batches by {self._source.reads}"] += 1
         ledger.events["segments sampled"] += batch.keys.size
+
+    def _check_ages(self, batch: Batch) -> None:
+        """An age is what was trained since, but for batches whose commits died with their learners."""
+        ages, trained = batch.ages, self._ledger.trained_since(batch.versions, batch.number)
+        if (ages < 0).any() or (ages > trained).any():
+            self._ledger.violated(f"batch {batch.number} has ages {ages}, and {trained} batches were trained since")
+        if (ages < trained - MAX_UNCOMMITTED * self._ledger.sessions_since(batch.versions)).any():
+            self._ledger.violated(f"batch {batch.number} has ages {ages}, where {trained} batches were trained since")
 
     def _check_fresh(self, batch: Batch, names: NDArray[np.int64]) -> None:
         fresh, plan, ledger = batch.fresh_segments, self.plan, self._ledger
@@ -157,8 +169,8 @@ class TortureLearner:
             ledger.violated(f"batch {batch.number} has {fresh} fresh segments, with {batch.probabilities[:fresh]}")
         if batch.priorities[:fresh].any():
             ledger.violated(f"batch {batch.number} has fresh segments with priorities {batch.priorities[:fresh]}")
-        if plan.is_late(batch.number, batch.versions[:fresh]).any() or (batch.versions > batch.number).any():
-            ledger.events["batches with late fresh segments"] += 1
+        if (batch.ages[:fresh] > plan.largest_lag).any():
+            ledger.violated(f"batch {batch.number} has fresh segments of the ages {batch.ages[:fresh]}")
         slots, sequences = names >> 52, names & 0xFFFFFFFF
         windows = np.array([self._windows[slot] for slot in slots.tolist()], np.int64)
         places = list(
@@ -181,15 +193,15 @@ class TortureLearner:
         keys, priorities = batch.keys[replayed], batch.priorities[replayed]
         if keys.size == 0:
             return
-        late = plan.is_late(ledger.highest_leased, batch.versions[replayed])
+        late = batch.ages[replayed] + (ledger.highest_leased - batch.number) > plan.largest_lag
         for key, priority, may_be_late in zip(keys.tolist(), priorities.tolist(), late.tolist(), strict=True):
             if not ledger.is_possible(key, priority, self._answered[0], may_be_late):
                 ledger.violated(
                     f"batch {batch.number}: key {key} has priority {priority}; committed were {ledger.given_to(key)}"
                 )
         function = MassFunction(plan.alpha, plan.epsilon, plan.half_life, batch.mass.reference)
-        expected = function.masses(priorities, batch.versions[replayed]) / batch.mass.total
-        oldest = np.array([batch.number - _OLDEST_VERSIONS])
+        expected = function.masses(priorities, batch.number - batch.ages[replayed]) / batch.mass.total
+        oldest = np.array([batch.number - self._oldest])
         smallest = float(function.masses(np.array([_LEVELS[0] * _JITTER[0]]), oldest)[0] / batch.mass.total)
         try:
             self._proportions.add(keys, batch.probabilities[replayed], expected, smallest)

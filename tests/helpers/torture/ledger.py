@@ -51,6 +51,7 @@ class Ledger:
 
     Attributes:
         capacity: Rows of the ring; 0 before it is known.
+        sessions, trained_until: The version at which each learner began, and up to which it trained.
         violations: Promises that were broken.
         events: How often what happened.
     """
@@ -71,6 +72,8 @@ class Ledger:
     next_commit: int = 1
     resolved: int = 0
     highest_leased: int = 0
+    sessions: list[int] = field(default_factory=list)
+    trained_until: list[int] = field(default_factory=list)
 
     def violated(self, what: str) -> None:
         """Notes a broken promise."""
@@ -94,6 +97,26 @@ class Ledger:
             stay.stored = max(stay.stored, last)
 
     # Learners
+
+    def begins_at(self, version: int) -> None:
+        """A learner begins at this version."""
+        with self.lock:
+            self.sessions.append(version)
+            self.trained_until.append(version)
+
+    def trained_since(self, versions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+        """<int64>[B] batches that were trained from each version to a batch: numbers that some learner had."""
+        with self.lock:
+            starts, ends = np.array(self.sessions), np.array(self.trained_until)
+        ends[-1] = max(ends[-1], number)
+        lower, upper = np.maximum(versions[:, None], starts), np.minimum(number, ends)
+        result: NDArray[np.int64] = np.maximum(upper - lower, 0).sum(axis=1)
+        return result
+
+    def sessions_since(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """<int64>[B] learners that began since each version."""
+        with self.lock:
+            return np.sum(versions[:, None] < np.array(self.sessions), axis=1)
 
     def met(self, key: int, name: int) -> None:
         """A segment was seen under this key; a name has one key, a key one name."""
@@ -119,6 +142,7 @@ class Ledger:
         """A commit is about to be sent."""
         with self.lock:
             given = Given(self.next_commit, batch, tuple(fresh.tolist()), len(priorities))
+            self.trained_until[-1] = batch + 1
             self.next_commit += 1
             self.in_flight.append(given)
             for key, priority in priorities.items():

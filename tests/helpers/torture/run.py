@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.store_view import Look
+from helpers.timing import PATIENCE_S, Bound
 from helpers.torture.actor import TortureActor
 from helpers.torture.content import SCHEMA
 from helpers.torture.learner import TortureLearner
@@ -27,7 +29,11 @@ _FRESH, _DEGREE = 24, 3
 WINDOWS = (1, 3, 8, 24, 60)
 """Segments of a window, by slot; the last travels in two parts, and the gate lets none be much larger."""
 
-_END_WAIT_S = 30.0
+LEAST_MASS_RATIO = 0.99
+"""Of the mass after a learner was replaced over the mass before: its death makes no segment older."""
+
+_JUMPS = (0, 0, 1, 2, 20, 101)
+"""By how much a learner begins above the last version of the one before: a kill, and a lost page cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +46,10 @@ class Options:
         seed: Of all that is random.
         fill_s: The store is filled once before the first kill, if that takes no longer.
         alive_s: Between being ready and the next kill: from, to.
-        ready_limit_s: To be ready again.
+        ready_multiple: How many times as long as the first start, over an empty store, the median restart may take.
         least_p: Counts of draws less probable than this, or as close to what was expected, are violations.
         least_restarts: The killing goes on past its time until the service was ready again so often.
+        least_commits: And until so many batches were committed.
     """
 
     seconds: float
@@ -50,9 +57,27 @@ class Options:
     seed: int = 0
     fill_s: float = 120.0
     alive_s: tuple[float, float] = (0.3, 5.0)
-    ready_limit_s: float = 2.0
+    ready_multiple: float = 4.0
     least_p: float = 0.001
     least_restarts: int = 0
+    least_commits: int = 0
+
+
+@dataclass(slots=True)
+class Takeover:
+    """What the replacement of a learner came to.
+
+    Attributes:
+        jump: Versions between the dead learner's last and the next one's first.
+        mass_ratio: The mass of the segments that were there, after over before; None if it could not be seen, since
+            the service was killed meanwhile.
+        late: Segments found late by its first batch although so few batches were trained since their version that they
+            were not; None if it could not be seen.
+    """
+
+    jump: int
+    mass_ratio: float | None = None
+    late: int | None = None
 
 
 @dataclass
@@ -61,6 +86,7 @@ class Report:
 
     options: Options
     filled_s: float = 0.0
+    first_ready_s: float = 0.0
     kills: dict[str, int] = field(default_factory=Counter)
     ready_s: list[float] = field(default_factory=list)
     ready_cpu_s: list[float] = field(default_factory=list)
@@ -72,6 +98,7 @@ class Report:
     largest_deviation: float = 0.0
     draws_kept: int = 0
     p_value: float = 0.5
+    takeovers: list["Takeover"] = field(default_factory=list)
 
     def quantiles(self) -> tuple[float, float, float]:
         """Median, 95th percentile and maximum of the seconds from a restart to being ready."""
@@ -106,7 +133,7 @@ class Torture:
             self._begin()
             self._fill()
             end = time.monotonic() + self._options.seconds
-            while time.monotonic() < end or self._is_short_of_restarts():
+            while time.monotonic() < end or self._is_short_of():
                 self._round()
                 self._progress()
             self._end()
@@ -124,7 +151,7 @@ class Torture:
             self._service.kill()
             self._report.kills["while it is made"] += 1
         self._service.start()
-        self._service.wait_until_ready()
+        self._report.first_ready_s = self._service.wait_until_ready() or 0.0
         self._new_learner()
         for slot in range(len(WINDOWS)):
             self._actors.append(self._new_actor(slot, 1))
@@ -160,10 +187,6 @@ class Torture:
         if ready is not None:
             self._report.ready_s.append(ready)
             self._report.ready_cpu_s.append(self._service.cpu_s)
-            if ready > self._options.ready_limit_s:
-                self._ledger.violated(
-                    f"the service was ready after {ready:.2f} s, of which it computed {self._service.cpu_s:.2f}"
-                )
         self._hidden = self._random.random() < 0.4
         if self._hidden:
             self._service.hide()
@@ -182,9 +205,7 @@ class Torture:
 
     def _replace_somebody(self, probability: float) -> None:
         if self._random.random() < probability:
-            assert self._learner is not None
-            self._learner.die()
-            self._new_learner()
+            self._replace_learner()
             self._report.kills["learner"] += 1
         if self._random.random() < probability:
             slot = self._random.randrange(len(self._actors))
@@ -193,8 +214,45 @@ class Torture:
             self._actors[slot] = self._new_actor(slot, former.incarnation + 1)
             self._report.kills["actor"] += 1
 
-    def _is_short_of_restarts(self) -> bool:
-        return len(self._report.ready_s) < self._options.least_restarts and not self._ledger.violations
+    def _replace_learner(self) -> None:
+        """Kills the learner, lets another take over, and compares masses."""
+        assert self._learner is not None
+        self._learner.die()
+        view = self._service.view() if self._service.running else None
+        before = view.look() if view is not None else None
+        former = self._learner.version
+        self._new_learner()
+        takeover = Takeover(self._learner.plan.next_batch - former)
+        self._report.takeovers.append(takeover)
+        if view is None or before is None:
+            return
+        plan, first = self._learner.plan, self._learner.plan.next_batch
+        if not _within(PATIENCE_S, lambda: view.session == plan.session):
+            self._ledger.violated(f"no learner took over within {PATIENCE_S} s")
+            return
+        mass = before.mass(plan, before.trained, before.version)
+        if mass:
+            takeover.mass_ratio = view.look().mass(plan, before.trained, first) / mass
+            if takeover.mass_ratio < LEAST_MASS_RATIO:
+                self._ledger.violated(f"{takeover}: the mass was {mass} before")
+        learner = self._learner
+        if _within(PATIENCE_S, lambda: learner.version > first):
+            takeover.late = self._made_late(before, view.look())
+            if takeover.late:
+                self._ledger.violated(f"{takeover}: segments became late by the replacement")
+
+    def _made_late(self, before: Look, after: Look) -> int:
+        """Segments that were found late in between, and that too few batches were trained for since their version."""
+        # What becomes replay without having been in a batch was found late.
+        late = after.trained[after.trained["batch"] == -1]
+        late = late[~np.isin(late["key"], before.trained["key"])]
+        trained = self._ledger.trained_since(late["version"], self._ledger.highest_leased + 1)
+        return int(np.count_nonzero(trained <= self._plan(1, 0).largest_lag))
+
+    def _is_short_of(self) -> bool:
+        """Whether too little has happened yet, as on a machine that is slow."""
+        few = len(self._report.ready_s) < self._options.least_restarts
+        return (few or self._ledger.events["commits"] < self._options.least_commits) and not self._ledger.violations
 
     def _check(self) -> None:
         found = check_store(self._service, self._ledger, self._plan(1, 0))
@@ -226,6 +284,9 @@ class Torture:
         report.batches_drawn, report.batches_redrawn = proportions.batches, proportions.redrawn
         report.largest_deviation, report.draws_kept = proportions.largest_deviation, int(proportions.kept.sum())
         report.p_value = proportions.p_value
+        bound, median = Bound(self._options.ready_multiple, report.first_ready_s), report.quantiles()[0]
+        if median > bound.seconds:
+            ledger.violated(f"the service was ready after {median:.2f} s, the median of all restarts; at most {bound}")
         if not self._options.least_p <= report.p_value <= 1.0 - self._options.least_p:
             ledger.violated(f"draws are not in proportion: p = {report.p_value:.2e}, {proportions.kept}")
         report.events, report.violations = ledger.events, ledger.violations
@@ -243,15 +304,15 @@ class Torture:
             publish_interval=2,
             alpha=0.6,
             epsilon=1e-3,
-            half_life=5_000.0,
+            half_life=200.0,
             max_staleness=2**31,
             min_replay_segments=_FRESH,
             seed=self._random.getrandbits(32) if next_batch else self._options.seed,
         )
 
     def _new_learner(self) -> None:
-        # A learner comes back no lower than it was; a jump makes what waits too old, which must be counted.
-        first = 0 if self._learner is None else self._learner.version + self._random.choice((0, 0, 1, 2, 20))
+        # A learner comes back no lower than it was.
+        first = 0 if self._learner is None else self._learner.version + self._random.choice(_JUMPS)
         session = self._random.getrandbits(62) | 1
         self._learner = TortureLearner(
             self._service.address,
@@ -261,6 +322,8 @@ class Torture:
             self._proportions,
             dict(enumerate(WINDOWS)),
             prefetch=self._random.choice((1, 2, 3)),
+            # The ring's rows, a batch's fresh segments a version, and what the gate and slow actors add.
+            oldest=self._options.capacity_bytes // SCHEMA.segment_bytes // _FRESH + 64,
         )
 
     def _published(self) -> int:
@@ -291,3 +354,13 @@ class Torture:
             f" committed, {events['segments sampled']} segments checked, ready after"
             f" {self._report.quantiles()[0]:.2f} s, {len(self._ledger.violations)} violations"
         )
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Waits for a condition; whether it became true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True

@@ -12,20 +12,23 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from helpers.store_view import StoreView
+from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from penstock.apps.service import SUPERVISED_VARIABLE
 from penstock.errors import SchemaMismatch
 from penstock.replay.admission import Gate
+from penstock.replay.ages import Ages
 from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.description import DESCRIPTION_FILE
 from penstock.replay.layout import State
 from penstock.replay.masses import MassFunction
 from penstock.replay.ring_store import RingStore
 from penstock.rpc.health import is_serving
 from penstock.types import SamplingPlan
 
-_READY_PATIENCE_S = 60.0
-_POLL_S = 0.01
+_POLL_S, _ANSWER_S = 0.01, 10.0
 _CHECKED_AT_ONCE = 256
 """Rows whose content is compared at once, which bounds what the check holds."""
 
@@ -68,8 +71,8 @@ class ReplayProcess:
     def wait_until_ready(self) -> float | None:
         """Waits until it reports that it serves; seconds since its start, or None if it never does."""
         assert self._process is not None
-        while time.monotonic() < self._started + _READY_PATIENCE_S and self._process.poll() is None:
-            if is_serving(self.address, 0.5):
+        while time.monotonic() < self._started + PATIENCE_S and self._process.poll() is None:
+            if is_serving(self.address, _ANSWER_S):
                 return time.monotonic() - self._started
             time.sleep(_POLL_S)
         self._ledger.violated(f"the service did not become ready: {self.last_words}")
@@ -104,6 +107,13 @@ class ReplayProcess:
         return self._log.read_text(errors="replace")[-2000:]
 
     # The learner reads the columns itself where it can see the store's records; elsewhere they come over gRPC.
+
+    def view(self) -> StoreView | None:
+        """The store as it is now; None while it has no schema."""
+        if not (self.folder / DESCRIPTION_FILE).exists():
+            return None
+        hidden = self.folder / "records.hidden"
+        return StoreView(self.folder, hidden if hidden.exists() else None)
 
     def hide(self) -> None:
         """From now on learners that connect cannot see the store, as on another host."""
@@ -217,7 +227,8 @@ def _check_priorities(store: RingStore, rows: np.ndarray, ledger: Ledger, plan: 
     headers = store.headers[rows]
     seen = headers[headers["state"] == State.SEEN]
     with ledger.lock:
-        late = plan.is_late(ledger.highest_leased, seen["version"])
+        clock = Ages(store.records, int(store.session["version"][0]))
+        late = seen["version"] < clock.oldest(ledger.highest_leased, plan.largest_lag)
         for key, priority, may_be_late in zip(
             seen["key"].tolist(), seen["priority"].tolist(), late.tolist(), strict=True
         ):
@@ -233,9 +244,10 @@ def _root_error(store: RingStore, plan: SamplingPlan, ledger: Ledger) -> float:
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(replace(plan, session=session))
     version = int(store.session["version"][0])
-    function = MassFunction(plan.alpha, plan.epsilon, plan.half_life, version)
+    clock = Ages(store.records, version)
+    function = MassFunction(plan.alpha, plan.epsilon, plan.half_life, clock.at(version))
     headers = store.headers[(store.headers["key"] != 0) & (store.headers["state"] == State.SEEN)]
-    expected = float(function.masses(headers["priority"], headers["version"]).sum())
+    expected = float(function.masses(headers["priority"], clock.clock(headers["version"])).sum())
     root = buffer.mass.total
     error = abs(root - expected) / expected if expected else abs(root)
     if error > 1e-9:

@@ -15,6 +15,7 @@ from penstock.acting.environments import (
     import_modules,
     make_environments,
 )
+from penstock.acting.single_environments import SingleEnvironments
 from penstock.errors import ConfigurationError
 
 
@@ -49,7 +50,7 @@ def counting(count: int = 2, length: int = 2) -> Environments:
 
 def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> None:
     environments = counting()
-    assert isinstance(environments, NextStepEnvironments)
+    assert isinstance(environments, SingleEnvironments)
     rows = take_rows(environments, 7, environment=1)
     assert rows.observation == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
     assert rows.reward == [1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0]

@@ -1,8 +1,13 @@
+import dataclasses
+import itertools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helpers.environments import fresh_weights, spec_of
-from penstock.acting.environments import make_environments
+from penstock.acting.environments import StepOutcome, make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.types import EvaluationResult, EvaluationTask
 
@@ -68,3 +73,58 @@ def test_an_evaluation_is_given_up_when_asked_to() -> None:
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), episodes=2, deterministic=True, seed=0)
     environments = make_environments("Counting-v0", 2, kwargs={"length": 50})
     assert evaluate(task, environments, lambda: next(answers)) is None
+
+
+def bounded(
+    environment: dict[str, object], clock: Callable[[], float] = lambda: 0.0, **bounds: object
+) -> EvaluationResult:
+    """An evaluation of 4 episodes within bounds."""
+    task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
+    task = dataclasses.replace(task, **bounds)  # type: ignore[arg-type]
+    result = evaluate(task, make_environments("Counting-v0", 4, kwargs=environment), lambda: False, clock)
+    assert result is not None
+    return result
+
+
+def test_an_episode_that_does_not_end_is_cut_at_the_bound_and_counts_until_then() -> None:
+    result = bounded({"length": 1000}, max_episode_steps=10)
+    assert (result.unfinished, result.out_of_time, result.failure) == (4, False, "")
+    assert result.steps == (10,) * 4
+    assert result.returns == (55.0,) * 4
+
+
+def test_episodes_that_end_at_the_bound_are_finished() -> None:
+    assert bounded({"length": 10}, max_episode_steps=10).unfinished == 0
+
+
+def test_of_episodes_of_different_lengths_those_that_ended_are_finished() -> None:
+    whole = bounded({"length": 2, "spread": 9})
+    shortest = min(whole.steps)
+    cut = bounded({"length": 2, "spread": 9}, max_episode_steps=shortest)
+    assert 0 < cut.unfinished < 4
+    assert cut.unfinished == sum(steps > shortest for steps in whole.steps)
+    assert cut.steps == (shortest,) * 4
+
+
+def test_episodes_that_take_too_long_are_cut_by_the_clock() -> None:
+    seconds = itertools.count()
+    result = bounded({"length": 10**6}, clock=lambda: float(next(seconds)), max_seconds=20.0)
+    assert (result.unfinished, result.out_of_time) == (4, True)
+    assert result.steps == (20,) * 4
+
+
+def test_rewards_that_are_not_finite_are_a_failure_that_names_the_environment() -> None:
+    environments = make_environments("Counting-v0", 4, kwargs={"length": 5})
+    step = environments.step
+
+    def step_with_nan(action: NDArray[np.generic]) -> StepOutcome:
+        outcome = step(action)
+        reward = outcome.reward.copy()
+        reward[2] = np.nan
+        return dataclasses.replace(outcome, reward=reward)
+
+    environments.step = step_with_nan  # type: ignore[method-assign]
+    task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
+    result = evaluate(task, environments, lambda: False)
+    assert result is not None
+    assert result.failure == "environment 2 paid rewards that sum up to nan"

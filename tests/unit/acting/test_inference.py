@@ -7,6 +7,9 @@ from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
 
+ROWS = 16
+"""Of a call that needs no padding."""
+
 SPECS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
 
@@ -57,8 +60,8 @@ def test_a_tempered_runner_tells_the_probabilities_with_which_it_acted(
     with torch.no_grad():
         policy.get_parameter("actor.4.weight").mul_(100.0)
     runner = PolicyRunner(policy_weights.dump(policy, 0), temperature=temperature)
-    observation = generator.normal(size=(8, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
-    noise = generator.random((8, policy.noise_size), np.float32)
+    observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    noise = generator.random((ROWS, policy.noise_size), np.float32)
     action, log_prob = runner.act(observation, noise)
     with torch.inference_mode():
         plain = policy.distribution(torch.from_numpy(observation))
@@ -77,9 +80,9 @@ def test_a_tempered_runner_tells_the_probabilities_with_which_it_acted(
 def test_without_a_temperature_a_runner_acts_as_the_policy_does_bit_for_bit(env_id: str) -> None:
     spec, generator = spec_of(env_id), np.random.default_rng(0)
     weights = decided_weights(spec)
-    observation = generator.normal(size=(8, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
     runner = PolicyRunner(weights)
-    noise = generator.random((8, runner.policy.noise_size), np.float32)
+    noise = generator.random((ROWS, runner.policy.noise_size), np.float32)
     with torch.inference_mode():
         distribution = runner.policy.distribution(torch.from_numpy(observation))
         expected = distribution.sample(torch.from_numpy(noise))

@@ -113,5 +113,20 @@ def test_every_action_lies_in_the_environments_space(seed: int, low: float, widt
     actions = np.random.default_rng(seed).normal(0.0, 2.0, (5, 6)).astype(np.float32)
     for action in ActionMap(described(space))(actions):
         assert action.shape == (2, 3)
-        # Bounds of float64 reach an environment rounded to float32.
-        assert space.contains(action) or np.allclose(np.clip(action, space.low, space.high), action, rtol=1e-6)
+        assert space.contains(action)
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.4, np.pi])
+@pytest.mark.parametrize("squashed", [False, True])
+def test_the_extremes_of_a_float64_space_are_in_it(bound: float, squashed: bool) -> None:
+    space = Box(-bound, bound, (1,), np.float64)
+    for action in ActionMap(described(space))(np.array([[50.0], [-50.0]], np.float32), squashed=squashed):
+        assert space.contains(action)
+
+
+@pytest.mark.parametrize("bounds", [(-2.0, 4.0), (-np.inf, np.inf)])
+def test_where_a_policy_has_no_number_the_environment_gets_the_middle(bounds: tuple[float, float]) -> None:
+    space = Box(*bounds, (2,), np.float32)
+    (action,) = ActionMap(described(space))(np.array([[np.nan, 0.5]], np.float32))
+    assert space.contains(action)
+    assert action[0] == (1.0 if np.isfinite(bounds[0]) else 0.0)

@@ -1,6 +1,6 @@
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ class Rollout:
     terminated: Tensor
     truncated: Tensor
     log_ratio: Tensor
+    usable: Tensor | None = None
+    """None: all rows are."""
 
     def estimate(
         self, *, discount: float = 0.9, trace_decay: float = 0.8, rho_clip: float = 1.0, trace_clip: float = 1.0
@@ -28,6 +30,7 @@ class Rollout:
             reward=self.reward,
             terminated=self.terminated,
             truncated=self.truncated,
+            usable=torch.ones_like(self.terminated) if self.usable is None else self.usable,
             log_ratio=self.log_ratio,
             discount=discount,
             trace_decay=trace_decay,
@@ -223,3 +226,56 @@ def test_ratios_beyond_what_a_float_holds_stay_finite() -> None:
     estimates = wild.estimate(rho_clip=math.inf, trace_clip=math.inf)
     assert estimates.target.isfinite().all()
     assert estimates.advantage.isfinite().all()
+
+
+BAD = [math.nan, math.inf, -math.inf, 3e38, 1e30]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_reward_costs_its_row_and_the_rows_before_are_those_of_a_window_that_ends_there(bad: float) -> None:
+    rollout = random_rollout(4, segments=1, steps=6)
+    nowhere = torch.zeros_like(rollout.terminated)
+    rollout = replace(rollout, terminated=nowhere, truncated=nowhere)
+    reward = rollout.reward.clone()
+    reward[0, 3] = bad
+    disturbed, alone = replace(rollout, reward=reward).estimate(), rollout.estimate()
+    assert disturbed.sound.tolist() == [[True, True, True, False, True, True]]
+    assert torch.equal(disturbed.target[0, 4:], alone.target[0, 4:])
+    before = Rollout(
+        value=rollout.value[:, :4],
+        reward=rollout.reward[:, :3],
+        terminated=nowhere[:, :3],
+        truncated=nowhere[:, :3],
+        log_ratio=rollout.log_ratio[:, :3],
+    ).estimate()
+    for name in ("advantage", "target", "correction"):
+        torch.testing.assert_close(getattr(disturbed, name)[:, :3], getattr(before, name))
+        assert getattr(disturbed, name).isfinite().all()
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_value_costs_the_two_rows_that_need_it(bad: float) -> None:
+    rollout = random_rollout(5, segments=1, steps=6)
+    nowhere = torch.zeros_like(rollout.terminated)
+    value = rollout.value.clone()
+    value[0, 3] = bad
+    estimates = replace(rollout, value=value, terminated=nowhere, truncated=nowhere).estimate()
+    assert estimates.sound.tolist() == [[True, True, False, False, True, True]]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_nothing_goes_back_over_the_end_of_an_episode(bad: float) -> None:
+    rollout = one_segment([1.0, 2.0, bad, 4.0, 5.0], [1.0, 1.0, bad, 1.0], terminated=[1])
+    alone = one_segment([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 1.0, 0.0, 1.0], terminated=[1])
+    usable = torch.tensor([[True, True, False, True]])
+    disturbed, expected = (replace(each, usable=usable).estimate() for each in (rollout, alone))
+    assert disturbed.sound.tolist() == usable.tolist()
+    assert torch.equal(disturbed.target, expected.target)
+
+
+def test_large_numbers_among_their_like_are_sound() -> None:
+    rollout = random_rollout(6)
+    assert replace(rollout, reward=rollout.reward * 1e12).estimate().sound.all()
+    rare = rollout.reward.clone()
+    rare[1, 4] = 1e5
+    assert replace(rollout, reward=rare).estimate().sound.all()

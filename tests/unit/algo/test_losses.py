@@ -261,7 +261,7 @@ def test_what_is_reported_about_the_ratios_is_as_worked_by_hand() -> None:
     minibatch = random_minibatch(4, steps=4)
     ratios = torch.tensor([0.5, 1.0, 1.1, 2.0], dtype=torch.float64)
     moved = minibatch.but(log_prob=minibatch.proximal_log_prob + ratios.log()).movement()
-    assert moved.clipped.item() == 0.5
+    assert moved.clipped_share.item() == 0.5
     kl = sum(ratio - 1.0 - math.log(ratio) for ratio in ratios.tolist()) / 4
     assert moved.approximate_kl.item() == pytest.approx(kl)
 

@@ -76,3 +76,55 @@ def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
 def test_moments_are_not_trained_by_gradients() -> None:
     policy = fresh_policy(spec_of("Counting-v0"))
     assert not any("moments" in name for name, _ in policy.named_parameters())
+
+
+ABSURD = [3e38, -3e38, 1e30, 1e20, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("value", ABSURD)
+@pytest.mark.parametrize("known", [True, False])
+def test_an_absurd_value_leaves_the_scale_as_it_is_and_is_counted(value: float, known: bool) -> None:
+    values = torch.from_numpy(np.random.default_rng(0).normal([5.0, -3.0], [0.1, 20.0], (1000, 2)))
+    disturbed, alone = RunningMoments((2,)), RunningMoments((2,))
+    for part in [values[:500], values[500:]] if known else [values]:
+        alone.update(part)
+    parts = [values[:500], values[500:].clone()] if known else [values.clone()]
+    parts[-1][3, 1] = value
+    assert [disturbed.update(part).left_out for part in parts] == ([0, 1] if known else [1])
+    torch.testing.assert_close(disturbed.scale(), alone.scale(), rtol=0.01, atol=0.0)
+    torch.testing.assert_close(disturbed.mean, alone.mean, rtol=0.05, atol=0.0)
+
+
+def test_a_change_that_all_values_show_enters_at_once_and_a_rare_one_up_to_a_million_deviations_too() -> None:
+    moments = RunningMoments(())
+    moments.update(torch.randn(100, generator=torch.Generator().manual_seed(0)))
+    assert moments.update(torch.full((60,), 1e9)).left_out == 0
+    assert moments.scale() < 1e-7
+    sparse = RunningMoments(())
+    sparse.update(torch.zeros(100))
+    first = torch.zeros(100)
+    first[7] = 1e5
+    update = sparse.update(first)
+    assert (update.left_out, update.scale_change) == (0, 1.0)
+    assert sparse.scale().item() == pytest.approx(1.0 / np.std([*[0.0] * 199, 1e5]), rel=1e-4)
+
+
+def test_an_element_that_says_nothing_by_the_largest_float_is_learnt_once_it_says_something() -> None:
+    moments = RunningMoments((1,))
+    assert moments.update(torch.full((10, 1), torch.finfo(torch.float32).max)).left_out == 10
+    moments.update(torch.linspace(1.0, 3.0, 90)[:, None])
+    assert 0.1 < moments.scale().item() < 10.0
+
+
+def test_a_large_change_of_scale_is_told() -> None:
+    moments = RunningMoments((2,))
+    generator = torch.Generator().manual_seed(0)
+    assert moments.update(torch.randn(100, 2, generator=generator)).scale_change == 1.0
+    change = moments.update(torch.randn(100, 2, generator=generator) * torch.tensor([1.0, 1000.0])).scale_change
+    assert 500.0 < change < 1000.0
+
+
+def test_no_variance_is_too_large_for_a_scale() -> None:
+    moments = RunningMoments(())
+    moments.variance.fill_(1e74)
+    assert moments.scale().item() == pytest.approx(1e-37, rel=1e-3)

@@ -9,7 +9,7 @@ import torch
 from helpers.environments import fresh_policy, spec_of
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
-from penstock.algo.policies import Network, Policy
+from penstock.algo.policies import Network, Policy, bound
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Weights
@@ -270,3 +270,37 @@ def test_the_tasks_of_the_presets_are_supported(env_id: str) -> None:
     spec = spec_of(env_id)
     loaded = policy_weights.load(policy_weights.dump(fresh_policy(spec), version=0))
     assert dataclasses.asdict(loaded.spec) == dataclasses.asdict(spec)
+
+
+@pytest.mark.parametrize(("start", "action"), [(2.5, 0.0), (-5.5, 1.0)])
+def test_a_deviation_beyond_its_bounds_comes_back_when_the_data_says_so(start: float, action: float) -> None:
+    log_std = torch.tensor([start], requires_grad=True)
+    DiagonalGaussian(torch.zeros(1), bound(log_std, -5.0, 2.0)).log_prob(torch.tensor([action])).neg().backward()
+    assert log_std.grad is not None
+    # Descent moves against the gradient: down from above where actions are near, up from below where they are far.
+    assert (log_std.grad.item() > 0.0) == (start > 0.0)
+
+
+@pytest.mark.parametrize(("start", "action"), [(2.5, 100.0), (-5.5, 0.0)])
+def test_a_deviation_beyond_its_bounds_goes_no_farther(start: float, action: float) -> None:
+    log_std = torch.tensor([start], requires_grad=True)
+    DiagonalGaussian(torch.zeros(1), bound(log_std, -5.0, 2.0)).log_prob(torch.tensor([action])).neg().backward()
+    assert log_std.grad is not None and log_std.grad.item() == 0.0
+
+
+def test_within_its_bounds_a_value_and_its_gradient_are_as_they_were() -> None:
+    values = torch.tensor([-4.9, 0.0, 1.9], requires_grad=True)
+    assert torch.equal(bound(values, -5.0, 2.0), values)
+    (bound(values, -5.0, 2.0) * torch.tensor([1.0, -2.0, 3.0])).sum().backward()
+    assert values.grad is not None and values.grad.tolist() == [1.0, -2.0, 3.0]
+
+
+def test_observations_that_no_network_holds_have_finite_actions_and_values() -> None:
+    network = Network(hidden_sizes=(16, 16), activation="relu", normalise_observations=False)
+    for env_id in ("CartPole-v1", "Pendulum-v1"):
+        policy = fresh_policy(spec_of(env_id), network=network)
+        size = 4 if env_id == "CartPole-v1" else 3
+        distribution, value = policy.evaluate(torch.full((1, size), 3e38))
+        assert value.isfinite().all()
+        action = distribution.sample(torch.full((1, 1), 0.5))
+        assert distribution.log_prob(action).isfinite().all()

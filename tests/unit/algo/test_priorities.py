@@ -70,3 +70,30 @@ def test_no_weight_exceeds_the_cap() -> None:
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 1.0), (0.6, 0.0)])
 def test_uniform_replay_and_no_correction_weigh_everything_alike(alpha: float, beta: float) -> None:
     assert weights_of([0.0, 1.0, 50.0], alpha=alpha, beta=beta) == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("alpha", "priorities"), [(10.0, [3e38, 1.0]), (100.0, [1e4, 1e4, 1e3]), (100.0, [0.0, 3e38])])
+def test_no_exponent_and_no_priority_make_a_weight_that_is_no_number(alpha: float, priorities: list[float]) -> None:
+    weights = weights_of(priorities, alpha=alpha, beta=1.0)
+    assert np.isfinite(weights).all()
+    assert np.mean(weights) == pytest.approx(1.0, abs=1e-5)
+
+
+@given(priorities=st.lists(st.floats(0.0, 100.0), min_size=12, max_size=40), alpha=st.floats(0.0, 2.0))
+def test_weights_that_are_cut_leave_the_mean_at_one_and_the_others_in_proportion(
+    priorities: list[float], alpha: float
+) -> None:
+    weights = np.array(weights_of(priorities, alpha=alpha, beta=1.0))
+    raw = (np.array(priorities) + 1e-3) ** -alpha
+    assert weights.mean() == pytest.approx(1.0, rel=1e-5)
+    assert weights.max() <= 10.0
+    free = weights < 10.0
+    np.testing.assert_allclose(weights[free] / raw[free], (weights[free] / raw[free])[0], rtol=1e-5)
+
+
+def test_a_segment_without_a_usable_step_has_priority_0_whatever_its_errors_are() -> None:
+    correction, valid = (
+        torch.tensor([[torch.nan, 2.0], [torch.inf, 1.0]]),
+        torch.tensor([[False, True], [False, False]]),
+    )
+    assert segment_priorities(correction, valid, 0.5).tolist() == [2.0, 0.0]

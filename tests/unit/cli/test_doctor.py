@@ -174,3 +174,18 @@ def test_every_finding_is_one_line_however_narrow_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     subjects = ["versions", "processors", "memory", "disk", "shared memory", "ports", "GPU", "Docker"]
     assert [line[4:22].strip() for line in lines] == subjects
+
+
+def test_an_environment_that_is_named_is_made_and_stepped_and_one_that_is_not_is_left_alone() -> None:
+    finding = doctor.check_environments(build({"environment": {"id": "CartPole-v1"}}))
+    assert finding.fit and "CartPole-v1 was made, reset and stepped" in finding.says
+    finding = doctor.check_environments(build({"environment": {"id": "Nope-v0"}}))
+    assert finding.fit is False and "can't make the environment 'Nope-v0'" in finding.says
+
+
+def test_the_command_looks_at_the_environment_if_one_is_named(
+    commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor.command(["--env-id=FrozenLake-v1"]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line[4:].startswith("environment")]
+    assert line.startswith("no") and "flat boxes" in line

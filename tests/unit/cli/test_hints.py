@@ -67,7 +67,8 @@ def test_a_run_that_goes_well_needs_no_hint() -> None:
         (replace(WELL, drops=Drops(late_segments=101)), "10% of the fresh segments came too late"),
         (replace(WELL, drops=Drops(overwritten_priorities=201)), "raise replay.capacity_bytes"),
         (replace(WELL, drops=Drops(refused_segments=1)), "refused"),
-        (replace(WELL, last=replace(NUMBERS, gradient_norm=None)), "gradients are not finite"),
+        (replace(WELL, drops=Drops(refused_steps=2)), "2 gradient steps were refused"),
+        (replace(WELL, drops=Drops(unsound_rows=3, left_out_values=1)), "4 numbers were a million times the others"),
     ],
 )
 def test_what_stands_out_is_said_with_what_to_change(statistics: CoordinatorStatistics, said: str) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from helpers.environments import spec_of
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
+from penstock import checkpoint_file
 from penstock.acting.trained import load_policy
 from penstock.algo.policies import Network
 from penstock.errors import ConfigurationError
@@ -101,6 +102,7 @@ def test_a_checkpoint_that_says_more_than_this_version_knows_is_refused(folder: 
     snapshot = checkpoints.take(trained_learner(), PROGRESS)
     newer = snapshot.data.replace(b'\\"updates\\"', b'\\"changes\\"')
     assert newer != snapshot.data
+    newer = checkpoint_file.sealed(newer)
     path = checkpoints.save(folder, dataclasses.replace(snapshot, data=newer), keep=1)
     with pytest.raises(ConfigurationError, match=f"{path.name} was written by another version"):
         checkpoints.read_progress(path)

@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 
-from penstock.learning.degree import LARGEST, LEAST, ChosenDegree
+import pytest
+
+from penstock.learning.degree import LARGEST, LEAST, ChosenDegree, least_degree
+from penstock.sharding.allotment import Allotment
+from penstock.types import SamplingPlan
 
 BATCHES = 32
 """Between reviews."""
@@ -61,3 +65,48 @@ def test_a_change_is_told_once() -> None:
     chosen = ChosenDegree(LEAST)
     changes = [chosen.observe(waited_s=0.5, elapsed_s=1.0, effective_share=1.0) for _ in range(BATCHES)]
     assert changes == [False] * (BATCHES - 1) + [True]
+
+
+def plan_of(degree: int, fresh: int) -> SamplingPlan:
+    return SamplingPlan(
+        session=1,
+        next_batch=0,
+        batch_segments=fresh,
+        fresh_segments=fresh,
+        off_policy_degree=degree,
+        publish_interval=1,
+        alpha=0.6,
+        epsilon=1e-3,
+        half_life=2.0,
+        max_staleness=64,
+        min_replay_segments=0,
+    )
+
+
+def test_it_never_falls_below_what_the_largest_window_needs() -> None:
+    smallest = least_degree(largest_window=20, fresh_segments=8)
+    chosen = ChosenDegree(4)
+    for _ in range(10 * BATCHES):
+        # Nothing of the data counts, so that the degree would fall to 1.
+        chosen.observe(waited_s=0.0, elapsed_s=1.0, effective_share=0.1, smallest=smallest)
+    assert chosen.degree == smallest == 3
+
+
+def test_it_rises_at_once_to_what_a_larger_window_needs() -> None:
+    chosen = ChosenDegree(LEAST)
+    for _ in range(BATCHES):
+        chosen.observe(waited_s=0.0, elapsed_s=1.0, effective_share=0.1, smallest=3, largest=2)
+    assert chosen.degree == 3
+
+
+@pytest.mark.parametrize(("window", "fresh", "shards"), [(20, 8, 1), (8, 8, 1), (1, 8, 1), (20, 16, 3), (5, 3, 3)])
+def test_the_least_degree_is_the_smallest_at_which_every_shards_part_lets_the_window_in(
+    window: int, fresh: int, shards: int
+) -> None:
+    def lets_in(degree: int) -> bool:
+        parts = Allotment(plan_of(degree, fresh), shards, window).fresh_segments
+        return sum(parts) <= fresh and all(window <= degree * part for part in parts)
+
+    least = least_degree(window, fresh, shards)
+    assert lets_in(least)
+    assert least == LEAST or not lets_in(least - 1)

@@ -146,7 +146,6 @@ def test_a_loss_that_can_not_be_compiled_is_a_mistake_that_says_what_to_do() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler")
 @pytest.mark.parametrize(
     ("env_id", "network"),

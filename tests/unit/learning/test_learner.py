@@ -22,6 +22,7 @@ def estimates_of(learner: Learner, batch: TrainingBatch) -> Estimates:
         reward=learner.policy.scale_rewards(batch.reward),
         terminated=batch.terminated,
         truncated=batch.truncated,
+        usable=batch.valid,
         log_ratio=(log_prob - batch.behaviour_log_prob) * batch.valid,
         discount=0.99,
         trace_decay=0.95,

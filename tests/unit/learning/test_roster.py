@@ -1,4 +1,8 @@
+import errno
 import json
+import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.segments import SCHEMA
-from penstock.errors import ConfigurationError, Overloaded, SchemaMismatch
+from penstock.errors import Overloaded, SchemaMismatch
+from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.types import Assignment, BoxSpace, DiscreteSpace, EnvironmentSpec, Schema
 
 SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
 REJOIN_TIMEOUT_S = 10.0
+UNIX_S = 2e9
 
 
 @pytest.fixture
@@ -29,7 +35,11 @@ def open_roster(
     seed: int = 5,
     variants: int = 1,
     temperatures: tuple[float, ...] = (1.0,),
+    expected: bool = False,
+    told: list[str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Roster:
+    told = [] if told is None else told
     return Roster(
         path,
         seed=seed,
@@ -37,6 +47,10 @@ def open_roster(
         max_actors=max_actors,
         rejoin_timeout_s=REJOIN_TIMEOUT_S,
         now=now,
+        writes=RetriedWrites(told.append, clock),
+        notice=told.append,
+        expected=expected,
+        unix_s=lambda: UNIX_S,
         variants=variants,
         temperatures=temperatures,
     )
@@ -187,14 +201,15 @@ def test_actors_that_do_not_come_back_to_a_restarted_learner_free_their_places(p
     roster = open_roster(path, now=1000.0)
     assert join(roster, now=1000.0 + REJOIN_TIMEOUT_S).slot == 1
     heir = join(roster, token=gone.token, now=1000.1 + REJOIN_TIMEOUT_S)
-    assert (heir.slot, heir.incarnation) == (0, 2)
+    assert heir.slot == 0
+    assert heir.incarnation > gone.incarnation
 
 
 def test_an_assignment_is_on_disk_before_it_is_given_out(path: Path) -> None:
     roster = open_roster(path)
     for _ in range(3):
         assignment = join(roster)
-        stored = json.loads(path.read_text())
+        stored = json.loads(path.read_text())["content"]
         assert [assignment.slot, assignment.incarnation] in stored["slots"]
         assert all([number, assignment.incarnation] in stored["environments"] for number in assignment.environments)
         assert bytes.fromhex(stored["members"][-1]["token"]) == assignment.token
@@ -211,13 +226,120 @@ def test_a_dismissed_roster_expects_nobody_and_still_counts_on(path: Path) -> No
     assert newcomer.token != assignment.token
 
 
+def copy_of(path: Path) -> Path:
+    return path.with_name("roster.copy.json")
+
+
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"slots": [[0, 3]]}', '{"slots": [], "environments": [], "members": [{}]}']
+    "content",
+    ["", "{", "[]", '{"slots": [[0, 3]]}', '{"slots": [], "environments": [], "members": [{}]}', None],
 )
-def test_a_roster_that_cannot_be_read_is_refused_with_its_name(path: Path, content: str) -> None:
-    path.write_text(content)
-    with pytest.raises(ConfigurationError, match=r"roster\.json"):
-        open_roster(path)
+def test_a_roster_that_is_damaged_or_missing_is_told_and_its_copy_used(path: Path, content: str | None) -> None:
+    place, told = join(open_roster(path)), list[str]()
+    path.unlink() if content is None else path.write_text(content)
+    roster = open_roster(path, told=told)
+    assert len(told) == 1
+    assert str(path) in told[0]
+    assert "its copy roster.copy.json is used" in told[0]
+    assert join(roster, token=place.token) == place
+    assert join(roster).incarnation > place.incarnation
+
+
+@pytest.mark.parametrize("content", ["", "{", None])
+def test_without_roster_and_copy_no_incarnation_of_the_run_repeats(path: Path, content: str | None) -> None:
+    place = join(open_roster(path))
+    for file in (path, copy_of(path)):
+        file.unlink() if content is None else file.write_text(content)
+    told = list[str]()
+    # A run that has a checkpoint had a roster.
+    new = join(open_roster(path, told=told, expected=True), token=place.token)
+    assert len(told) == 1
+    assert "incarnations go on from the clock" in told[0]
+    assert new.incarnation == UNIX_S + 1
+    assert new.token != place.token
+
+
+def test_a_new_run_has_nothing_to_tell(path: Path) -> None:
+    told = list[str]()
+    assert join(open_roster(path, told=told)).incarnation == 1
+    assert told == []
+
+
+def test_a_roster_that_was_halved_is_never_taken_for_another(path: Path) -> None:
+    roster = open_roster(path)
+    places = [join(roster, environments) for environments in (1, 2, 3)]
+    whole = path.read_bytes()
+    for end in range(0, len(whole), 7):
+        path.write_bytes(whole[:end])
+        told = list[str]()
+        again = open_roster(path, told=told)
+        assert len(told) == 1
+        assert [join(again, len(place.environments), token=place.token) for place in places] == places
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+def test_actors_join_while_the_disk_is_full_and_no_incarnation_repeats_after_a_kill(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, streams = list[str](), set[tuple[int, int]]()
+    roster = open_roster(path, told=told)
+    join(roster)
+    with monkeypatch.context() as disk:
+        full_disk(disk)
+        for _ in range(5):
+            places = [join(roster) for _ in range(3)]
+            streams |= {(number, place.incarnation) for place in places for number in place.environments}
+            for place in places:
+                roster.leave(place, now=-2 * REJOIN_TIMEOUT_S)
+    assert len(told) == 1
+    assert "roster.json" in told[0] and "No space left" in told[0]
+    # The learner is killed here.
+    new = [join(open_roster(path)) for _ in range(1)]
+    assert not streams & {(number, place.incarnation) for place in new for number in place.environments}
+
+
+def test_a_learner_that_starts_on_a_full_disk_takes_its_actors_back_and_refuses_others_with_the_reason(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = join(open_roster(path))
+    with monkeypatch.context() as disk:
+        full_disk(disk)
+        roster = open_roster(path)
+        assert join(roster, token=known.token) == known
+        for _ in range(2):
+            with pytest.raises(Overloaded, match=r"can't be recorded in .*roster\.json; free space"):
+                join(roster)
+        assert roster.connected == 1
+    # What was refused is admitted as soon as the disk takes it.
+    assert join(open_roster(path)).incarnation > known.incarnation
+
+
+def test_a_new_run_admits_no_actor_that_it_cannot_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as disk:
+        full_disk(disk)
+        with pytest.raises(Overloaded, match="can't be recorded"):
+            join(open_roster(path))
+
+
+def test_a_roster_is_written_again_once_the_disk_takes_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, now = list[str](), [0.0]
+    roster = open_roster(path, told=told, clock=lambda: now[0])
+    join(roster)
+    with monkeypatch.context() as disk:
+        full_disk(disk)
+        unrecorded = join(roster)
+    now[0] = 100.0
+    roster_writes_again = join(roster)
+    stored = json.loads(path.read_text())["content"]
+    tokens = [bytes.fromhex(member["token"]) for member in stored["members"]]
+    assert {unrecorded.token, roster_writes_again.token} <= set(tokens)
+    assert told[-1] == "roster.json is written again"
 
 
 @given(
@@ -315,17 +437,21 @@ def test_an_actor_whose_variant_or_temperature_was_changed_is_somebody_new(
     assert join(again, token=first.token) == first
     # As whom it was it would send sequence numbers that its data had before, and they would be taken for repetitions.
     new = join(again, token=second.token)
-    assert (new.slot, new.incarnation) == (1, 2)
+    assert new.slot == 1
+    assert new.incarnation > second.incarnation
     assert (new.variant, new.temperature) != (second.variant, second.temperature)
 
 
 def test_a_roster_from_before_there_were_variants_is_read(path: Path) -> None:
     place = join(open_roster(path))
-    stored = json.loads(path.read_text())
+    stored = json.loads(path.read_text())["content"]
     for member in stored["members"]:
         del member["variant"], member["temperature"]
+    # Releases from before then kept no digest either.
     path.write_text(json.dumps(stored))
-    assert join(open_roster(path), token=place.token) == place
+    told: list[str] = []
+    assert join(open_roster(path, told=told), token=place.token) == place
+    assert told == []
 
 
 def test_temperatures_are_spread_by_a_constant_ratio_from_the_lowest_to_the_highest() -> None:

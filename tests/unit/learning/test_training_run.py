@@ -1,7 +1,6 @@
+import dataclasses
 import json
 import time
-from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -10,100 +9,14 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client import REGISTRY
 
-from helpers.environments import assignment, spec_of
-from helpers.training import CPU, make_learner
-from penstock.acting.collector import Collector
-from penstock.acting.environments import make_environments
-from penstock.acting.inference import PolicyRunner
-from penstock.config import Config, build
-from penstock.errors import Unavailable
+from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
+from helpers.training import SMALL, make_learner
+from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
-from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
-from penstock.learning.evaluations import Evaluations
-from penstock.learning.journal import Journal
-from penstock.learning.learner import Learner
-from penstock.learning.statistics import RunStatistics
-from penstock.learning.training import Conclusion, TrainingRun
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
-from penstock.types import (
-    ActorReport,
-    Batch,
-    CommitOutcome,
-    Drops,
-    EvaluationResult,
-    EvaluationTask,
-    SamplingPlan,
-    StoreCounts,
-    Weights,
-)
-
-WINDOW_STEPS = 4 * 32
-
-
-class InProcess:
-    """Collects, plays evaluations and keeps weights where the learner is: its source, its sink and its desk."""
-
-    def __init__(self, answers_evaluations: bool = True, fresh_segments: int = 4) -> None:
-        environments = make_environments("CartPole-v1", 4, kwargs={})
-        self._collector = Collector(environments, assignment(*range(4)), unroll_length=32, discount=0.99)
-        self._answers, self._fresh_segments = answers_evaluations, fresh_segments
-        self.inserted = 0
-        self.batches_when_asked: list[int] = []
-        self.batches_when_answered: list[int] = []
-        self._results: deque[EvaluationResult] = deque()
-        self._weights: Weights | None = None
-        self.batches = 0
-        self.evaluations_asked = 0
-        self.lost = False
-        self.waiting_for = "fresh segments"
-        self.plans: list[SamplingPlan] = []
-
-    def open(self, plan: SamplingPlan) -> None:
-        self._next = plan.next_batch
-        self.plans.append(plan)
-
-    def adjust(self, plan: SamplingPlan) -> None:
-        self.plans.append(plan)
-
-    def next(self, timeout_s: float) -> Batch | None:
-        assert self._weights is not None
-        self.batches += 1
-        self._next += 1
-        self.inserted += 4
-        return Batch(
-            number=self._next - 1,
-            fresh_segments=self._fresh_segments,
-            keys=np.arange(4, dtype=np.uint64),
-            versions=np.full(4, self._weights.version, np.int64),
-            priorities=np.zeros(4),
-            probabilities=np.ones(4),
-            counts=StoreCounts(capacity=1000, inserted=self.inserted),
-            columns=self._collector.collect(PolicyRunner(self._weights)).columns,
-        )
-
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
-        if self.lost:
-            raise Unavailable("the replay service is gone")
-        answered: Future[CommitOutcome] = Future()
-        answered.set_result(CommitOutcome(3, 1, False))
-        return answered
-
-    def publish(self, weights: Weights) -> None:
-        self._weights = weights
-
-    def ask(self, task: EvaluationTask) -> None:
-        self.evaluations_asked += 1
-        self.batches_when_asked.append(self.batches)
-        if self._answers:
-            self._results.append(EvaluationResult(task.id, task.weights.version, (9.0, 11.0), (9, 11), 0.1))
-
-    def result(self, timeout_s: float) -> EvaluationResult | None:
-        if not self._results or timeout_s == 0.0:
-            return None
-        self.batches_when_answered.append(self.batches)
-        return self._results.popleft()
+from penstock.types import Batch, CommitOutcome, Drops, EvaluationTask, Weights
 
 
 @pytest.fixture
@@ -111,56 +24,6 @@ def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.create()
     return folder
-
-
-def config_of(total_steps: int, evaluation: dict[str, object], **sampling: object) -> Config:
-    return build(
-        {
-            "run": {"total_steps": total_steps},
-            "actor": {"environments": 4},
-            "sampling": {"batch_segments": 4, "fresh_fraction": 1.0, **sampling},
-            "evaluation": evaluation,
-            "policy": {"normalise_observations": False, "normalise_returns": False},
-        }
-    )
-
-
-def conclude(
-    folder: RunFolder,
-    outside: InProcess,
-    stopping: Callable[[], bool],
-    *,
-    batches: int = 3,
-    evaluation: dict[str, object] | None = None,
-    earlier: RunProgress | None = None,
-    **sampling: object,
-) -> tuple[Conclusion, Learner]:
-    config = config_of(batches * WINDOW_STEPS - 60, evaluation or {}, **sampling)
-    learner, resumed = make_learner("CartPole-v1"), earlier or RunProgress()
-    assert learner.policy.spec == spec_of("CartPole-v1")
-    statistics = RunStatistics(total_steps=config.run.total_steps, earlier_s=0.0)
-    journal = Journal(folder.metrics, resumed_at=0)
-    evaluations = Evaluations(
-        outside, config.evaluation, seed=0, folder=folder, journal=journal, statistics=statistics, resumed=resumed
-    )
-    run = TrainingRun(
-        config,
-        learner,
-        feed=BatchFeed(CPU),
-        source=outside,
-        sink=outside,
-        evaluations=evaluations,
-        journal=journal,
-        statistics=statistics,
-        versions=VersionMark(folder.versions),
-        folder=folder,
-        resumed=resumed,
-        stopping=stopping,
-    )
-    try:
-        return run.run(), learner
-    finally:
-        journal.close()
 
 
 def saved_version(folder: RunFolder) -> int:
@@ -183,6 +46,52 @@ def test_of_policies_that_evaluated_alike_the_one_that_learnt_longest_is_kept_as
     conclusion, _ = conclude(folder, outside, lambda: False, evaluation={"interval_steps": 100, "mode": "synchronous"})
     assert outside.evaluations_asked > 2
     assert checkpoints.read_progress(folder.best_checkpoint).version == conclusion.progress.version
+
+
+class Recorded(InProcess):
+    """Whenever a version leaves the learner, looks where a learner that was started then would begin."""
+
+    def __init__(self, versions: Path) -> None:
+        super().__init__()
+        self._versions = versions
+        self.left: list[tuple[int, int]] = []
+
+    def publish(self, weights: Weights) -> None:
+        self.left.append((weights.version, VersionMark(self._versions).first))
+        super().publish(weights)
+
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+        self.left.append((version, VersionMark(self._versions).first))
+        return super().commit(batch, priorities, version)
+
+
+@pytest.mark.parametrize("publish_interval", [1, 103])
+def test_every_version_is_recorded_before_it_leaves_the_learner(folder: RunFolder, publish_interval: int) -> None:
+    outside = Recorded(folder.versions)
+    conclude(folder, outside, lambda: False, batches=4, publish_interval=publish_interval)
+    assert {version for version, _ in outside.left} == {0, 1, 2, 3, 4}
+    assert all(first == version + 1 for version, first in outside.left)
+
+
+def test_a_run_begins_at_the_first_version_that_no_process_used(folder: RunFolder) -> None:
+    killed = VersionMark(folder.versions)
+    killed.use(9)
+    outside = InProcess()
+    conclusion, _ = conclude(folder, outside, lambda: False, batches=2, earlier=RunProgress(version=4, env_steps=5))
+    assert [plan.next_batch for plan in outside.plans] == [10]
+    assert conclusion.progress.version == saved_version(folder) == 12
+
+
+def test_a_run_that_was_stopped_in_order_goes_on_at_the_very_version(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclusion, _ = conclude(folder, outside, lambda: outside.batches == 3, batches=9)
+    assert conclusion.stopped == "interrupted"
+    again = InProcess()
+    conclude(folder, again, lambda: False, batches=9, earlier=conclusion.progress)
+    assert [plan.next_batch for plan in again.plans] == [3]
+    # Not even a power cut after the end costs a number.
+    version = saved_version(folder)
+    assert VersionMark(folder.versions, version, boot="another").first == version
 
 
 def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder) -> None:
@@ -278,6 +187,49 @@ def test_a_learner_that_waits_lets_collection_run_further_ahead_if_it_may(folder
     assert len({plan.session for plan in outside.plans}) == 1
 
 
+def test_a_run_stops_at_its_return_and_no_sooner(folder: RunFolder) -> None:
+    outside = InProcess(returns=(100.0, 474.9, 475.0, 500.0))
+    evaluation = {"interval_steps": 60, "mode": "synchronous"}
+    conclusion, _ = conclude(folder, outside, lambda: False, batches=9, evaluation=evaluation, stop_at_return=475.0)
+    assert (conclusion.stopped, conclusion.progress.version) == ("stop_at_return", 3)
+
+
+def test_a_resumed_run_goes_on_with_threshold_best_and_sums_of_its_sessions(folder: RunFolder) -> None:
+    settings: dict[str, object] = {"interval_steps": 60, "mode": "synchronous", "threshold": 400.0}
+    first = InProcess(returns=(450.0,))
+    stopped = open_session(folder, first, lambda: first.batches == 2, batches=6, evaluation=settings)
+    earlier = stopped.run.run().progress
+    second = open_session(folder, InProcess(returns=(420.0,)), batches=6, evaluation=settings, resume=True)
+    progress = second.run.run().progress
+    assert (earlier.sessions, progress.sessions) == (1, 2)
+    assert progress.wall_s >= earlier.wall_s > 0.0
+    assert progress.env_steps_to_threshold == earlier.env_steps_to_threshold is not None
+    assert progress.env_steps_taken >= progress.env_steps > earlier.env_steps
+    best = second.statistics.status().best_evaluation
+    assert best is not None and best.return_mean == 450.0
+
+
+def test_a_threshold_reached_by_an_evaluation_that_is_not_the_best_is_saved_at_once(folder: RunFolder) -> None:
+    every_batch: dict[str, object] = {"interval_steps": 60, "mode": "synchronous"}
+    first = InProcess(returns=(480.0,))
+    open_session(folder, first, lambda: first.batches == 1, batches=9, evaluation=every_batch).run.run()
+    # Only now is there a threshold, below the best return.
+    second = InProcess(returns=(476.0,))
+    settings = {**every_batch, "threshold": 475.0}
+    session = open_session(folder, second, lambda: False, batches=9, evaluation=settings, resume=True)
+    seen: list[int | None] = []
+    ask = second.ask
+
+    def ask_after_a_look_at_the_disk(task: EvaluationTask) -> None:
+        seen.append(checkpoints.recover(folder).progress.env_steps_to_threshold)
+        ask(task)
+
+    second.ask = ask_after_a_look_at_the_disk  # type: ignore[method-assign]
+    session.run.run()
+    assert seen[0] is None
+    assert seen[1] == session.evaluations.env_steps_to_threshold is not None
+
+
 def test_a_degree_that_was_chosen_by_hand_stays(folder: RunFolder) -> None:
     fixed = InProcess()
     conclude(folder, fixed, lambda: False, batches=40)
@@ -293,17 +245,6 @@ def test_training_waits_for_a_synchronous_evaluation(folder: RunFolder) -> None:
     during = [batches for batches in outside.batches_when_asked if batches < outside.batches]
     assert len(during) >= 3
     assert outside.batches_when_answered[: len(during)] == during
-
-
-def test_time_spent_waiting_for_an_evaluation_is_no_training_time() -> None:
-    statistics = RunStatistics(total_steps=1000, earlier_s=5.0)
-    statistics.report(ActorReport(0, time.time(), (), environment_s=0.0, policy_s=0.0, waiting_s=0.0, building_s=0.0))
-    time.sleep(0.3)
-    begun, before = time.time(), statistics.training_s
-    assert before >= 5.3
-    statistics.stood_still(0.2)
-    after, meanwhile_s = statistics.training_s, time.time() - begun
-    assert before - 0.2 <= after + 1e-6 and after <= before - 0.2 + meanwhile_s + 1e-6
 
 
 def test_training_goes_on_during_an_asynchronous_evaluation(folder: RunFolder) -> None:
@@ -333,3 +274,39 @@ def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: R
     assert outside.batches == 5
     assert conclusion.progress.env_steps == 5 * WINDOW_STEPS
     assert conclusion.samples_per_insert == 1.0
+
+
+def test_a_run_restored_without_its_best_checkpoint_chooses_the_best_anew(folder: RunFolder) -> None:
+    # The best of its past was overwritten since the snapshot; nothing will reach its return again.
+    earlier = RunProgress(version=1, env_steps=100, best_return=480.0)
+    conclusion, _ = conclude(folder, InProcess(), lambda: False, earlier=earlier)
+    assert conclusion.evaluation is not None and conclusion.evaluation.return_mean == 10.0
+    assert checkpoints.read_progress(folder.best_checkpoint).version == conclusion.progress.version
+
+
+class Diverging(InProcess):
+    """Rewards beyond what training can work with, from the third batch on."""
+
+    def next(self, timeout_s: float) -> Batch | None:
+        self.reward_scale = 1e30 if self.batches >= 2 else 1.0
+        return super().next(timeout_s)
+
+
+def test_a_run_that_diverges_ends_by_itself_and_leaves_its_last_checkpoint_as_it_was(folder: RunFolder) -> None:
+    outside, raw = Diverging(), dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
+    earlier = checkpoints.save(folder, checkpoints.take(make_learner(), RunProgress(env_steps=1)), keep=3)
+    before = earlier.read_bytes()
+    with pytest.raises(
+        Diverged, match=r"10 batches in a row .* ppo\.learning_rate .* policy\.normalise_returns to true"
+    ):
+        conclude(folder, outside, lambda: False, batches=40, learner=make_learner(network=raw))
+    assert outside.batches == 2 + 10
+    assert checkpoints.newest(folder) == earlier
+    assert earlier.read_bytes() == before
+
+
+def test_a_batch_that_is_not_the_one_that_is_due_is_not_trained(folder: RunFolder) -> None:
+    outside = InProcess()
+    outside.skipped_numbers = 3
+    with pytest.raises(SchemaMismatch, match="batch 3 came when batch 0 was due: batch k trains version k"):
+        conclude(folder, outside, lambda: False)

@@ -10,8 +10,9 @@ from helpers.servers import sample
 from penstock.cli.display import describe_variants
 from penstock.errors import ConfigurationError
 from penstock.learning.journal import Journal
-from penstock.learning.learner import TrainingStatistics
+from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
+from penstock.learning.training_statistics import TrainingStatistics
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types import (
     ActorReport,
@@ -87,13 +88,13 @@ def test_a_status_with_variants_travels_whole(evaluation: EvaluationSummary | No
 
 
 def test_the_journal_notes_variants_where_there_are_any(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "metrics.jsonl", resumed_at=0)
+    told: list[str] = []
+    journal = Journal(tmp_path / "metrics.jsonl", resumed_at=0, writes=RetriedWrites(told.append), notice=told.append)
     training = TrainingStatistics(*[0.5] * len(dataclasses.fields(TrainingStatistics)))  # type: ignore[arg-type]
     journal.training(RunStatus(variants=(VariantStatus("g=1", 7, -3.5),)), training, MeanTimes(), 1.0)
     journal.training(RunStatus(), training, MeanTimes(), 1.0)
     journal.evaluation(EVALUATION, 1.0, final=False)
     journal.evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True)
-    journal.close()
     with_variants, without, evaluated, evaluated_without = map(json.loads, (tmp_path / "metrics.jsonl").open())
     assert with_variants["variants"] == [{"arguments": "g=1", "episodes": 7, "return_mean": -3.5}]
     assert evaluated["variants"][1] == {"episodes": 2, "return_mean": 2.0, "return_std": 0.25}

@@ -673,7 +673,7 @@ def test_the_leases_of_a_dead_session_are_fresh_again_in_their_order() -> None:
         commit(buffer, dead)
 
 
-def test_another_plan_takes_back_grants_and_a_failed_or_repeated_one_takes_nothing() -> None:
+def test_grants_that_are_out_outlive_every_plan() -> None:
     buffer = make_buffer()
     Actor(buffer)
     buffer.issue_grants(0.0)
@@ -685,7 +685,8 @@ def test_another_plan_takes_back_grants_and_a_failed_or_repeated_one_takes_nothi
     buffer.adopt_plan(PLAN)
     assert buffer.counts().granted == 4
     buffer.adopt_plan(replace(PLAN, alpha=PLAN.alpha / 2))
-    assert buffer.counts().granted == 0
+    buffer.adopt_plan(replace(PLAN, session=8))
+    assert buffer.counts().granted == 4
 
 
 def test_a_store_too_small_for_the_plan_is_refused_with_the_numbers() -> None:

@@ -14,14 +14,18 @@ import pytest
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import PATIENCE_S, until
+from helpers.timing import seconds_of
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PenstockError, Unavailable
+from penstock.replay import snapshot_work, snapshots
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.layout import HEADER, RECORDS_BYTES, State
-from penstock.replay.restoring import Restored, open_store
+from penstock.replay.restoring import Restored, restore_store
 from penstock.replay.ring_store import RingStore
+from penstock.replay.snapshot_folder import SnapshotFolder
+from penstock.replay.snapshot_work import RunningSnapshot
 from penstock.replay.snapshots import Snapshots
-from penstock.types import Fragment, SamplingPlan, Schema, Snapshot
+from penstock.types import Fragment, SamplingPlan, Schema, Snapshot, SnapshotRequest, Weights
 
 FAST = 2**40
 ROW_BYTES = SCHEMA.segment_bytes
@@ -66,8 +70,15 @@ class Service:
             self.sent += 2
         self.buffer.close_actor(self.key)
 
-    def take(self, name: str = "") -> Snapshot:
-        return self.snapshots.begin(name).outcome.result(PATIENCE_S)
+    def begin(self, name: str, *, automatic: bool = False) -> RunningSnapshot:
+        """As the learner does, whose policy is at the store's version."""
+        version = self.buffer.version
+        running = self.snapshots.begin(SnapshotRequest(name, version, automatic))
+        running.policy.set_result(Weights.of(version, f"policy of {name}".encode()))
+        return running
+
+    def take(self, name: str, *, automatic: bool = False) -> Snapshot:
+        return self.begin(name, automatic=automatic).outcome.result(PATIENCE_S)
 
     def train(self, number: int, priority: float) -> None:
         lease = self.buffer.lease(number)
@@ -82,9 +93,10 @@ def new_service(tmp_path: Path, rows: int = 40, plan: SamplingPlan = REPLAY_ONLY
 
 
 def restore(tmp_path: Path, name: str, rows: int = 40, into: str = "again") -> tuple[RingStore, Restored]:
-    store, restored = open_store(tmp_path / into, capacity_bytes(rows), tmp_path / "snapshots", name)
-    assert restored is not None
-    return store, restored
+    source = SnapshotFolder(tmp_path / "snapshots")
+    restored = restore_store(source, source.read(name), tmp_path / into, capacity_bytes(rows))
+    # As the service that is started there finds it.
+    return RingStore(tmp_path / into, capacity_bytes(rows)), restored
 
 
 def keys_in(store: RingStore) -> list[int]:
@@ -141,7 +153,7 @@ def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: 
     assert (taken.segments, taken.absent, taken.damaged) == (10, 0, 0)
 
     store, restored = restore(tmp_path, "before")
-    assert restored == Restored("before", segments=10, damaged=0, dropped=0)
+    assert restored == Restored(segments=10, damaged=0, dropped=0, incarnations={0: 1})
     assert_holds(store, list(range(1, 11)))
     rows = store.rows(np.arange(1, 11, dtype=np.uint64))
     assert store.headers["state"][rows].tolist() == [State.SEEN] * 6 + [State.LEASED] * 2 + [State.UNSEEN] * 2
@@ -211,14 +223,12 @@ def test_windows_on_their_way_are_no_part_of_a_snapshot_and_a_later_one_has_them
     assert store.watermark(1, 1) == 2
 
 
-def test_a_store_in_memory_is_kept_and_restored_where_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_store_in_memory_is_kept_where_a_folder_is_named(tmp_path: Path) -> None:
     service = Service(RingStore(None, capacity_bytes(40)), tmp_path / "snapshots")
     service.buffer.adopt_plan(REPLAY_ONLY)
     service.insert(10)
     service.take("memory")
-    store, restored = open_store(None, capacity_bytes(40), tmp_path / "snapshots", "memory")
-    assert restored is not None
-    assert_holds(store, list(range(1, 11)))
+    assert_holds(restore(tmp_path, "memory")[0], list(range(1, 11)))
 
 
 # Sharing
@@ -257,7 +267,8 @@ def test_new_priorities_alone_write_no_chunk_again(tmp_path: Path) -> None:
     service.insert(20)
     service.take("first")
     service.train(0, priority=9.0)
-    assert service.take("second").written_bytes == 20 * HEADER.itemsize + RECORDS_BYTES
+    written_bytes = 20 * HEADER.itemsize + RECORDS_BYTES + len("policy of second")
+    assert service.take("second").written_bytes == written_bytes
     assert chunks(tmp_path, "first") == chunks(tmp_path, "second")
     assert restore(tmp_path, "first", into="one")[0].headers["priority"].max() < 9.0
     assert restore(tmp_path, "second", into="two")[0].headers["priority"].max() == 9.0
@@ -285,10 +296,19 @@ def test_after_a_restore_the_same_keys_of_another_history_are_not_shared(tmp_pat
 # While the store goes on
 
 
+def slow_pace(folder: Path, *, rows: int, copied: int) -> int:
+    """Bytes per second at which copying so many rows takes longer than a second, and than inserting all some times."""
+    service = new_service(folder, rows=rows)
+    # The first window waits until compiled code is loaded.
+    service.insert(2)
+    return int(copied * ROW_BYTES / (1.0 + 5.0 * seconds_of(lambda: service.insert(rows))))
+
+
 def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(tmp_path: Path) -> None:
     rows = 200
-    # The copying takes a second; the ring comes round meanwhile.
-    service = new_service(tmp_path, rows=rows, chunk_rows=4, bytes_per_s=rows * ROW_BYTES)
+    # The ring comes round while it is copied.
+    pace = slow_pace(tmp_path / "baseline", rows=rows, copied=rows)
+    service = new_service(tmp_path, rows=rows, chunk_rows=4, bytes_per_s=pace)
     service.insert(rows)
     going_on = threading.Event()
 
@@ -297,7 +317,7 @@ def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(
         while not going_on.is_set() and service.sent < 4 * rows:
             service.insert(2)
 
-    running = service.snapshots.begin("busy")
+    running = service.begin("busy")
     until(lambda: running.progress.segments >= 20, "some of the rows to be copied")
     inserting = threading.Thread(target=insert)
     inserting.start()
@@ -319,18 +339,79 @@ def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(
 
 
 def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
-    # It takes more than two seconds, and what is shown meanwhile next to none.
-    service = new_service(tmp_path, rows=100, bytes_per_s=30_000)
+    # What is shown takes next to none of the time that the snapshot does.
+    service = new_service(tmp_path, rows=100, bytes_per_s=slow_pace(tmp_path / "baseline", rows=100, copied=40))
     service.insert(40)
-    running = service.snapshots.begin("slow")
+    running = service.begin("slow")
     until(lambda: running.progress.total_segments, "the snapshot to begin")
     service.insert(20)
     lease = service.buffer.lease(0)
     assert lease is not None and service.buffer.gather(lease, SCHEMA.empty(4)).keys.size == 4
     with pytest.raises(Overloaded, match="on its way"):
-        service.snapshots.begin("another")
+        service.begin("another")
     assert not running.outcome.done()
     assert running.outcome.result(PATIENCE_S).segments == 40
+
+
+# With the policy
+
+
+def test_a_store_is_frozen_when_the_commit_of_the_policys_version_has_come(tmp_path: Path) -> None:
+    service = new_service(tmp_path)
+    service.insert(8)
+    lease = service.buffer.lease(0)
+    assert lease is not None
+    running = service.snapshots.begin(SnapshotRequest("held", version=1, automatic=False))
+    assert not running.frozen.wait(0.05)
+    service.buffer.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0), 1)
+    assert running.frozen.wait(PATIENCE_S)
+    # Too late to be a part of it.
+    service.train(1, priority=5.0)
+    running.policy.set_result(Weights.of(1, b"policy"))
+    assert running.outcome.result(PATIENCE_S).version == 1
+    store, _ = restore(tmp_path, "held")
+    assert (int(store.session["version"][0]), store.headers["priority"].max()) == (1, 9.0)
+    source = SnapshotFolder(tmp_path / "snapshots")
+    manifest = source.read("held")
+    assert (source.policy(manifest), manifest.policy_version) == (b"policy", 1)
+
+
+def test_a_commit_or_a_policy_that_never_comes_fails_the_snapshot_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_work, "_COMMIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(snapshot_work, "_POLICY_TIMEOUT_S", 0.05)
+    service = new_service(tmp_path)
+    service.insert(8)
+    uncommitted = service.snapshots.begin(SnapshotRequest("x", version=1, automatic=False))
+    with pytest.raises(Unavailable, match="is to have version 1, and the store was trained to 0"):
+        uncommitted.outcome.result(PATIENCE_S)
+    without = service.snapshots.begin(SnapshotRequest("x", version=0, automatic=False))
+    with pytest.raises(Unavailable, match="no policy came for snapshot 'x'"):
+        without.outcome.result(PATIENCE_S)
+    assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+def test_one_that_is_given_up_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    # It would take more than a minute.
+    service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
+    service.insert(40)
+    running = service.begin("slow")
+    until(lambda: running.progress.segments, "the snapshot to begin")
+    running.given_up.set()
+    with pytest.raises(Unavailable, match="snapshot 'slow' was given up"):
+        running.outcome.result(PATIENCE_S)
+    assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+def test_a_policy_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    service = new_service(tmp_path)
+    service.insert(4)
+    service.take("rotten")
+    source = SnapshotFolder(tmp_path / "snapshots")
+    flip(tmp_path / "snapshots" / "rotten" / "policy.safetensors", 3)
+    with pytest.raises(ConfigurationError, match=r"policy\.safetensors is damaged; choose another"):
+        source.policy(source.read("rotten"))
 
 
 # Damage
@@ -379,14 +460,32 @@ def test_a_snapshot_whose_one_consistent_part_is_damaged_is_refused(tmp_path: Pa
 # Which are there
 
 
-def test_the_newest_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
+def test_of_those_on_the_interval_the_newest_are_kept_and_none_that_was_asked_for_goes(tmp_path: Path) -> None:
+    # The clock is set back by an hour before each.
+    clock = iter(range(2_000_000_000, 0, -3600))
     service = new_service(tmp_path, kept=2)
+    service.snapshots._now = lambda: float(next(clock))
+    service.insert(4)
+    service.take("named")
     for name in ("c", "a", "b"):
         service.insert(4)
-        service.take(name)
-    assert [snapshot.name for snapshot in service.snapshots.complete()] == ["a", "b"]
-    assert sorted(path.name for path in (tmp_path / "snapshots").iterdir()) == ["a", "b"]
-    assert_holds(restore(tmp_path, "a")[0], list(range(1, 9)))
+        service.take(name, automatic=True)
+    service.take("also-named")
+    assert [snapshot.name for snapshot in service.snapshots.complete()] == ["named", "a", "b", "also-named"]
+    assert sorted(path.name for path in (tmp_path / "snapshots").iterdir()) == ["a", "also-named", "b", "named"]
+    assert_holds(restore(tmp_path, "a")[0], list(range(1, 13)))
+
+
+def test_a_folder_full_of_snapshots_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "MOST_SNAPSHOTS", 2)
+    service = new_service(tmp_path)
+    service.insert(4)
+    service.take("one")
+    service.take("two")
+    with pytest.raises(ConfigurationError, match=r"there are 2 snapshots in .*remove the folders of some"):
+        service.take("three")
+    shutil.rmtree(tmp_path / "snapshots" / "one")
+    service.take("three")
 
 
 def test_a_snapshot_is_listed_as_it_was_told(tmp_path: Path) -> None:
@@ -398,35 +497,27 @@ def test_a_snapshot_is_listed_as_it_was_told(tmp_path: Path) -> None:
     assert content["segments"] == 4 and content["schema_hash"] == f"{SCHEMA.hash:016x}"
 
 
-def test_without_a_name_a_snapshot_is_called_after_the_time(tmp_path: Path) -> None:
-    service = new_service(tmp_path)
-    service.insert(2)
-    clock = Snapshots(service.store, service.buffer, tmp_path, kept=2, bytes_per_s=FAST, now=lambda: 1_795_244_940.0)
-    names = [clock.begin().outcome.result(PATIENCE_S).name for _ in range(3)]
-    assert names == ["20261121-070900", "20261121-070900-2", "20261121-070900-3"]
-
-
 @pytest.mark.parametrize("name", ["..", "a/b", ".hidden", "", "a b", "x" * 101])
 def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: str) -> None:
     service = new_service(tmp_path)
     service.insert(2)
     if name:
         with pytest.raises(InvalidSegment, match="can't be called"):
-            service.snapshots.begin(name)
+            service.begin(name)
     with pytest.raises((InvalidSegment, ConfigurationError)):
         restore(tmp_path, name)
 
 
 def test_what_cannot_be_kept_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"replay\.snapshot_folder"):
-        Service(RingStore(None, capacity_bytes(4)), None).snapshots.begin()
+        Service(RingStore(None, capacity_bytes(4)), None).begin("memory")
     service = new_service(tmp_path)
     with pytest.raises(NotReady, match="no actor has come"):
-        service.snapshots.begin()
+        service.begin("empty")
     service.insert(2)
     service.take("taken")
     with pytest.raises(ConfigurationError, match="there is a snapshot 'taken'"):
-        service.snapshots.begin("taken")
+        service.begin("taken")
 
 
 KILLED = """
@@ -437,7 +528,7 @@ from test_snapshots import ROW_BYTES, new_service
 # The end is half a minute away when some rows are copied.
 service = new_service(Path(sys.argv[1]), rows=40, bytes_per_s=16 * ROW_BYTES)
 service.insert(40)
-running = service.snapshots.begin("killed")
+running = service.begin("killed")
 while running.progress.segments < 8:
     time.sleep(0.005)
 print("half-way", flush=True)
@@ -470,21 +561,21 @@ def test_one_that_the_service_does_not_wait_for_leaves_nothing(tmp_path: Path) -
     # It would take more than a minute.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
-    running = service.snapshots.begin("late")
+    running = service.begin("late")
     until(lambda: running.progress.segments, "the snapshot to begin")
     service.snapshots.stop()
     with pytest.raises(Unavailable, match="stopped before snapshot 'late'"):
         running.outcome.result(PATIENCE_S)
     assert list((tmp_path / "snapshots").iterdir()) == []
     with pytest.raises(Unavailable, match="stopping"):
-        service.snapshots.begin("later")
+        service.begin("later")
 
 
 def test_a_full_disk_fails_the_snapshot_leaves_nothing_and_the_next_succeeds(tmp_path: Path) -> None:
     service = new_service(tmp_path, chunk_rows=16)
     service.insert(40)
     with largest_file(4 * ROW_BYTES):
-        failed = service.snapshots.begin("full")
+        failed = service.begin("full")
         with pytest.raises(ConfigurationError, match=r"can't write snapshot 'full'.*free space"):
             failed.outcome.result(PATIENCE_S)
     assert isinstance(service.outcomes[0], ConfigurationError)
@@ -493,63 +584,6 @@ def test_a_full_disk_fails_the_snapshot_leaves_nothing_and_the_next_succeeds(tmp
 
 
 # Restoring
-
-
-def test_the_same_command_again_goes_on_with_the_restored_store(tmp_path: Path) -> None:
-    service = new_service(tmp_path)
-    service.insert(10)
-    service.take("begin")
-    store, _ = restore(tmp_path, "begin")
-    again = Service(store, tmp_path / "snapshots", sent=10)
-    again.buffer.adopt_plan(replace(REPLAY_ONLY, session=8))
-    again.insert(6)
-    for gone in (False, True):
-        if gone:
-            shutil.rmtree(tmp_path / "snapshots")
-        reopened, restored = open_store(tmp_path / "again", capacity_bytes(40), tmp_path / "snapshots", "begin")
-        assert restored is None
-        assert_holds(reopened, list(range(1, 17)))
-
-
-def test_a_restore_that_was_interrupted_begins_again(tmp_path: Path) -> None:
-    service = new_service(tmp_path)
-    service.insert(10)
-    service.take("begin")
-    restore(tmp_path, "begin")
-    # As it is after a kill half-way: the file says so, and rows are missing.
-    origin = tmp_path / "again" / "restored.json"
-    origin.write_text(origin.read_text().replace("true", "false"))
-    half = RingStore(tmp_path / "again", capacity_bytes(40))
-    half.headers["key"][4:] = 0
-    del half
-    with pytest.raises(ConfigurationError, match=r"was not finished; set replay\.restore to begin"):
-        open_store(tmp_path / "again", capacity_bytes(40), tmp_path / "snapshots", None)
-    store, restored = restore(tmp_path, "begin")
-    assert restored.segments == 10
-    assert_holds(store, list(range(1, 11)))
-
-
-def test_a_folder_with_another_stores_segments_is_left_alone(tmp_path: Path) -> None:
-    service = new_service(tmp_path)
-    service.insert(10)
-    service.take("early")
-    service.insert(10)
-    service.take("late")
-    with pytest.raises(ConfigurationError, match=r"holds segments of another store.*remove store\.json"):
-        restore(tmp_path, "early", into="store")
-    restore(tmp_path, "early")
-    with pytest.raises(ConfigurationError, match="holds segments of another store"):
-        restore(tmp_path, "late")
-    assert len(keys_in(RingStore(tmp_path / "again", capacity_bytes(40)))) == 10
-
-
-def test_a_folder_whose_store_has_no_segments_is_restored_into(tmp_path: Path) -> None:
-    service = new_service(tmp_path)
-    service.insert(10)
-    service.take("begin")
-    empty = RingStore(tmp_path / "again", capacity_bytes(30))
-    empty.adopt(SCHEMA)
-    assert_holds(restore(tmp_path, "begin")[0], list(range(1, 11)))
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:

@@ -236,3 +236,10 @@ def test_the_environments_of_fresh_segments_come_with_their_batch() -> None:
     assert lease is not None
     assert buffer.gather(lease, SCHEMA.empty(4)).environments.tolist() == [6, 6, 7, 7]
     assert buffer.head(lease, 1, 2, 0).environments.tolist() == [6, 7]
+
+
+def test_each_segment_keeps_the_numbers_that_its_own_shard_skipped() -> None:
+    parts = [make_part(0, [0, 5], 1), replace(make_part(1, [2], 1), skipped=np.array([7, 9]))]
+    batch = join(parts, place(parts), [0.5, 0.5], SCHEMA, PayloadPool())
+    assert batch.skipped.tolist() == [0, 7, 0, 0, 9]
+    assert join(parts[:1], place(parts[:1]), [1.0], SCHEMA, PayloadPool()).skipped.size == 0

@@ -35,5 +35,18 @@ def test_memory_is_in_bytes(proc: Path) -> None:
     assert values["penstock_machine_memory_available_bytes"] == 2**20
 
 
+@pytest.mark.parametrize("missing", ["MemAvailable", "MemTotal"])
+def test_memory_that_a_sandbox_does_not_show_is_left_out_and_the_rest_is_there(proc: Path, missing: str) -> None:
+    lines = [line for line in MEMINFO.splitlines() if not line.startswith(missing)]
+    (proc / "meminfo").write_text("\n".join(["", *lines, ""]))
+    names = {metric.name for metric in Machine(proc).collect()}
+    assert len(names) == 2 and "penstock_machine_cpu_seconds" in names
+
+
+def test_a_sandbox_without_meminfo_shows_its_processors(proc: Path) -> None:
+    (proc / "meminfo").unlink()
+    assert [metric.name for metric in Machine(proc).collect()] == ["penstock_machine_cpu_seconds"]
+
+
 def test_a_machine_without_proc_tells_nothing(tmp_path: Path) -> None:
     assert list(Machine(tmp_path).collect()) == []

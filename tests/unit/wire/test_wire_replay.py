@@ -161,6 +161,7 @@ def make_batch(schema: Schema, segments: int) -> Batch:
         counts=COUNTS,
         columns=columns,
         mass=Mass(0.75, 2**41),
+        skipped=np.arange(segments, dtype=np.int64) * 2**39,
     )
 
 
@@ -186,7 +187,7 @@ def test_a_batch_comes_back_as_it_went(schema: Schema, segments: int, parts: int
     assert came is not None
     assert (came.number, came.fresh_segments, came.counts) == (batch.number, batch.fresh_segments, COUNTS)
     assert came.mass == batch.mass
-    for field in ("keys", "versions", "priorities", "probabilities"):
+    for field in ("keys", "versions", "priorities", "probabilities", "skipped"):
         np.testing.assert_array_equal(getattr(came, field), getattr(batch, field), strict=True)
     assert_same_columns(came.columns, batch.columns)
 

@@ -1,0 +1,51 @@
+"""`make odd-environments`: trains with every kind of misbehaving environment, and says what a user sees of it.
+
+The environments are those of tests/helpers/odd_environments.py; `make test` trains with some of them. Exit code 1 if a
+run was not as it must be: silent, with a traceback, without its files, or with a process left behind.
+"""
+
+import argparse
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+# The harness is the tests', and they find it there.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from helpers.odd_environments import KINDS
+from helpers.odd_runs import OddRun, broken_promises, train_with
+
+
+def last_line(run: OddRun) -> str:
+    """The last that the user saw."""
+    lines = (run.end.stderr or run.end.stdout).splitlines()
+    return lines[-1] if lines else ""
+
+
+def main() -> int:
+    """Trains, prints a table, and returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="which, separated by commas (default: all)")
+    parser.add_argument("--at-once", type=int, default=2, help="runs beside one another (default: 2)")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds before a run is interrupted")
+    named = parser.parse_args()
+    console, kinds = Console(highlight=False), named.kinds.split(",")
+    table = Table("kind", "exit", "seconds", "broken promises", "last line", title="Odd environments")
+    failures = 0
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(named.at_once) as pool:
+        for run in pool.map(lambda kind: train_with(kind, Path(root), named.patience), kinds):
+            broken = broken_promises(run)
+            failures += bool(broken)
+            table.add_row(run.kind, str(run.end.code), f"{run.seconds:.0f}", "; ".join(broken) or "-", last_line(run))
+            console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'as promised'}", markup=False)
+    console.print(table)
+    console.print(f"{len(kinds) - failures} of {len(kinds)} kinds as promised")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Checks the arguments of an environment against the signature of its constructor.
+
+An argument that was misspelt is text, such as "no", and a constructor takes any text for true.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from penstock.errors import ConfigurationError
+
+
+def check_arguments(
+    made: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], env_id: str, kwargs: Mapping[str, object]
+) -> None:
+    """Refuses text for an argument whose default is True or False.
+
+    Args:
+        made: The environment, or its own vectorised form, made with these arguments.
+        env_id: Gymnasium's id, for messages.
+        kwargs: For `gymnasium.make`.
+
+    Raises:
+        ConfigurationError: An argument is such a text.
+    """
+    texts = {name: value for name, value in kwargs.items() if isinstance(value, str)}
+    if not texts:
+        return
+    parameters = inspect.signature(type(made.unwrapped)).parameters
+    for name, text in texts.items():
+        if name in parameters and isinstance(default := parameters[name].default, bool):
+            raise ConfigurationError(
+                f"the argument {name} of {env_id} is True or False (its default is {default}), got the text {text!r};"
+                f" write {name}=True or {name}=False"
+            )

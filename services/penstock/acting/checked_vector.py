@@ -1,0 +1,73 @@
+"""A Gymnasium vector environment whose exceptions are told as failures, and whose values are checked."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from penstock.acting import faults
+from penstock.acting.progress import Progress
+from penstock.errors import EnvironmentFailed
+from penstock.types import EnvironmentSpec
+
+T = TypeVar("T")
+Step = tuple[NDArray[np.generic], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+class CheckedVector:
+    """Calls a vector environment. Which of its environments raised an exception it can't tell, if there are several."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress) -> None:
+        self._envs, self._env_id, self._progress = envs, spec.id, progress
+        self._only = 0 if envs.num_envs == 1 else None
+        self._shape = (envs.num_envs, *(envs.single_observation_space.shape or ()))
+        self.count = envs.num_envs
+
+    def reset(self, seeds: Sequence[int]) -> NDArray[np.generic]:
+        """Begins new episodes; their first observations [N, ...]. Raises `EnvironmentFailed`."""
+        self._progress.doing = "reset"
+        observation, _ = self._call("in reset", self._envs.reset, seed=list(seeds))
+        return self._checked(observation, "in reset")
+
+    def step(self, action: NDArray[np.generic]) -> Step:
+        """Takes a step in each environment; what Gymnasium's `step` returns. Raises `EnvironmentFailed`."""
+        observation, reward, terminated, truncated, infos = self._call("in step", self._envs.step, action)
+        reward = np.asarray(reward)
+        if reward.shape != (self.count,) or reward.dtype.kind not in "fiub":
+            raise self._failure(f"rewards of shape {reward.shape} and type {reward.dtype}, not numbers of shape"
+                                f" {(self.count,)}", None)  # fmt: skip
+        if not faults.all_usable(reward):
+            index, value = faults.unusable_row(reward)
+            raise self._failure(f"step returned the reward {faults.not_finite(value)}", index)
+        observation = self._checked(observation, "in step")
+        return observation, reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
+
+    def check(self, observation: NDArray[np.generic]) -> None:
+        """Raises `EnvironmentFailed` for values that can't be trained on."""
+        self._checked(observation, "in step")
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+    def _call(self, where: str, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        self._progress.environment = self._only
+        try:
+            returned = function(*arguments, **named)
+        except faults.MISBEHAVIOUR as error:
+            raise faults.raised(error, where, self._env_id, self._only) from error
+        self._progress.steps += 1
+        return returned
+
+    def _checked(self, observation: NDArray[np.generic], where: str) -> NDArray[np.generic]:
+        if observation.shape != self._shape:
+            raise self._failure(f"observations of shape {observation.shape}, not {self._shape}", None, where)
+        if not faults.all_usable(observation):
+            index, value = faults.unusable_row(observation)
+            raise self._failure(f"an observation with {faults.not_finite(value)}", index, where)
+        return observation
+
+    def _failure(self, what: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
+        return faults.failure(what, where, self._env_id, self._only if index is None else index)

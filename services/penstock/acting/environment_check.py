@@ -1,0 +1,242 @@
+"""The first steps of a run's environments, looked at before the run starts: made, reset and stepped twice.
+
+Run it in a process of its own (`apps.environment_check`), since an environment may hang, end its process, or change
+signal handlers and the working directory. Imports no torch.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from penstock.acting import first_values
+from penstock.acting.arguments import check_arguments
+from penstock.acting.environments import import_modules, make_environments
+from penstock.acting.frames import with_frames
+from penstock.acting.single_environments import SingleEnvironments
+from penstock.acting.spaces import ActionMap, describe
+from penstock.acting.variants import require_same_spaces
+from penstock.algo.spaces import check_spaces
+from penstock.errors import ConfigurationError
+from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
+
+STEPS = 2
+"""The second step is the first whose observation an environment made from its own state."""
+
+_SEED = 1
+_MAX_TEXT = 300
+_OUR_PACKAGES = ("/gymnasium/", "/penstock/", "/numpy/")
+
+Progress = Callable[[str, str], None]
+"""Called before a stage begins: import, constructor, spaces, reset, step or close; and with the environment's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Environments of one use, all variants of which are checked.
+
+    Attributes:
+        variants: All arguments of each variant.
+        instances: How many of each are made; 2 are enough to compare them.
+        use: For messages; empty where evaluations and training use the same.
+    """
+
+    variants: Sequence[Mapping[str, Any]]
+    instances: int
+    use: str = ""
+
+
+def check(
+    env_id: str, tasks: Sequence[Task], *, imports: Sequence[str], vectorization: str, frames: int, progress: Progress
+) -> list[str]:
+    """Makes, resets and steps every variant of every task; returns warnings, one line each.
+
+    Args:
+        env_id: Gymnasium's id, or package:Id-v0.
+        tasks: What is to be made.
+        imports: Modules that register environments.
+        vectorization: sync, or native for the environment's own vectorised form.
+        frames: How many of its last frames an observation is.
+        progress: Told what begins.
+
+    Raises:
+        ConfigurationError: What is wrong, where, and what to do; one line.
+    """
+    progress("import", env_id)
+    with _named(env_id, "import"):
+        import_modules(imports)
+    warnings: list[str] = []
+    first: EnvironmentSpec | None = None
+    for task in tasks:
+        for number, arguments in enumerate(task.variants):
+            one = _Check(_name(env_id, task, number), progress, warnings)
+            if vectorization == "native":
+                spec = one.native(env_id, arguments, task.instances, frames)
+            else:
+                spec = one.single(env_id, arguments, task.instances, frames)
+            if first is not None:
+                require_same_spaces(spec, first, task.variants, number)
+            first = first or spec
+            if _leaves_no_choice(spec):
+                warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
+    return list(dict.fromkeys(warnings))
+
+
+class _Check:
+    """The check of one variant."""
+
+    def __init__(self, name: str, progress: Progress, warnings: list[str]) -> None:
+        self._name, self._progress, self._warnings = name, progress, warnings
+
+    def single(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
+        """Single environments, whose values are looked at as they return them."""
+        made: list[gymnasium.Env[Any, Any]] = []
+        for _ in range(instances):
+            with self._stage("constructor"):
+                made.append(gymnasium.make(env_id, **arguments))
+            check_arguments(made[-1], env_id, arguments)
+        with self._stage("spaces"):
+            spec = self._spec_of(env_id, made, frames)
+            check_spaces(spec)
+        for env in made:
+            self._reset(env)
+            env.action_space.seed(_SEED)
+            for _ in range(STEPS):
+                with self._stage("step"):
+                    result = env.step(env.action_space.sample())
+                values = first_values.of_step(self._name, result, env.observation_space)
+                self._warnings += values.warnings
+                if values.ended:
+                    self._reset(env)
+        for env in made:
+            self._close(env.close)
+        return spec
+
+    def native(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
+        """The environment's own vectorised form, through the adapter that actors use."""
+        with self._stage("constructor"):
+            made = with_frames(make_environments(env_id, instances, kwargs=arguments, vectorization="native"), frames)
+        check_spaces(made.spec)
+        actions = ActionMap(made.spec.action)
+        size = 0 if isinstance(made.spec.action, DiscreteSpace) else int(np.prod(made.spec.action.shape))
+        zeros = np.zeros((instances, size), np.float32) if size else np.zeros(instances, np.int64)
+        with self._stage("reset"):
+            made.reset([_SEED + number for number in range(instances)])
+        first_values.check_rows(self._name, "reset", "an observation", made.observation)
+        for _ in range(STEPS):
+            with self._stage("step"):
+                outcome = made.step(actions(zeros))
+            first_values.check_rows(self._name, "step", "an observation", made.observation)
+            first_values.check_rows(self._name, "step", "a reward", outcome.reward)
+        self._close(made.close)
+        return made.spec
+
+    def _spec_of(self, env_id: str, made: Sequence[gymnasium.Env[Any, Any]], frames: int) -> EnvironmentSpec:
+        for env in made[1:]:
+            for role in ("observation_space", "action_space"):
+                mine, others = getattr(env, role), getattr(made[0], role)
+                if mine != others:
+                    raise ConfigurationError(
+                        f"{self._name}: two environments that were made alike differ in their {role}, {_short(others)}"
+                        f" and {_short(mine)}; one policy needs the same spaces everywhere, so make them depend on"
+                        " nothing but the arguments"
+                    )
+        spec = describe(env_id, made[0].observation_space, made[0].action_space)
+        return with_frames(SingleEnvironments(made[:1], spec), frames).spec
+
+    def _reset(self, env: gymnasium.Env[Any, Any]) -> None:
+        with self._stage("reset"):
+            result = env.reset(seed=_SEED)
+        self._warnings += first_values.of_reset(self._name, result, env.observation_space).warnings
+
+    def _close(self, close: Callable[[], object]) -> None:
+        try:
+            with self._stage("close"):
+                close()
+        except ConfigurationError as error:
+            # It keeps nobody from training.
+            self._warnings.append(str(error))
+
+    @contextlib.contextmanager
+    def _stage(self, stage: str) -> Iterator[None]:
+        self._progress(stage, self._name)
+        with _named(self._name, stage):
+            yield
+
+
+@contextlib.contextmanager
+def _named(name: str, stage: str) -> Iterator[None]:
+    """Turns whatever an environment raises, SystemExit and KeyboardInterrupt included, into one line."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigurationError(f"can't make the environment {name!r}: {_text(error)}") from error
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            f"can't make the environment {name!r}: {_text(error)}. Check --env-id; an environment of your own needs"
+            " --env-id package:Name-v0 or --env-import package"
+        ) from error
+    except BaseException as error:
+        where = "" if stage == "constructor" else f" in {stage}"
+        what = f"can't make the environment {name!r}" if stage == "constructor" else f"the environment {name!r} failed"
+        raise ConfigurationError(f"{what}{where}: {_explain(error)}; {_remedy(error, stage)}") from error
+
+
+def _explain(error: BaseException) -> str:
+    """The exception's class and text, and the line of the environment that raised it."""
+    frames, place = [], ""
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    theirs = [frame for frame in frames if not any(package in frame[0] for package in _OUR_PACKAGES)]
+    if theirs:
+        place = f" ({theirs[-1][0]}, line {theirs[-1][1]})"
+    return f"{_text(error, with_class=True)}{place}"
+
+
+def _text(error: BaseException, *, with_class: bool = False) -> str:
+    text = " ".join(str(error).split())[:_MAX_TEXT].rstrip(".")
+    if not with_class:
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _remedy(error: BaseException, stage: str) -> str:
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return (
+            "check environment.kwargs, environment.variants and environment.training_kwargs"
+            if (stage == "constructor")
+            else "reset must take the keywords seed and options, and step one action"
+        )
+    if isinstance(error, ValueError) and "to unpack" in str(error):
+        return "step must return observation, reward, terminated, truncated and info, and reset observation and info"
+    if isinstance(error, SystemExit):
+        return "an environment must raise an exception, not end its process"
+    return "correct the environment, or choose another by --env-id"
+
+
+def _name(env_id: str, task: Task, number: int) -> str:
+    parts = [env_id]
+    if len(task.variants) > 1:
+        shown = ", ".join(f"{name}={value}" for name, value in task.variants[number].items())
+        parts.append(f"variant {number} ({shown or 'plain'})")
+    if task.use:
+        parts.append(f"for {task.use}")
+    return " ".join(parts)
+
+
+def _leaves_no_choice(spec: EnvironmentSpec) -> bool:
+    space = spec.action
+    if isinstance(space, BoxSpace):
+        return all(low == high for low, high in zip(space.low, space.high, strict=True))
+    return space.n == 1
+
+
+def _short(space: gymnasium.Space[Any]) -> str:
+    return " ".join(str(space).split())[:_MAX_TEXT]

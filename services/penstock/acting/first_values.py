@@ -1,0 +1,153 @@
+"""What a single environment's `reset` and `step` returned, looked at value by value.
+
+Refuses what no run could train on, and warns of what is probably a mistake. Used by `acting.environment_check`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigurationError
+
+EXTREME = 1e10
+"""Magnitudes above this are warned of: standardised or not, they drown everything else."""
+
+_TOLERANCE = 1e-3
+"""Share of a space's range by which a rounded observation may leave it."""
+
+_GYM_STEP = "step must return observation, reward, terminated, truncated and info"
+_GYM_RESET = "reset must return observation and info"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What was found in what `reset` or `step` returned.
+
+    Attributes:
+        warnings: One line each.
+        ended: Whether the episode is over.
+    """
+
+    warnings: list[str]
+    ended: bool = False
+
+
+def of_reset(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
+    """Looks at what `reset` returned. Raises `ConfigurationError` for what can't be trained on."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise _refusal(name, "reset", f"{_kind(result)}, where two values were expected", _GYM_RESET)
+    observation, info = result
+    _check_info(name, "reset", info)
+    return Values(_check_observation(name, "reset", observation, space))
+
+
+def of_step(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
+    """Looks at what `step` returned. Raises `ConfigurationError` for what can't be trained on."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        raise _refusal(name, "step", f"{_kind(result)}, where five values were expected", _GYM_STEP)
+    observation, reward, terminated, truncated, info = result
+    _check_info(name, "step", info)
+    warnings = _check_observation(name, "step", observation, space) + _check_reward(name, reward)
+    return Values(warnings, _truth(name, "terminated", terminated) | _truth(name, "truncated", truncated))
+
+
+def check_rows(name: str, stage: str, what: str, rows: NDArray[np.generic]) -> None:
+    """Raises `ConfigurationError` for rows of a vector environment that hold NaN or infinity."""
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(np.asarray(rows, np.float32))
+    if not finite.all():
+        row = tuple(int(index) for index in np.argwhere(~finite)[0])
+        raise _refusal(name, stage, f"{what} of {rows[row]} in environment {row[0]}", "it must be finite in float32")
+
+
+def _check_observation(name: str, stage: str, observation: Any, space: gymnasium.Space[Any]) -> list[str]:
+    if not isinstance(space, gymnasium.spaces.Box):
+        return []
+    try:
+        values = np.asarray(observation)
+    except (TypeError, ValueError) as error:
+        raise _refusal(name, stage, f"an observation that is no array ({error})", "return an array") from None
+    if values.shape != space.shape:
+        found = f"an observation of shape {values.shape}, where the space has {space.shape}"
+        raise _refusal(name, stage, found, "correct observation_space, or what is returned")
+    if not np.can_cast(values.dtype, space.dtype, "same_kind"):
+        found = f"an observation of {values.dtype}, where the space has {space.dtype}"
+        raise _refusal(name, stage, found, "correct observation_space, or what is returned")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(values.astype(np.float32))
+    if not finite.all():
+        index = tuple(int(part) for part in np.argwhere(~finite)[0])
+        found = f"an observation with {values[index]} at {list(index)}"
+        raise _refusal(name, stage, found, "observations must be finite in float32")
+    return _strange_observation(name, stage, values.astype(np.float64), space)
+
+
+def _strange_observation(name: str, stage: str, values: NDArray[np.float64], space: gymnasium.spaces.Box) -> list[str]:
+    if not values.size:
+        return [f"{name} observes nothing: its observations have no element"]
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        slack = _TOLERANCE * np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.abs(values)))
+    outside = (values < low - slack) | (values > high + slack)
+    if outside.any():
+        index = tuple(int(part) for part in np.argwhere(outside)[0])
+        return [
+            f"{name}: {stage} returned an observation with {values[index]:g} at {list(index)}, outside of its space's"
+            f" {low[index]:g} to {high[index]:g}"
+        ]
+    if np.abs(values).max() > EXTREME:
+        return [f"{name}: {stage} returned an observation with {np.abs(values).max():g}; scale it to about 1"]
+    return []
+
+
+def _check_reward(name: str, reward: Any) -> list[str]:
+    expected = "a reward must be one finite number"
+    try:
+        values = np.asarray(reward, np.float64)
+    except (TypeError, ValueError):
+        raise _refusal(name, "step", f"the reward {_kind(reward)}", expected) from None
+    if reward is None or values.size != 1:
+        found = "no reward (None)" if reward is None else f"a reward of shape {values.shape}"
+        remedy = expected if reward is None else f"{expected}; add its elements up, for instance in a wrapper"
+        raise _refusal(name, "step", found, remedy)
+    value = float(values.reshape(()))
+    with np.errstate(over="ignore"):
+        fits = math.isfinite(np.float32(value))
+    if not fits:
+        raise _refusal(name, "step", f"a reward of {value:g}", f"{expected}, also in float32")
+    if values.ndim:
+        return [f"{name}: step returned a reward of shape {values.shape}, where a number was expected"]
+    if abs(value) > EXTREME:
+        return [f"{name}: step returned a reward of {value:g}; scale rewards to about 1"]
+    return []
+
+
+def _truth(name: str, what: str, value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype == np.bool_:
+        return bool(value.reshape(()))
+    raise _refusal(name, "step", f"{what} as {_kind(value)}", "it must be True or False")
+
+
+def _check_info(name: str, stage: str, info: object) -> None:
+    if not isinstance(info, dict):
+        raise _refusal(name, stage, f"an info that is {_kind(info)}", "it must be a dict")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"{type(value).__name__} {value!r:.80}"
+
+
+def _refusal(name: str, stage: str, found: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"the environment {name!r}: {stage} returned {found}; {remedy}")

@@ -1,0 +1,58 @@
+"""Ends an actor whose environment does not return: nothing else can interrupt what it does."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.acting.progress import Progress
+from penstock.apps.service import Service
+from penstock.errors import EnvironmentFailed
+
+_LOOK_S = 0.2
+_END_S = 5.0
+"""For a clean end, after which the process is ended all the same. Less than a launcher or a container waits for it."""
+
+
+class HangWatch:
+    """A thread that ends the process. What the actor has sent by then is not lost."""
+
+    def __init__(self, progress: Progress, service: Service, timeout_s: float, env_id: str) -> None:
+        """Begins to watch.
+
+        Args:
+            progress: Of the thread that steps the environments.
+            service: Asked whether the process is to end.
+            timeout_s: Of one call of an environment.
+            env_id: For the message.
+        """
+        self._progress, self._service, self._timeout_s, self._env_id = progress, service, timeout_s, env_id
+        self._ends_by, self._code = float("inf"), 1
+        self.tell: Callable[[EnvironmentFailed], None] = lambda failure: None
+        """Called with the failure before the process ends."""
+        threading.Thread(target=self._watch, name="hang watch", daemon=True).start()
+
+    def ending(self, code: int) -> None:
+        """The process is about to end with this code: its environments' threads may not keep it for long."""
+        self._code, self._ends_by = code, min(self._ends_by, time.monotonic() + _END_S)
+
+    def _watch(self) -> None:
+        steps, moved_at = -1, time.monotonic()
+        while True:
+            time.sleep(_LOOK_S)
+            now, at = time.monotonic(), self._progress.now()
+            if not at.doing or at.steps != steps:
+                steps, moved_at = at.steps, now
+            if self._service.stopping:
+                self._ends_by = min(self._ends_by, now + _END_S)
+            if now > self._ends_by:
+                os._exit(self._code)
+            if now - moved_at > self._timeout_s:
+                failure = EnvironmentFailed(
+                    f"{at.doing} has not returned for {self._timeout_s:g} s ({self._env_id})", at.environment
+                )
+                self.tell(failure)
+                sys.stderr.write(f"penstock: {failure}\n")
+                sys.stderr.flush()
+                os._exit(1)

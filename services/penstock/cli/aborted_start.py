@@ -1,0 +1,77 @@
+"""What is undone when a run ends before its first training batch: its folder is left as it was found.
+
+A mistake in an option, or a Ctrl-C while services start, must neither spoil a run nor make one of a new folder. Once a
+batch was trained, nothing is removed.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.files import write_atomically
+from penstock.run_folder import RunFolder
+
+
+class AbortedStart:
+    """Remembers a run's folder as it was before its services started."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Looks at the folder, which need not exist yet."""
+        self._folder = folder
+        self._missing = [path for path in (folder.root, *folder.root.parents) if not path.exists()]
+        self._new = [path for path in folder.everything() if not path.exists()]
+        self._config = folder.config.read_bytes() if folder.config.exists() else None
+        self._checkpoints = folder.numbered_checkpoints()
+        self._has_trained = False
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a batch was trained since."""
+        return self._has_trained or self._folder.numbered_checkpoints() != self._checkpoints
+
+    def note_training(self) -> None:
+        """A batch was trained: from now on nothing is undone."""
+        self._has_trained = True
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[None]:
+        """Puts the folder back as it was if settings are refused, or the user interrupts, before training began.
+
+        Raises:
+            PenstockError: In place of a `ConfigurationError` that comes later: it is the end of a run, not a mistake
+                in a command.
+        """
+        try:
+            yield
+        except ConfigurationError as error:
+            if self.has_trained:
+                raise PenstockError(str(error)) from error
+            self._undo()
+            raise
+        except KeyboardInterrupt:
+            if not self.has_trained:
+                self._undo()
+            raise
+
+    def _undo(self) -> None:
+        for path in self._new:
+            _remove(path)
+        if self._config is not None and self._folder.config.read_bytes() != self._config:
+            write_atomically(self._folder.config, self._config)
+        for path in self._missing:
+            # One that holds anything else stays.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a folder, and what an interrupted write of the file left beside it, as far as that works."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        for left in path.parent.glob(f".{path.name}.*"):
+            left.unlink(missing_ok=True)

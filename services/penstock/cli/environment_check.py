@@ -1,0 +1,171 @@
+"""The check of a run's environments before anything starts: `apps.environment_check` in a child process, watched.
+
+The launcher never runs an environment itself: one that hangs, ends its process or changes signal handlers would take
+the launcher with it.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from penstock.cli.children import service_environment
+from penstock.cli.process_group import Guard, ProcessGroup, describe_exit, signals_held_back
+from penstock.config import Config
+from penstock.errors import ConfigurationError
+
+_COMPARED = 2
+"""Environments that are made of each variant, to see that they agree."""
+
+_SLOW_S = 5.0
+"""When the first line comes about a stage that takes long, and how often one comes from then on."""
+
+_POLL_S = 0.1
+_CHUNK_BYTES = 65_536
+_KEPT_OUTPUT_BYTES = 16_384
+
+_DOING = {
+    "import": "importing what registers",
+    "constructor": "making",
+    "spaces": "comparing the spaces of",
+    "reset": "resetting",
+    "step": "stepping",
+    "close": "closing",
+}
+
+
+def check_environment(config: Config, say: Callable[[str], None]) -> None:
+    """Makes, resets and steps the configured environments in a child process, and leaves nothing of it.
+
+    Args:
+        config: Its section `environment`, and how many environments actors and evaluations have.
+        say: Called with a line: a warning, or that a stage takes long.
+
+    Raises:
+        ConfigurationError: The environment can't be trained on; says where, why and what to do.
+    """
+    reading, writing = os.pipe()
+    try:
+        with Guard(0.0) as guard, contextlib.ExitStack() as stack:
+            command = [sys.executable, "-Pm", "penstock.apps.environment_check", str(writing)]
+            variables = service_environment("environment check")
+            with signals_held_back():
+                child = ProcessGroup(command, guard, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
+                stack.callback(child.kill)
+            answer = _Conversation(child, reading, config, say).run()
+    finally:
+        os.close(reading)
+        os.close(writing)
+    if "refused" in answer:
+        raise ConfigurationError(str(answer["refused"]))
+    for warning in answer["warnings"]:
+        say(f"warning: {warning}")
+
+
+def _request(config: Config) -> dict[str, Any]:
+    environment = config.environment
+    evaluated = min(_COMPARED, -(-config.evaluation.episodes // len(environment.variant_kwargs)))
+    trained = min(_COMPARED, config.actor.environments)
+    tasks = [{"variants": environment.variant_kwargs, "instances": max(evaluated, trained)}]
+    if environment.training_variants != environment.variant_kwargs:
+        tasks = [
+            {"variants": environment.training_variants, "instances": trained, "use": "training"},
+            {"variants": environment.variant_kwargs, "instances": evaluated, "use": "evaluation"},
+        ]
+    return {
+        "env_id": environment.id,
+        "tasks": tasks,
+        "imports": environment.imports,
+        "vectorization": environment.vectorization,
+        "frames": environment.frame_stack,
+    }
+
+
+class _Conversation:
+    """Sends the request and reads what the child tells, until it answers, dies, or takes too long over a stage."""
+
+    def __init__(self, child: ProcessGroup, reading: int, config: Config, say: Callable[[str], None]) -> None:
+        self._child, self._reading, self._say = child, reading, say
+        self._request = _request(config)
+        self._limit_s = config.environment.check_timeout_s
+        self._stage, self._name = "import", config.environment.id
+        self._since, self._tell_at = time.monotonic(), time.monotonic() + _SLOW_S
+        self._told, self._output = b"", b""
+
+    def run(self) -> dict[str, Any]:
+        """The child's answer: `warnings` or `refused`."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._child.stdout.fileno(), False)
+        try:
+            self._child.stdin.write(json.dumps(self._request).encode() + b"\n")
+            self._child.stdin.flush()
+        except OSError:
+            # It died at once, which is told below.
+            pass
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reading, selectors.EVENT_READ)
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            while True:
+                ended = self._child.exit_code is not None
+                selector.select(0.0 if ended else _POLL_S)
+                self._read_output(self._child.stdout.fileno())
+                answer = self._read_answer()
+                if answer is not None:
+                    return answer
+                if ended:
+                    return {"refused": self._describe_death()}
+                if refusal := self._look_at_clock():
+                    return {"refused": refusal}
+
+    def _read_answer(self) -> dict[str, Any] | None:
+        self._told += _read(self._reading)
+        *lines, self._told = self._told.split(b"\n")
+        for line in lines:
+            message: dict[str, Any] = json.loads(line)
+            if "stage" not in message:
+                return message
+            self._stage, self._name = message["stage"], message["name"]
+            self._since, self._tell_at = time.monotonic(), time.monotonic() + _SLOW_S
+        return None
+
+    def _read_output(self, descriptor: int) -> None:
+        """Takes what the environment prints, so that it never waits for a reader, and keeps the end of it."""
+        self._output = (self._output + _read(descriptor))[-_KEPT_OUTPUT_BYTES:]
+
+    def _look_at_clock(self) -> str:
+        now = time.monotonic()
+        if now - self._since > self._limit_s:
+            return (
+                f"{_DOING[self._stage]} the environment {self._name!r} did not end within {self._limit_s:g} s; correct"
+                " it, or raise environment.check_timeout_s if it needs longer"
+            )
+        if now >= self._tell_at:
+            self._tell_at = now + _SLOW_S
+            self._say(
+                f"still {_DOING[self._stage]} the environment {self._name}, {now - self._since:.0f} s of at most"
+                f" {self._limit_s:g} s"
+            )
+        return ""
+
+    def _describe_death(self) -> str:
+        lines = self._output.decode(errors="replace").splitlines()
+        fatal = [line for line in lines if line.startswith("Fatal Python error")]
+        last = (fatal or [line for line in lines if line.strip()] or ["it printed nothing"])[-1].strip()
+        return (
+            f"{_DOING[self._stage]} the environment {self._name!r} ended its process with"
+            f" {describe_exit(self._child.exit_code or 0)} ({last}); correct the environment, or choose another by"
+            " --env-id"
+        )
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    except BlockingIOError:
+        return b""

@@ -1,0 +1,104 @@
+"""The variables of the environment that are Penstock's: settings, and the names beside them.
+
+A variable that looks like one of Penstock's and is none is refused, since its user means a setting by it.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+from penstock.apps.service import SUPERVISED_VARIABLE
+from penstock.config import Config, setting_names
+from penstock.errors import ConfigurationError
+from penstock.setting_types import NONE
+
+SETTING_PREFIX = "PENSTOCK__"
+PRESET = "PENSTOCK_PRESET"
+"""The preset, where --preset names none; compose reads it, too."""
+
+OF_COMPOSE = (
+    "PENSTOCK_RUN",
+    "PENSTOCK_ACTORS",
+    "PENSTOCK_PACKAGES",
+    "PENSTOCK_REPLAY_MEMORY",
+    "PENSTOCK_LEARNER_MEMORY",
+    "PENSTOCK_ACTOR_MEMORY",
+    "PENSTOCK_TAG",
+)
+"""What docker-compose.yml reads by itself; its `.env` brings all of it into the containers."""
+
+_PREFIX = "PENSTOCK_"
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+"""A pod gets such variables of every service in its namespace, and one may be called penstock-learner."""
+
+
+def settings_of_variables() -> dict[str, object]:
+    """The nested values of all `PENSTOCK__SECTION__KEY` variables.
+
+    Raises:
+        ConfigurationError: A variable is none of Penstock's, or holds no JSON where a table is needed.
+    """
+    for name, text in os.environ.items():
+        _check(name.upper(), name, text)
+    source = EnvSettingsSource(Config, case_sensitive=False, env_parse_none_str=NONE)
+    try:
+        return source()
+    except SettingsError:
+        name, value = _unreadable(source)
+        raise ConfigurationError(
+            f'the variable {name.upper()} holds a table, which must be JSON such as {{"size": 5}}, not {value!r}'
+        ) from None
+
+
+def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that do not change the settings of a process."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if not name.upper().startswith(SETTING_PREFIX) and name.upper() != PRESET
+    }
+
+
+def _check(name: str, written: str, text: str) -> None:
+    if not name.startswith(_PREFIX):
+        return
+    if name.startswith(SETTING_PREFIX):
+        if name.removeprefix(SETTING_PREFIX).partition("__")[0].lower() not in Config.model_fields:
+            raise ConfigurationError(
+                f"the variable {written} names no section; there are: {', '.join(Config.model_fields)}{_meant(name)}"
+            )
+        return
+    is_link = _OF_KUBERNETES.search(name) or "://" in text
+    if name not in (PRESET, SUPERVISED_VARIABLE, *OF_COMPOSE) and not is_link:
+        raise ConfigurationError(
+            f"the variable {written} is no setting; settings are called PENSTOCK__SECTION__KEY, with two underscores"
+            f" before section and key{_meant(name)}, or unset it"
+        )
+
+
+def _meant(name: str) -> str:
+    """The settings that this could stand for, to go on a sentence."""
+    settings = {f"{SETTING_PREFIX}{setting.replace('.', '__').upper()}": setting for setting in setting_names()}
+    bare = _squeezed(name).removeprefix("PENSTOCK")
+    same = [each for each in settings if _squeezed(each) == _squeezed(name)]
+    same = same or [each for each, setting in settings.items() if _squeezed(setting.partition(".")[2]) == bare.lower()]
+    meant = same or difflib.get_close_matches(name, [*settings, PRESET, *OF_COMPOSE], n=1, cutoff=0.8)
+    return f"; write {' or '.join(meant)}" if meant else ""
+
+
+def _squeezed(name: str) -> str:
+    return name.replace("_", "")
+
+
+def _unreadable(source: EnvSettingsSource) -> tuple[str, str | None]:
+    """The variable that can't be read, and its text: the error itself names none."""
+    for name, text in dict(source.env_vars).items():
+        source.env_vars = {name: text}
+        try:
+            source()
+        except SettingsError:
+            return name, text
+    raise AssertionError("every variable can be read by itself")

@@ -1,0 +1,213 @@
+"""What each actor of the run does: how far it is, whether it is stuck, how often its environments failed.
+
+Streams tell it on the server's thread, the training thread and readers of the status ask; one lock is between them.
+Actors are known by name, so that a process that takes the place of one that died goes on with its counts.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.errors import AllActorsFailed
+from penstock.telemetry import metrics
+from penstock.types import ActorProgress, ActorState, EnvironmentFault
+
+STUCK_AFTER_S = 10.0
+"""Without a step that it could take: longer than a slow simulator's, and short enough for a person who watches."""
+
+MOST_FAILURES = 3
+"""In a row at every actor; one may be an accident, and so may be two in a simulator that was just started again."""
+
+_FORGOTTEN_AFTER_S = 60.0
+"""After it left; a process that is started again needs less."""
+
+_SHOWN = 256
+_TOLD_AT_ONCE = 3
+_TOLD_EVERY_S = 60.0
+_SLOW_WINDOW_S = 3.0
+
+
+@dataclass(slots=True)
+class _Actor:
+    state: ActorState
+    moved_at: float
+    changed_at: float
+    """When it joined or left."""
+    streams: int = 0
+    progress: ActorProgress = field(default_factory=ActorProgress)
+    window_began_at: float = 0.0
+    failures: int = 0
+    """All of them, for the user has seen the first ones."""
+    told_at: float = 0.0
+    last_fault: str = ""
+    told_stuck_s: float = STUCK_AFTER_S
+
+
+class ActorStates:
+    """Keeps the actors of a run, and tells the user of those that fail or are stuck. Any thread may call."""
+
+    def __init__(self, notice: Callable[[str], None], clock: Callable[[], float]) -> None:
+        """Args:
+        notice: Shows a line to the user.
+        clock: Monotonic seconds.
+        """
+        self._notice, self._clock = notice, clock
+        self._lock = threading.Lock()
+        self._actors: dict[str, _Actor] = {}
+        self._warned = False
+
+    def joined(self, name: str, slot: int) -> None:
+        """An actor's stream was opened."""
+        with self._lock:
+            now = self._clock()
+            actor = self._actors.setdefault(name, _Actor(ActorState(name), now, now))
+            actor.state = dataclasses.replace(actor.state, slot=slot)
+            actor.streams += 1
+            actor.moved_at = actor.changed_at = now
+            actor.progress, actor.told_stuck_s = ActorProgress(), STUCK_AFTER_S
+
+    def left(self, name: str) -> None:
+        """An actor's stream has ended."""
+        with self._lock:
+            actor = self._actors.get(name)
+            if actor is not None:
+                actor.streams -= 1
+                actor.changed_at = self._clock()
+
+    def progressed(self, name: str, progress: ActorProgress) -> None:
+        """An actor tells how far it is."""
+        with self._lock:
+            actor = self._actors.get(name)
+            if actor is None:
+                return
+            now, before = self._clock(), actor.progress
+            if progress.steps != before.steps or not progress.doing:
+                actor.moved_at, actor.told_stuck_s = now, STUCK_AFTER_S
+            if progress.window_step < before.window_step or not progress.doing or not before.doing:
+                actor.window_began_at = now
+            actor.progress = progress
+            actor.state = dataclasses.replace(actor.state, steps=progress.steps)
+
+    def delivered(self, name: str, segments: int) -> None:
+        """An actor has handed so many segments over."""
+        with self._lock:
+            actor = self._actors.get(name)
+            if actor is not None and segments:
+                actor.moved_at = actor.window_began_at = self._clock()
+                actor.state = dataclasses.replace(actor.state, segments=actor.state.segments + segments, failures=0)
+
+    def failed(self, name: str, fault: EnvironmentFault) -> None:
+        """An actor tells what is wrong with one of its environments."""
+        line = f"{name}, {fault.text}"
+        with self._lock:
+            actor = self._actors.get(name)
+            if actor is None:
+                return
+            if fault.dropped:
+                tell = self._count(actor, line)
+            else:
+                # One environment that leaves its space's bounds is enough to know that all of them do.
+                tell, self._warned = not self._warned, True
+        if tell:
+            self._notice(line)
+
+    def _count(self, actor: _Actor, line: str) -> bool:
+        """Counts a failure; whether the user is told of it. The first ones at once, then one a minute."""
+        now, state = self._clock(), actor.state
+        actor.failures, actor.last_fault, actor.moved_at = actor.failures + 1, line, now
+        actor.state = dataclasses.replace(state, failures=state.failures + 1, dropped_windows=state.dropped_windows + 1)
+        metrics.LEARNER_DROPPED_WINDOWS.inc()
+        if actor.failures > _TOLD_AT_ONCE and now - actor.told_at < _TOLD_EVERY_S:
+            return False
+        actor.told_at = now
+        return True
+
+    def look(self) -> None:
+        """Tells the user of actors that are stuck; to be called every second or so."""
+        lines = []
+        with self._lock:
+            now = self._clock()
+            self._forget(now)
+            stuck = 0
+            for actor in self._actors.values():
+                stuck_s = self._stuck_s(actor, now)
+                stuck += stuck_s > STUCK_AFTER_S
+                if stuck_s > actor.told_stuck_s:
+                    actor.told_stuck_s = 2.0 * stuck_s
+                    lines.append(f"{_called(actor.state)}: {_stuck(actor, stuck_s)}")
+            metrics.LEARNER_STUCK_ACTORS.set(stuck)
+        for line in lines:
+            self._notice(line)
+
+    def check(self) -> None:
+        """Raises `AllActorsFailed`, with the last failure's line, if no actor is left that may yet deliver."""
+        with self._lock:
+            actors = list(self._actors.values())
+            if not actors or any(actor.state.failures < MOST_FAILURES for actor in actors):
+                return
+            last = max(actors, key=lambda actor: actor.moved_at)
+        raise AllActorsFailed(
+            f"{last.last_fault}; the environments of every actor failed {MOST_FAILURES} times in a row: mend the"
+            " environment, then go on with --resume"
+        )
+
+    def states(self) -> tuple[ActorState, ...]:
+        """Every actor now, by slot."""
+        with self._lock:
+            now = self._clock()
+            shown = [
+                dataclasses.replace(
+                    actor.state,
+                    connected=actor.streams > 0,
+                    stuck_s=self._stuck_s(actor, now),
+                    doing=_doing(actor.progress) if actor.streams else "",
+                )
+                for actor in self._actors.values()
+            ]
+        return tuple(sorted(shown, key=lambda state: (state.slot, state.name))[:_SHOWN])
+
+    def slowest(self) -> str:
+        """How far the actor is whose window takes longest, for people; empty while none takes seconds."""
+        with self._lock:
+            now = self._clock()
+            slow = [
+                actor
+                for actor in self._actors.values()
+                if actor.streams and actor.progress.doing and now - actor.window_began_at > _SLOW_WINDOW_S
+            ]
+            if not slow:
+                return ""
+            actor = max(slow, key=lambda actor: now - actor.window_began_at)
+            progress, seconds = actor.progress, now - actor.window_began_at
+            pace = f" ({seconds / progress.window_step:.1f} s a step)" if progress.window_step else ""
+            return (
+                f"{actor.state.name} is at step {progress.window_step} of {progress.window_steps} of its window{pace}"
+            )
+
+    def _forget(self, now: float) -> None:
+        self._actors = {
+            name: actor
+            for name, actor in self._actors.items()
+            if actor.streams or now - actor.changed_at < _FORGOTTEN_AFTER_S
+        }
+
+    @staticmethod
+    def _stuck_s(actor: _Actor, now: float) -> float:
+        return max(0.0, now - actor.moved_at) if actor.streams else 0.0
+
+
+def _called(state: ActorState) -> str:
+    return f"{state.name} (slot {state.slot})"
+
+
+def _stuck(actor: _Actor, seconds: float) -> str:
+    doing = _doing(actor.progress)
+    return f"{doing} has not returned for {seconds:.0f} s" if doing else f"no sign of life for {seconds:.0f} s"
+
+
+def _doing(progress: ActorProgress) -> str:
+    if not progress.doing:
+        return ""
+    of = "the environments" if progress.environment is None else f"environment {progress.environment}"
+    return f"{progress.doing} of {of}"

@@ -1,0 +1,101 @@
+"""What the learner refused to learn from: counts, lines for the user, and the end of a run that learns nothing else.
+
+`TrainingRun` shows every outcome of a batch to a `Refusals`, which keeps no data itself but counts.
+"""
+
+import math
+
+from penstock.config import Config
+from penstock.errors import Diverged
+from penstock.learning.learner import TrainingOutcome
+from penstock.learning.statistics import RunStatistics
+from penstock.telemetry import metrics
+
+_LARGE_CHANGE = 100.0
+"""Factor of a normaliser's scale within a batch that the user is told of: what was learnt before no longer fits."""
+
+
+class Refusals:
+    """Counts refused gradient steps, rows and values over a session. Used by one thread."""
+
+    def __init__(self, config: Config, statistics: RunStatistics) -> None:
+        """Args:
+        config: Says after how many batches to give up, and what the advice is.
+        statistics: Where counts and notices go.
+        """
+        self._max_batches, self._advice = config.ppo.max_refused_batches, _advice(config)
+        self._statistics = statistics
+        self._batches_in_a_row = 0
+        self._steps, self._rows, self._values, self._changes = (_Milestones() for _ in range(4))
+
+    def observe(self, outcome: TrainingOutcome) -> None:
+        """Takes in a batch.
+
+        Raises:
+            Diverged: As many batches in a row as are allowed had refused steps.
+        """
+        moments = {"observations": outcome.moments.observations, "returns": outcome.moments.returns}
+        values = sum(update.left_out for update in moments.values())
+        self._statistics.left_out(steps=outcome.refused_steps, rows=outcome.unsound_rows, values=values)
+        metrics.LEARNER_REFUSED_STEPS.inc(outcome.refused_steps)
+        metrics.LEARNER_UNSOUND_ROWS.inc(outcome.unsound_rows)
+        for kind, update in moments.items():
+            metrics.LEARNER_LEFT_OUT_VALUES.labels(kind).inc(update.left_out)
+        if self._steps.passes(outcome.refused_steps):
+            self._statistics.notice(
+                f"{self._steps.count:,} gradient steps were refused, since their gradients had no finite norm:"
+                f" {self._advice}"
+            )
+        if self._rows.passes(outcome.unsound_rows):
+            self._statistics.notice(
+                f"{self._rows.count:,} steps were left out of training, since a number in them or estimated from them"
+                " was not finite or a million times the others': look at the environment's rewards and observations"
+            )
+        if self._values.passes(values):
+            self._statistics.notice(
+                f"{self._values.count:,} observed numbers or discounted returns were kept from the running"
+                " normalisation, since they were not finite or a million times the others: look at the environment's"
+                " rewards and observations"
+            )
+        for kind, update in moments.items():
+            if update.scale_change > _LARGE_CHANGE and self._changes.passes(1):
+                self._statistics.notice(
+                    f"the scale of the {kind} changed by a factor of {update.scale_change:,.0f} within one batch, and"
+                    " what was learnt before no longer fits it: look at the environment's rewards and observations"
+                )
+        self._end_if_diverged(outcome)
+
+    def _end_if_diverged(self, outcome: TrainingOutcome) -> None:
+        self._batches_in_a_row = self._batches_in_a_row + 1 if outcome.refused_steps else 0
+        if self._batches_in_a_row >= self._max_batches:
+            raise Diverged(
+                f"training has diverged: {self._batches_in_a_row} batches in a row had gradient steps without a finite"
+                f" norm ({outcome.refused_steps} of {outcome.refused_steps + outcome.updates} in the last);"
+                f" {self._advice}, and go on from the newest checkpoint with --resume"
+            )
+
+
+class _Milestones:
+    """A count that is told of when it passes 1, 10, 100, and so on."""
+
+    def __init__(self) -> None:
+        self.count, self._next = 0, 1
+
+    def passes(self, more: int) -> bool:
+        """Adds so many; whether the count has passed a milestone by it."""
+        self.count += more
+        if self.count < self._next:
+            return False
+        self._next = 10 ** (math.floor(math.log10(self.count)) + 1)
+        return True
+
+
+def _advice(config: Config) -> str:
+    """What the user can change."""
+    unset = [name for name in ("normalise_returns", "normalise_observations") if not getattr(config.policy, name)]
+    ways = [
+        f"lower ppo.learning_rate (now {config.ppo.learning_rate:g})",
+        "lower the scale of the environment's rewards",
+        *(f"set policy.{name} to true" for name in unset),
+    ]
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}"

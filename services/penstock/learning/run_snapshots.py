@@ -1,0 +1,157 @@
+"""Snapshots of the run: its policy and all of its store, as they are between two batches.
+
+The training thread hands over a checkpoint and waits until each store is frozen in memory, some milliseconds; what is
+written afterwards holds nothing up. So policy and stores have one version, and what is restored goes on from there.
+
+Refuses: a second snapshot at once, and any while there is no training. Requests come from the server's event loop.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from penstock.errors import NotReady, Overloaded, PenstockError, Unavailable
+from penstock.learning import checkpoints
+from penstock.learning.protocols import SnapshotDesk
+from penstock.learning.statistics import RunStatistics
+from penstock.telemetry import logs, metrics
+from penstock.types import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest, Weights
+
+
+class RequestedSnapshot:
+    """A snapshot that was asked for.
+
+    Attributes:
+        name: Its name; empty: the time, in UTC, and the version.
+        automatic: Taken on an interval.
+        progress: How far it is; replaced as a whole.
+        outcome: The complete snapshot, or the error that it failed with.
+    """
+
+    def __init__(self, name: str, *, automatic: bool) -> None:
+        self.name, self.automatic = name, automatic
+        self.progress = SnapshotProgress()
+        self.outcome: Future[RunSnapshot] = Future()
+
+    def show(self, progress: SnapshotProgress) -> None:
+        """Notes how far it is."""
+        self.progress = progress
+
+
+class RunSnapshots:
+    """The snapshots of one run; at most one at a time."""
+
+    def __init__(self, desk: SnapshotDesk | None, statistics: RunStatistics, *, interval_s: float) -> None:
+        """Args:
+        desk: Where the stores take theirs; None: there are no stores, and no snapshots.
+        statistics: Told when one on the interval fails.
+        interval_s: Seconds from one to the next that are taken without being asked for; 0: none is.
+        """
+        self._desk, self._statistics, self._interval_s = desk, statistics, interval_s
+        self._lock = threading.Lock()
+        self._asked: RequestedSnapshot | None = None
+        self._running: RequestedSnapshot | None = None
+        self._training = False
+        self._due_at = 0.0
+        self._last_version = -1
+
+    def request(self, name: str = "") -> RequestedSnapshot:
+        """Asks for a snapshot, which begins after the batch in training. From any thread.
+
+        Raises:
+            NotReady: Training has not begun, or has ended.
+            Overloaded: One is on its way.
+        """
+        with self._lock:
+            if not self._training or self._desk is None:
+                raise NotReady("the learner does not train now, so that it can't take a snapshot; try again later")
+            if self._asked is not None or self._running is not None:
+                raise Overloaded("a snapshot is on its way; take another when it is complete")
+            self._asked = RequestedSnapshot(name, automatic=False)
+            return self._asked
+
+    # For the training thread
+
+    def open(self) -> None:
+        """Takes requests from now on; the stores have been told how they are sampled."""
+        with self._lock:
+            self._training, self._due_at = True, time.monotonic() + self._interval_s
+
+    def close(self) -> None:
+        """Takes no more requests. One that is on its way goes on for as long as the process does."""
+        with self._lock:
+            self._training, asked, self._asked = False, self._asked, None
+        if asked is not None:
+            asked.outcome.set_exception(Unavailable("training ended before the snapshot was begun"))
+
+    def take_what_is_due(self, take_checkpoint: Callable[[], checkpoints.Snapshot]) -> None:
+        """Begins the snapshot that was asked for, or is due, and returns when each store is frozen.
+
+        Every batch so far was committed; no further commit is sent meanwhile.
+
+        Args:
+            take_checkpoint: Called if there is one to take.
+        """
+        asked = self._next()
+        if asked is None or self._desk is None:
+            return
+        checkpoint = take_checkpoint()
+        version = self._last_version = checkpoint.progress.version
+        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        request = SnapshotRequest(asked.name or f"{moment}-v{version}", version, asked.automatic)
+        try:
+            taking = self._desk.begin(request, Weights.of(version, checkpoint.data), asked.show)
+        except PenstockError as error:
+            self._fail(asked, error)
+            return
+        env_steps = checkpoint.progress.env_steps
+        taking.add_done_callback(lambda taken: self._conclude(asked, request, env_steps, taken))
+
+    def _next(self) -> RequestedSnapshot | None:
+        with self._lock:
+            if self._running is not None:
+                return None
+            due = bool(self._interval_s) and self._desk is not None and time.monotonic() >= self._due_at
+            if self._asked is None and due:
+                self._asked = RequestedSnapshot("", automatic=True)
+            self._running, self._asked = self._asked, None
+            if self._running is not None and self._running.automatic:
+                self._due_at = time.monotonic() + self._interval_s
+            return self._running
+
+    def _conclude(
+        self, asked: RequestedSnapshot, request: SnapshotRequest, env_steps: int, taken: "Future[list[Snapshot]]"
+    ) -> None:
+        error = Unavailable("the learner ended before it") if taken.cancelled() else taken.exception()
+        if error is not None:
+            self._fail(asked, error if isinstance(error, PenstockError) else PenstockError(repr(error)))
+            return
+        stores = tuple(taken.result())
+        versions = sorted({store.version for store in stores})
+        if versions != [request.version]:
+            self._fail(
+                asked,
+                PenstockError(
+                    f"snapshot {request.name!r} has the policy of version {request.version} and stores of versions"
+                    f" {versions}: another learner trains with them; it can't be restored"
+                ),
+            )
+            return
+        logs.note("snapshot", snapshot=request.name, version=str(request.version), env_steps=str(env_steps))
+        self._end(asked)
+        asked.outcome.set_result(RunSnapshot(request.name, request.version, env_steps, stores))
+
+    def _fail(self, asked: RequestedSnapshot, error: PenstockError) -> None:
+        logs.note("snapshot failed", reason=str(error))
+        if asked.automatic:
+            metrics.LEARNER_SNAPSHOT_FAILURES.inc()
+            self._statistics.notice(f"no snapshot was taken: {error}")
+        self._end(asked)
+        asked.outcome.set_exception(error)
+
+    def _end(self, asked: RequestedSnapshot) -> None:
+        # First: who has waited for this one may ask for another at once.
+        with self._lock:
+            assert self._running is asked
+            self._running = None

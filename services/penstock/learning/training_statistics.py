@@ -1,0 +1,111 @@
+"""What a trained batch looked like, in numbers for people; computed on the device and waited for once."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.algo.losses import Movement
+from penstock.learning.batches import TrainingBatch
+from penstock.learning.gradient_steps import Descended, Steps
+
+_OF_MINIBATCHES = ("policy_loss", "value_loss", "entropy", "gradient_norm")
+"""Statistics that each gradient step has."""
+
+_OF_EPOCHS = ("approximate_kl", "clipped_share")
+"""Statistics that each pass has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStatistics:
+    """What one batch's training looked like; means over its minibatches unless said otherwise, without those whose
+    gradient steps were refused. NaN where there was nothing to take a mean of.
+    """
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approximate_kl: float
+    clipped_share: float
+    gradient_norm: float
+    learning_rate: float
+    effective_sample_share: float
+    """Of the behaviour weights: (sum w)^2 / (n sum w^2), 1 where the data is on policy."""
+    fresh_effective_share: float
+    """The same of the fresh segments alone, which are as old as the off-policy degree lets them be; 1 where there are
+    none."""
+    explained_variance: float
+    """Share of the targets' variance that the values explain, before training."""
+    staleness_mean: float
+    staleness_max: int
+    fresh_lag_mean: float
+    fresh_lag_max: int
+
+
+@torch.no_grad()
+def measure(
+    batch: TrainingBatch,
+    *,
+    steps: Steps,
+    behaviour_weight: Tensor,
+    fresh_count: int,
+    minibatches: Sequence[Descended],
+    movements: Sequence[Movement],
+    learning_rate: float,
+) -> tuple[TrainingStatistics, int]:
+    """The statistics of a batch that was trained, and how many of its gradient steps were refused.
+
+    Args:
+        batch: As it came.
+        steps: The N of its rows that were trained on.
+        behaviour_weight: <float32>[N] proximal over behaviour probability, cut.
+        fresh_count: How many of the steps are of fresh segments; they come first.
+        minibatches: Every gradient step.
+        movements: How far the policy had gone in each pass.
+        learning_rate: Of the batch.
+    """
+    refused = _column(minibatches, "refused", steps)
+    measured = {
+        **{name: _mean(_column(minibatches, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
+        **{name: _mean(_column(movements, name, steps)) for name in _OF_EPOCHS},
+        "effective_sample_share": _effective_share(behaviour_weight),
+        "fresh_effective_share": _effective_share(behaviour_weight[:fresh_count]),
+        "explained_variance": _explained_variance(steps),
+    }
+    # The one place where the device is waited for.
+    *values, refused_steps = torch.stack([*measured.values(), refused.sum()]).tolist()
+    statistics = TrainingStatistics(
+        **dict(zip(measured, values, strict=True)),
+        learning_rate=learning_rate,
+        staleness_mean=float(batch.staleness.mean()),
+        staleness_max=int(batch.staleness.max()),
+        fresh_lag_mean=float(batch.staleness[: batch.fresh_segments].mean()) if batch.fresh_segments else 0.0,
+        fresh_lag_max=int(batch.staleness[: batch.fresh_segments].max(initial=0)),
+    )
+    return statistics, int(refused_steps)
+
+
+def _column(rows: Sequence[object], name: str, like: Steps) -> Tensor:
+    """<float32>[N] one attribute of N values, each a scalar on the device."""
+    return torch.stack([getattr(row, name) for row in rows]) if rows else like.advantage.new_empty(0)
+
+
+def _mean(values: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """The mean of the chosen values that are finite, <float32>[N]; NaN if there are none."""
+    finite = values.isfinite() if chosen is None else chosen & values.isfinite()
+    return torch.where(finite, values, 0.0).sum() / finite.sum()
+
+
+def _explained_variance(steps: Steps) -> Tensor:
+    if not steps.target.shape[0]:
+        return steps.target.new_full((), math.nan)
+    unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
+    return 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
+
+
+def _effective_share(weight: Tensor) -> Tensor:
+    if not weight.shape[0]:
+        return weight.new_ones(())
+    return weight.sum().square() / (weight.square().sum() * weight.shape[0]).clamp(min=1e-8)

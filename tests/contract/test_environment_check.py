@@ -1,0 +1,202 @@
+"""The check of environments before a run, in its real child process: what it refuses, and what it leaves behind."""
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.odd_environments import KINDS, Where, env_id
+from helpers.processes import PATIENCE_S, WITH_HELPERS, wait_for
+from penstock.acting.environment_check import Task, check
+from penstock.cli.environment_check import check_environment
+from penstock.config import Config, build
+from penstock.errors import ConfigurationError
+
+# Gymnasium warns of what the kinds do, which is what they are for.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+MARK = f"TEST_OF_PENSTOCK_{uuid.uuid4().hex.upper()}"
+CHECKED = [name for name, kind in KINDS.items() if kind.where is not Where.TRAINING]
+SAMPLE = {"constructor_exits_with_code_2", "constructor_interrupts", "nan_reward", "step_raises", "extreme_reward"}
+"""Kinds that could be checked in any process, and are checked in the real one all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the check said: warnings, lines about slow stages, and the refusal, if it was one."""
+
+    warnings: list[str]
+    refusal: str
+    slow: list[str] = field(default_factory=list, compare=False)
+
+
+def settings(env_id: str, imports: str, **environment: object) -> Config:
+    return build({"environment": {"id": env_id, "imports": [imports], **environment}})
+
+
+def odd(kind: str, timeout_s: float) -> Config:
+    return settings(env_id(kind), "helpers.odd_environments", check_timeout_s=timeout_s)
+
+
+def checked(config: Config) -> Checked:
+    lines, refusal = list[str](), ""
+    try:
+        check_environment(config, lines.append)
+    except ConfigurationError as error:
+        refusal = str(error)
+    slow = [line for line in lines if line.startswith("still ")]
+    return Checked([line for line in lines if line not in slow], refusal, slow)
+
+
+def checked_here(env_id: str) -> Checked:
+    """The same in this process, which costs a hundredth."""
+    tasks, stages = [Task([{}], 2)], list[str]()
+    options = {"imports": ["helpers.odd_environments"], "vectorization": "sync", "frames": 1}
+    try:
+        warnings = check(env_id, tasks, **options, progress=lambda stage, name: stages.append(stage))
+    except ConfigurationError as error:
+        return Checked([], str(error))
+    return Checked([f"warning: {line}" for line in warnings], "")
+
+
+def left_behind() -> list[str]:
+    """Command lines of processes that the checks have started and that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                found.append(" ".join(process.cmdline()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, Future[Checked]]]:
+    """All kinds, a few at a time: each starts a process that imports Gymnasium."""
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(max_workers=3) as pool:
+        patch.setenv("PYTHONPATH", WITH_HELPERS["PYTHONPATH"])
+        patch.setenv(MARK, "1")
+
+        started = time.monotonic()
+        checked(odd("changed_directory", PATIENCE_S))
+        # What does not hang takes less, however busy the machine is.
+        enough_s = 2.0 + 5.0 * (time.monotonic() - started)
+
+        def begin(name: str) -> Checked:
+            if not KINDS[name].alone and name not in SAMPLE:
+                return checked_here(env_id(name))
+            return checked(odd(name, enough_s if KINDS[name].hangs else PATIENCE_S))
+
+        yield {name: pool.submit(begin, name) for name in CHECKED}
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.REFUSED])
+def test_an_odd_environment_is_refused_in_one_line_that_names_it_and_the_cause(
+    outcomes: dict[str, Future[Checked]], name: str
+) -> None:
+    refusal = outcomes[name].result().refusal
+    assert env_id(name) in refusal
+    for text in KINDS[name].says:
+        assert text in refusal
+    assert "\n" not in refusal
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.WARNED])
+def test_a_strange_environment_is_accepted_with_a_warning(outcomes: dict[str, Future[Checked]], name: str) -> None:
+    checked = outcomes[name].result()
+    assert checked.refusal == ""
+    (warning,) = checked.warnings
+    assert warning.startswith("warning: ") and env_id(name) in warning
+    for text in KINDS[name].says:
+        assert text in warning
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.HARMLESS])
+def test_what_an_environment_does_to_its_process_does_not_matter(
+    outcomes: dict[str, Future[Checked]], name: str
+) -> None:
+    before = (Path.cwd(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
+    assert outcomes[name].result() == Checked([], "")
+    assert (Path.cwd(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_no_process_of_any_check_is_left(outcomes: dict[str, Future[Checked]]) -> None:
+    for outcome in outcomes.values():
+        outcome.result()
+    wait_for(lambda: not left_behind(), "the checks' processes to end")
+    assert not [thread for thread in threading.enumerate() if "environment" in thread.name]
+
+
+class Seen(Exception):
+    """What was waited for was said."""
+
+
+def test_a_slow_stage_is_shown_while_it_lasts(
+    outcomes: dict[str, Future[Checked]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.environment_check._SLOW_S", 0.2)
+
+    def say(line: str) -> None:
+        if line.startswith(f"still resetting the environment {env_id('reset_hangs')}, "):
+            raise Seen(line)
+
+    # What its caller raises ends the check as well, and leaves nothing.
+    with pytest.raises(Seen, match=rf" s of at most {PATIENCE_S:g} s$"):
+        check_environment(odd("reset_hangs", PATIENCE_S), say)
+
+
+def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[str, Future[Checked]]) -> None:
+    variants = [{"length": 2}, {"length": 0}]
+    config = build(
+        {
+            "environment": {"id": "Counting-v0", "imports": ["helpers.environments"], "variants": variants},
+            "train": {"actors": 2},
+        }
+    )
+    refusal = checked(config).refusal
+    assert "Counting-v0 variant 1 (length=0)" in refusal and "ValueError: an episode of Counting" in refusal
+    config = settings("Counting-v0", "helpers.environments", training_kwargs={"lengthh": 2})
+    refusal = checked(config).refusal
+    assert "for training" in refusal and "lengthh" in refusal and "environment.training_kwargs" in refusal
+
+
+def test_text_for_a_truth_value_is_refused(outcomes: dict[str, Future[Checked]]) -> None:
+    config = settings("CartPole-v1", "helpers.environments", kwargs={"sutton_barto_reward": "no"})
+    assert "the argument sutton_barto_reward of CartPole-v1 is True or False" in checked(config).refusal
+
+
+def test_the_native_form_is_checked_through_the_adapter_that_actors_use(outcomes: dict[str, Future[Checked]]) -> None:
+    assert checked(settings("CartPole-v1", "helpers.environments", vectorization="native")) == Checked([], "")
+    refusal = checked(settings("NeverResets-v0", "helpers.environments", vectorization="native")).refusal
+    assert "does not reset by itself" in refusal
+
+
+def test_an_import_that_fails_is_told_with_its_place(tmp_path: Path, outcomes: dict[str, Future[Checked]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        (tmp_path / "broken_module.py").write_text("raise RuntimeError('no licence')\n")
+        patch.chdir(tmp_path)
+        refusal = checked(settings("CartPole-v1", "broken_module")).refusal
+    assert "RuntimeError: no licence" in refusal and f"{tmp_path / 'broken_module.py'}, line 1" in refusal
+
+
+def test_a_module_of_the_current_folder_does_not_shadow_an_installed_one(
+    tmp_path: Path, outcomes: dict[str, Future[Checked]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        (tmp_path / "gymnasium.py").write_text("raise SystemExit('shadowed')\n")
+        (tmp_path / "my_environments.py").write_text(
+            "import gymnasium\n"
+            "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9)\n"
+        )
+        patch.chdir(tmp_path)
+        assert checked(settings("Mine-v0", "my_environments")) == Checked([], "")
+        assert checked(build({"environment": {"id": "my_environments:Mine-v0"}})) == Checked([], "")

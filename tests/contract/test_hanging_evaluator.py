@@ -1,0 +1,32 @@
+"""An evaluator whose environment hangs in a step says so and ends, for whatever started it to start another."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.environments import fresh_weights, spec_of
+from helpers.processes import WITH_HELPERS
+from helpers.servers import PATIENCE_S, Loopback
+from penstock.types import EvaluationTask
+
+HOUR_S = 3600.0
+
+
+def test_an_evaluator_that_hangs_reports_it_and_ends_with_1(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    command = [sys.executable, "-m", "penstock", "evaluator", "--env-id=Paced-v0", "--env-import=helpers.paced"]
+    command += [f'--environment.kwargs={{"pause_s": {HOUR_S}}}', "--evaluation.episodes=2"]
+    command += [f"--evaluation.learner-address={server.address}", "--evaluation.metrics-port=0"]
+    command += ["--evaluation.listen=127.0.0.1:0"]
+    weights = fresh_weights(spec_of("helpers.paced:Paced-v0"))
+    server.servicer.ask(EvaluationTask(5, weights, 2, deterministic=True, seed=1, max_seconds=2.0))
+    with subprocess.Popen(command, env={**os.environ, **WITH_HELPERS}, stderr=subprocess.PIPE, text=True) as evaluator:
+        try:
+            result = server.servicer.result(PATIENCE_S)
+            assert result is not None, "no result"
+            assert (result.id, result.returns) == (5, ())
+            assert result.failure == "the environment did not come back from a step within 2 s"
+            assert evaluator.wait(PATIENCE_S) == 1
+        finally:
+            evaluator.kill()

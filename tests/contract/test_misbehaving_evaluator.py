@@ -1,0 +1,92 @@
+"""An evaluator outlives what its environments do to its process, and reports to the learner what they raise."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.environments import fresh_weights, spec_of
+from helpers.processes import WITH_HELPERS
+from helpers.servers import PATIENCE_S, LiveRun, Loopback
+from penstock.types import EvaluationResult, EvaluationTask
+
+
+@pytest.fixture
+def server(loopback: Loopback, tmp_path: Path) -> LiveRun:
+    return loopback.run(tmp_path / "roster.json")
+
+
+@contextlib.contextmanager
+def evaluator(server: LiveRun, env_id: str, kwargs: str = "{}") -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "penstock", "evaluator", f"--env-id={env_id}", "--env-import=helpers.failing"]
+    command += [f"--environment.kwargs={kwargs}", "--evaluation.episodes=2"]
+    command += [f"--evaluation.learner-address={server.address}", "--evaluation.metrics-port=0"]
+    command += ["--evaluation.listen=127.0.0.1:0"]
+    variables = {**os.environ, **WITH_HELPERS}
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def evaluated(server: LiveRun, number: int, episodes: int = 2) -> EvaluationResult:
+    # Of the spaces that all environments there have; making some would change this process.
+    weights = fresh_weights(spec_of("helpers.failing:Failing-v0"))
+    server.servicer.ask(EvaluationTask(number, weights, episodes, deterministic=True, seed=1))
+    result = server.servicer.result(PATIENCE_S)
+    assert result is not None and result.id == number, result
+    return result
+
+
+def test_an_evaluator_ends_on_a_signal_that_its_environments_ignore(server: LiveRun) -> None:
+    with evaluator(server, "Rude-v0") as process:
+        assert evaluated(server, 1).failure == ""
+        assert Path(f"/proc/{process.pid}/cwd").readlink() == Path.cwd()
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    assert "Traceback" not in log
+    assert "closing an environment failed" in log
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("raises", "RuntimeError: simulator lost and not found"),
+        ("exits", "SystemExit: no display"),
+        ("interrupts", "KeyboardInterrupt"),
+        ("reset raises", "RuntimeError: simulator lost at reset"),
+    ],
+)
+def test_what_an_environment_raises_is_the_evaluation_s_failure_and_the_next_one_works(
+    kind: str, failure: str, server: LiveRun, tmp_path: Path
+) -> None:
+    at, once = (0 if kind.startswith("reset") else 3), tmp_path / "failed"
+    with evaluator(server, "Failing-v0", f'{{"kind": "{kind}", "at": {at}, "once": "{once}"}}') as process:
+        reported = evaluated(server, 1).failure
+        assert reported.startswith(f"environment 0: {failure} "), reported
+        assert "(Failing-v0)" in reported
+        assert evaluated(server, 2).failure == ""
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    assert "Traceback" not in log
+
+
+def test_environments_that_can_t_be_made_again_are_the_evaluation_s_failure(server: LiveRun, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with evaluator(server, "Fragile-v0", f'{{"gone": "{gone}"}}') as process:
+        assert evaluated(server, 1).failure == ""
+        gone.touch()
+        reported = evaluated(server, 2, episodes=3).failure
+        assert reported == "can't make the environment 'Fragile-v0': SystemExit: simulator gone"
+        _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, log
+    assert "Traceback" not in log
+    assert log.rstrip().endswith(f"penstock: {reported}")

@@ -1,0 +1,209 @@
+"""Actors that are alive and take no step: at the gate, and as the learner's status shows them."""
+
+import itertools
+import math
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from helpers.segments import make_window
+from helpers.servers import (
+    PATIENCE_S,
+    Actor,
+    Loopback,
+    PlainStream,
+    Recorder,
+    Trainer,
+    hello_request,
+    open_request,
+    plan_with,
+    sample,
+    until,
+    window_request,
+)
+from penstock.rpc import methods
+from penstock.types import ActorProgress, ActorReport, ActorState, EnvironmentFault
+from penstock.v1 import replay_pb2, run_pb2
+
+# The gate
+
+
+def beat(steps: int) -> replay_pb2.AppendSegmentsRequest:
+    return replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat(steps=steps))
+
+
+def receive_until(stream: PlainStream, **counts: int) -> list[replay_pb2.AppendSegmentsResponse]:
+    """Responses until so many grants, returned grants or stored segments have come."""
+    received: list[replay_pb2.AppendSegmentsResponse] = []
+    while True:
+        came = {
+            "grants": sum(len(response.grants) for response in received),
+            "returned": sum(response.returned_grants for response in received),
+            "stored": received[-1].stored_sequence if received else 0,
+        }
+        if all(came[name] >= count for name, count in counts.items()):
+            return received
+        received.append(stream.receive())
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_goes_on(
+    loopback: Loopback, degree: int
+) -> None:
+    server, recorder = loopback.replay(grant_timeout_s=2.0), Recorder()
+    plan = plan_with(fresh_segments=8, batch_segments=8, off_policy_degree=degree)
+    trainer = Trainer(loopback.source(server, plan), recorder, plan)
+    stuck = loopback.plain(server, methods.APPEND_SEGMENTS)
+    stuck.send(open_request(0, segments=4))
+    receive_until(stuck, grants=2)
+    sink = loopback.sink(1, server, segments=4)
+    actor = Actor(sink, recorder, lambda: trainer.published, slot=1, segments=4)
+    trained = []
+
+    def train_one() -> bool:
+        stuck.send(beat(3))
+        batch = trainer._source.next(0.2)
+        if batch is not None:
+            trained.append(batch.number)
+            trainer._source.commit(batch, np.ones(batch.keys.size), batch.number + 1)
+            trainer.version = trainer.published = batch.number + 1
+        return len(trained) == 10
+
+    until(train_one, "ten batches without the actor that is stuck")
+    receive_until(stuck, returned=2)
+    until(lambda: sample("penstock_replay_timed_out_grants") >= 2, "the grants to be counted")
+    assert sample("penstock_replay_stuck_actors") == 1
+    # A step, and it is granted again; what it collected meanwhile is taken under that grant.
+    stuck.send(beat(4), window_request(1, segments=4))
+    recorder.note(make_window(segments=4))
+
+    def taken() -> bool:
+        train_one()
+        return int(server.store.watermark(0, 1)) == 4
+
+    until(taken, "its window is taken")
+    actor.end()
+    until(lambda: sample("penstock_replay_stuck_actors") == 0, "no actor is stuck")
+
+
+def test_after_its_grants_returned_an_actor_is_granted_no_more_than_the_gate_holds_for_it(loopback: Loopback) -> None:
+    server = loopback.replay(grant_timeout_s=0.6)
+    source = loopback.source(server, plan_with(fresh_segments=2, batch_segments=2, off_policy_degree=1))
+    sink = loopback.sink(0, server)
+    # The first is taken, and collected under for too long; the second waits.
+    assert until(lambda: sink.next_grant(0.5), "a grant").batch == 0
+    until(lambda: sample("penstock_replay_stuck_actors") == 1, "the actor is stuck")
+    sequences = itertools.count(1, 2)
+    sink.send(make_window(next(sequences)))
+    assert sink.drain(PATIENCE_S)
+    for number in range(5):
+        batch = until(lambda: source.next(0.5), f"batch {number}")
+        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+        until(lambda: sink.next_grant(0.5), "a grant")
+        sink.send(make_window(next(sequences), version=number))
+        assert sink.drain(PATIENCE_S)
+    # The gate lets an actor be two windows ahead; the last one is one of them, and a grant too many would be a third.
+    counts = loopback.replay_status(server).counts
+    held = sum(sink.next_grant(0.2) is not None for _ in range(3))
+    assert 2 * held == counts.granted
+
+
+# The learner
+
+
+def joined(loopback: Loopback, server: object, name: str) -> PlainStream:
+    stream = loopback.plain(server, methods.JOIN)
+    request = hello_request()
+    request.hello.name = name
+    stream.send(request)
+    stream.receive()
+    return stream
+
+
+def test_what_an_actor_does_reaches_the_status_field_by_field(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    client = loopback.status(server.address)
+    at = ActorProgress(steps=33, doing="step", environment=1, window_step=5, window_steps=32)
+    member = loopback.membership(server, name="actor-0", progress=lambda: at)
+    member.report(ActorReport(64, 0.0, (), 0.1, 0.1, 0.1, 0.1, segments=4))
+    member.tell(EnvironmentFault("environment 1: RuntimeError: lost\nand gone (My-v0)", dropped=True))
+    member.drain(PATIENCE_S)
+
+    def told() -> ActorState | None:
+        states = client.get(PATIENCE_S).actor_states
+        return states[0] if states and states[0].failures and states[0].steps else None
+
+    state = until(told, "the actor's state")
+    assert 0.0 <= state.stuck_s < PATIENCE_S
+    shown = ActorState("actor-0", 0, True, 33, 4, state.stuck_s, 1, 1, "step of environment 1")
+    assert state == shown
+    [notice] = client.get(PATIENCE_S).notices
+    assert notice.text == "actor-0, environment 1: RuntimeError: lost and gone (My-v0)"
+
+
+def test_progress_goes_on_while_the_actors_thread_does_not(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    client, steps = loopback.status(server.address), itertools.count(1)
+    loopback.membership(server, progress=lambda: ActorProgress(next(steps), "step"))
+    until(lambda: any(state.steps > 2 for state in client.get(PATIENCE_S).actor_states), "progress to go on")
+    [state] = client.get(PATIENCE_S).actor_states
+    assert (state.name, state.doing) == ("slot 0", "step of the environments")
+
+
+def test_a_process_that_takes_the_place_of_another_goes_on_with_its_counts(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    client = loopback.status(server.address)
+    fault = run_pb2.JoinRequest(fault=run_pb2.EnvironmentFault(text="environment 0: lost", dropped=True))
+    for failures in range(1, 4):
+        stream = joined(loopback, server, "actor-0")
+        stream.send(fault)
+        until(
+            lambda failures=failures: [each.failures for each in client.get(PATIENCE_S).actor_states] == [failures],
+            "the failure to be counted",
+        )
+        stream.close()
+
+
+def long_name() -> run_pb2.JoinRequest:
+    request = hello_request()
+    request.hello.name = "a" * 101
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(env_steps=2**63)), "at most"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(segments=2**63)), "at most"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(environment_s=math.nan)), "environment_s nan"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(waiting_s=-1e300)), "waiting_s -1e+300"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(policy_s=math.inf)), "policy_s inf"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(building_s=1e10)), "building_s 1e+10"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(first_step_at_s=math.nan)), "first_step_at_s nan"),
+        (
+            run_pb2.JoinRequest(
+                report=run_pb2.ActorReport(episodes=[run_pb2.Episode(episode_return=1e308) for _ in range(1000)])
+            ),
+            "episode return of 1e+308",
+        ),
+        (run_pb2.JoinRequest(progress=run_pb2.ActorProgress(steps=2**63)), "at most"),
+        (run_pb2.JoinRequest(progress=run_pb2.ActorProgress(doing="nothing good")), "'nothing good'"),
+        (run_pb2.JoinRequest(fault=run_pb2.EnvironmentFault(text="x" * 1001)), "1001 characters"),
+        (long_name(), "name of 101 characters"),
+    ],
+)
+def test_numbers_that_no_actor_can_have_are_refused_and_leave_no_trace(
+    loopback: Loopback, tmp_path: Path, request_: run_pb2.JoinRequest, reason: str
+) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    stream = loopback.plain(server, methods.JOIN)
+    if request_.WhichOneof("message") != "hello":
+        stream.send(hello_request())
+    stream.send(request_)
+    code, details = stream.status()
+    assert (code, reason in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+    status = server.statistics.status()
+    assert (status.return_mean, status.episodes, status.coordinator) == (None, 0, None)
+    assert server.statistics.totals().actor_steps == 0

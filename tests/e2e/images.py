@@ -1,0 +1,44 @@
+"""The two images: their user, file system and tools, and how long a container that only imports takes."""
+
+import time
+
+from e2e.stack import Failure, Stack, command
+
+TAG = "e2e"
+IMAGES = ("penstock-actor", "penstock-learner")
+
+_INSIDE = """
+import os, shutil, sys
+from pathlib import Path
+site = Path(next(path for path in sys.path if path.endswith("site-packages")))
+try:
+    Path("/probe").touch()
+    written = True
+except OSError:
+    written = False
+print(os.getuid(), written, *(name for name in ("gcc", "cc", "ld", "pytest") if shutil.which(name)), sep=",")
+print(*sorted(path.name for path in site.glob("nvidia*") if path.is_dir() and path.suffix != ".dist-info"))
+"""
+
+
+def look_inside(image: str) -> str:
+    """The user that an image runs as and what it holds. Raises `Failure` if either is not as it should be."""
+    user_and_tools, cuda, *_ = _python_in(image, _INSIDE).split("\n")
+    if user_and_tools != "10001,False" or (cuda and image != "penstock-learner"):
+        raise Failure(f"uid, whether / can be written, tools: {user_and_tools}; CUDA packages: {cuda or 'none'}")
+    # As a service of compose does: numba wants to write beside its compiled code.
+    _python_in(image, "import penstock.replay.buffer", "--tmpfs=/tmp")
+    return f"uid 10001, read-only, none; CUDA packages: {cuda or 'none'}"
+
+
+def bare_start_s(stack: Stack, service: str) -> float:
+    """Seconds that a container of the service takes to import the service's code, and end."""
+    started = time.monotonic()
+    imports = f"import penstock.apps.{service}"
+    stack.compose("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint=python", service, "-c", imports)
+    return time.monotonic() - started
+
+
+def _python_in(image: str, code: str, *options: str) -> str:
+    confined = ("--rm", "--read-only", "--cap-drop=ALL", "--network=none", *options)
+    return command("docker", "run", *confined, "--entrypoint=python", f"{image}:{TAG}", "-c", code)

@@ -1,0 +1,181 @@
+"""Kills and pauses of the services of a stack, and how long each takes to work again.
+
+Durations are compared with an undisturbed start of the same service. Such starts are made between the kills.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from e2e.baselines import Baseline, compare
+from e2e.images import bare_start_s
+from e2e.progress import SERVICES, Progress, answer_of, work_before, work_of
+from e2e.report import Report
+from e2e.stack import Container, Failure, Stack, command, look_again
+from helpers.timing import Bound, wait_for
+from penstock.config import Config
+
+ACTORS = 2
+"""Replicas while services are killed: with one of them gone or paused, training can go on with the other."""
+
+START_MULTIPLE = 3.0
+"""A start beside a container of the same service that imports the code and ends. The rest of a start, to open the store
+or load the checkpoint, to find the peers and to work for the first time, took about as long as the imports."""
+RESTART_MULTIPLE = 2.0
+"""Progress after a kill beside progress after an undisturbed start: the same work, but for what is recovered."""
+WAKING_MULTIPLE = 1.0
+"""Progress after a pause beside an undisturbed start: a service that has everything loaded must not take as long."""
+WITHOUT_MULTIPLE = 4.0
+"""Training without one of two actors beside training with both: twice as long where training waits for collection."""
+
+GRANT_TIMEOUT_S = Config().replay.grant_timeout_s
+PAUSED_S = 3.0 * GRANT_TIMEOUT_S
+"""Length of a pause: long enough that an actor's grants return to the replay service, for the other to use."""
+VERSIONS = 20
+"""More than could be trained from the segments that were on their way when a pause began."""
+_WITHOUT_S = {"actor": GRANT_TIMEOUT_S, "evaluator": 0.0}
+"""The services that training can do without, and how long it waits at most until it does."""
+_REST_S = 3.0
+
+
+class Recovery:
+    """Disturbs one service at a time, and reports."""
+
+    def __init__(self, stack: Stack, report: Report) -> None:
+        self._stack, self._report = stack, report
+        self._progress = Progress(stack)
+        self.starts = {service: Baseline(lambda service=service: self._start(service)) for service in SERVICES}
+        self.actors = ACTORS
+
+    def check_start(self, service: str) -> None:
+        """Compares undisturbed starts of a service with bare starts, which do nothing but import its code."""
+        self._report.begin(f"{service}: stopped in order and started")
+        bare = Baseline(lambda: bare_start_s(self._stack, service))
+        bare.measure()
+        what = f"{service}: from an undisturbed start to progress; bare start"
+        compare(self._report, what, self.starts[service].measure, bare, multiple=START_MULTIPLE)
+
+    def kill_process(self, service: str) -> None:
+        """As the kernel does when memory runs out: no operator asked for it, so that Docker starts it again."""
+        self._report.begin(f"{service}: its process is killed")
+        self._kill(service, kill_inside, "from its process's death to progress")
+
+    def kill_container(self, service: str) -> None:
+        """As an operator does, who then has to start it again."""
+
+        def kill_and_start(container: Container) -> None:
+            command("docker", "kill", container.id)
+            self._stack.up(actors=self.actors)
+
+        self._report.begin(f"{service}: docker kill, docker compose up")
+        self.starts[service].measure()
+        self._kill(service, kill_and_start, "from `docker kill`, then `up`, to progress")
+
+    def kill_replay_at_rest(self) -> None:
+        """While the learner is paused all that was sent is acknowledged, and can be counted."""
+        self._report.begin("replay: killed while the learner is paused and everything is acknowledged")
+        learner, replay = self._stack.one("learner"), self._stack.one("replay")
+        command("docker", "pause", learner.id)
+        try:
+            wait_for(self._is_at_rest, "actors have nothing on its way")
+            stored = self._progress.stored()
+            kill_inside(replay)
+            wait_for(lambda: look_again(replay).started_at != replay.started_at, "replay is started again")
+            wait_for(lambda: look_again(replay).ready, "replay is ready again")
+            found = self._progress.last_event("replay", "recovered")
+        finally:
+            command("docker", "unpause", learner.id)
+        self._report.check(
+            "acknowledged segments that the new process found",
+            found["segments"] == stored and found["damaged"] == 0,
+            f"{found['segments']:,.0f} of {stored:,.0f}, {found['damaged']} damaged",
+            "all",
+        )
+        self._progress.trains()
+
+    def pause(self, service: str) -> None:
+        """As a machine does that swaps, or a network that is gone for half a minute."""
+        self._report.begin(f"{service}: docker pause of {PAUSED_S:.0f} s")
+        compare(
+            self._report,
+            f"{service}: from the end of the pause to progress",
+            lambda: self._paused(service),
+            self.starts[service],
+            multiple=WAKING_MULTIPLE,
+        )
+
+    def check_checkpoint(self) -> None:
+        """Checks that the learner, which has just been started, has its state from a checkpoint."""
+        path = self._progress.last_event("learner", "serving")["resumed_from"]
+        self._report.check(
+            "the learner goes on from its checkpoint", path != "None", path.rpartition("/")[2], "it does"
+        )
+
+    def _start(self, service: str) -> float:
+        return self._progress.start(service, actors=self.actors)
+
+    def _kill(self, service: str, kill: Callable[[Container], None], timed: str) -> None:
+        def kill_and_wait() -> float:
+            container, stored = self._stack.one(service), self._progress.stored()
+            started = time.monotonic()
+            kill(container)
+            self._progress.works_again(container, float("inf"))
+            seconds = time.monotonic() - started
+            if service == "replay":
+                self._check_store(stored)
+            if service == "learner":
+                self.check_checkpoint()
+            return seconds
+
+        what = f"{service}: {timed}; undisturbed start"
+        compare(self._report, what, kill_and_wait, self.starts[service], multiple=RESTART_MULTIPLE)
+
+    def _paused(self, service: str) -> float:
+        """Pauses a service; seconds from the end of the pause until it works and the learner trains."""
+        container, with_it = self._stack.one(service), Baseline(self._versions_s)
+        if service in _WITHOUT_S:
+            with_it.measure()
+        command("docker", "pause", container.id)
+        resumes_at = time.monotonic() + PAUSED_S
+        try:
+            if service in _WITHOUT_S:
+                bound = Bound(WITHOUT_MULTIPLE, with_it.recent, _WITHOUT_S[service])
+                self._report.within(f"{VERSIONS} versions without the {service}; with it", [self._versions_s()], bound)
+            time.sleep(max(0.0, resumes_at - time.monotonic()))
+        finally:
+            started = time.monotonic()
+            command("docker", "unpause", container.id)
+        self._progress.works_again(container, work_before(container))
+        return time.monotonic() - started
+
+    def _versions_s(self) -> float:
+        """Seconds until the learner has trained `VERSIONS` more versions."""
+        started, first = time.monotonic(), self._progress.version()
+        wait_for(lambda: self._progress.version() >= first + VERSIONS, f"{VERSIONS} versions")
+        return time.monotonic() - started
+
+    def _check_store(self, stored: float) -> None:
+        """Checks what a new replay service found, a moment after `stored` segments were acknowledged."""
+        found = self._progress.last_event("replay", "recovered")
+        self._report.check(
+            "acknowledged segments that the new process found",
+            found["segments"] >= stored > 0 and found["damaged"] == 0,
+            f"{found['segments']:,}, {found['damaged']} damaged",
+            f"{stored:,.0f} or more, none",
+        )
+
+    def _is_at_rest(self) -> bool:
+        """Whether actors neither step nor wait for an answer, for as long as one of them takes to start."""
+        actors = self._stack.containers("actor")
+        steps = [work_of(actor) for actor in actors]
+        time.sleep(max(_REST_S, self.starts["actor"].recent))
+        seen = [answer_of(actor) for actor in actors]
+        waiting = sum(each.sum("penstock_actor_unacknowledged_windows") for each in seen)
+        return waiting == 0 and steps == [work_of(actor) for actor in actors]
+
+
+def kill_inside(container: Container) -> None:
+    """Kills all processes of a container but its init, which then ends."""
+    # So does the shell that does it.
+    with contextlib.suppress(Failure):
+        command("docker", "exec", container.id, "sh", "-c", "kill -9 -1")

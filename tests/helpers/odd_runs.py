@@ -1,0 +1,88 @@
+"""Runs of `penstock train` with an environment that misbehaves, and what a user may expect of each."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.odd_environments import KINDS, Where, env_id
+from helpers.processes import WITH_HELPERS, Command, Ended, end_of
+from helpers.timing import PATIENCE_S
+from penstock.run_folder import RunFolder
+
+STEPS = 1_600
+"""Of a run: each of its 4 environments is late at 300 steps of its own."""
+
+OPTIONS = (
+    f"--env-import=helpers.odd_environments --actors=1 --envs-per-actor=4 --total-steps={STEPS} --ppo.epochs=1"
+    " --actor.unroll-length=16 --sampling.batch-segments=8 --evaluation.episodes=2 --evaluation.interval-steps=100000"
+    " --evaluation.timeout-s=20 --checkpoint.save-interval=200 --train.max-restarts=3"
+)
+
+CHECK_S = 10.0
+"""Deadline of the check for kinds that hang in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OddRun:
+    """How a run with one kind of environment ended.
+
+    Attributes:
+        kind: Of `KINDS`.
+        folder: The run's, which may not be there.
+        end: Exit code, output, and processes that were left.
+        seconds: How long it took.
+        interrupted: Whether it did not end by itself.
+    """
+
+    kind: str
+    folder: Path
+    end: Ended
+    seconds: float
+    interrupted: bool
+
+
+def train_with(kind: str, root: Path, patience_s: float, *options: str) -> OddRun:
+    """Trains with an environment of this kind; interrupts a run that has not ended after so many seconds."""
+    folder = root / "runs" / kind
+    given = [f"--env-id={env_id(kind)}", *OPTIONS.split(), f"--run-dir={folder}", *options]
+    if KINDS[kind].hangs:
+        given.append(f"--environment.check-timeout-s={CHECK_S}")
+    started, interrupted = time.monotonic(), False
+    with Command("train", *given, environment=WITH_HELPERS, directory=root) as command:
+        while command.process.poll() is None:
+            if time.monotonic() - started > patience_s and not interrupted:
+                command.interrupt()
+                interrupted = True
+            assert time.monotonic() - started < patience_s + PATIENCE_S, f"{kind} can't be interrupted"
+            time.sleep(0.1)
+        return OddRun(kind, folder, end_of(command), time.monotonic() - started, interrupted)
+
+
+def broken_promises(run: OddRun) -> list[str]:
+    """What a user could not expect of this end; empty if it is in order."""
+    kind, end, text = KINDS[run.kind], run.end, run.end.stdout + run.end.stderr
+    broken = [f"does not say {part!r}" for part in kind.says if part not in text]
+    codes = {Where.REFUSED: (2,), Where.WARNED: (0,), Where.HARMLESS: (0,), Where.TRAINING: (0, 3)}[kind.where]
+    if run.interrupted:
+        broken.append("did not end by itself")
+    elif end.code not in codes:
+        broken.append(f"exit code {end.code}, not one of {codes}")
+    if kind.where is not Where.HARMLESS and env_id(run.kind) not in text:
+        broken.append("does not name the environment")
+    if "Traceback" in text:
+        broken.append("a traceback")
+    if end.code and end.stderr.count("\n") != (0 if run.interrupted else 1):
+        broken.append(f"{end.stderr.count(chr(10))} lines of errors")
+    if end.left_behind:
+        broken.append(f"left {len(end.left_behind)} processes")
+    return broken + _broken_files(run, kind.where)
+
+
+def _broken_files(run: OddRun, where: Where) -> list[str]:
+    folder = RunFolder(run.folder)
+    if where is Where.REFUSED:
+        return ["a run's folder is left"] if run.folder.parent.exists() and run.folder.exists() else []
+    missing = [] if folder.config.exists() else ["no config.toml"]
+    if run.end.code == 0:
+        return [*missing, *([] if folder.summary.exists() else ["no summary.json"])]
+    return [*missing, *([] if folder.replay.exists() else ["no store"])]

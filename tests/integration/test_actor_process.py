@@ -1,0 +1,75 @@
+"""An actor's process, whatever its environments do to it: a learner of the test's own takes it in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from helpers.processes import WITH_HELPERS, Command, end_of
+from helpers.servers import LiveRun, Loopback, until
+
+
+@contextmanager
+def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator[Command]:
+    """An actor that has joined; there is no replay service, so that it never gets a grant."""
+    arguments = [
+        f"--env-id={env_id}",
+        "--env-import=helpers.failing",
+        "--envs-per-actor=1",
+        f"--actor.learner-address={server.address}",
+        "--actor.listen=127.0.0.1:0",
+        "--actor.metrics-port=0",
+        *options,
+    ]
+    with Command("actor", *arguments, environment=WITH_HELPERS, directory=folder) as command:
+        command.until(lambda: server.roster.connected == 1, "the actor to join")
+        yield command
+
+
+def test_an_actor_is_its_own_master_whatever_its_environment_did_to_the_process(tmp_path: Path) -> None:
+    with Loopback() as loopback:
+        server = loopback.run(tmp_path / "roster.json")
+        with actor(server, tmp_path, "Rude-v0") as command:
+            until(lambda: server.statistics.status().actor_states[0].doing == "", "the environments to be reset")
+            assert Path(psutil.Process(command.pid).cwd()) == tmp_path
+            command.terminate()
+            ended = end_of(command)
+    assert ended.code == 0
+    assert "Traceback" not in ended.stderr
+    assert "RuntimeError: can't close" in ended.stderr
+
+
+def test_a_child_that_an_environment_forked_can_be_ended_by_a_signal(tmp_path: Path) -> None:
+    with Loopback() as loopback:
+        server = loopback.run(tmp_path / "roster.json")
+        with actor(server, tmp_path, "Parent-v0") as command:
+            command.terminate()
+            ended = end_of(command)
+    assert ended.code == 0
+    assert ended.left_behind == []
+
+
+def test_an_actor_ends_when_told_to_although_its_environment_hangs(tmp_path: Path) -> None:
+    with Loopback() as loopback:
+        server = loopback.run(tmp_path / "roster.json")
+        kwargs = "--environment.kwargs=kind=reset hangs,at=0"
+        with actor(server, tmp_path, "Failing-v0", kwargs) as command:
+            until(lambda: server.statistics.status().actor_states[0].doing == "reset of environment 0", "the hang")
+            command.terminate()
+            ended = end_of(command)
+    assert ended.code == 1
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_actor_whose_environment_hangs_for_too_long_tells_so_and_ends(tmp_path: Path) -> None:
+    with Loopback() as loopback:
+        server = loopback.run(tmp_path / "roster.json")
+        options = ["--environment.kwargs=kind=reset hangs,at=0", "--actor.step-timeout-s=10"]
+        with actor(server, tmp_path, "Failing-v0", *options) as command:
+            ended = end_of(command)
+        [notice] = server.statistics.status().notices
+    assert ended.code == 1
+    says = "environment 0: reset has not returned for 10 s (Failing-v0)"
+    assert ended.stderr.splitlines()[-1] == f"penstock: {says}"
+    assert notice.text.endswith(f", {says}")

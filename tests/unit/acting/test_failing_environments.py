@@ -1,0 +1,302 @@
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import helpers.failing  # noqa: F401 - which registers Failing-v0
+from helpers.environments import assignment, decided_weights, fresh_weights, spec_of
+from penstock.acting.collector import Collector
+from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
+from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import describe
+from penstock.acting.variants import make_mixed
+from penstock.errors import ConfigurationError, EnvironmentFailed
+
+ZEROS = np.zeros(3, np.int64)
+
+
+def failing(kind: str, at: int = 5, count: int = 3, **kwargs: Any) -> Environments:
+    return make_environments("Failing-v0", count, kwargs={"kind": kind, "at": at, **kwargs})
+
+
+def failure_of(environments: Environments, steps: int = 60) -> EnvironmentFailed:
+    with pytest.raises(EnvironmentFailed) as caught:
+        environments.reset(range(environments.count))
+        for _ in range(steps):
+            environments.step(np.zeros(environments.count, np.int64))
+    return caught.value
+
+
+@pytest.fixture
+def in_a_service() -> Iterator[None]:
+    """Signals as a service handles them: no KeyboardInterrupt comes from a person."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("raises", "RuntimeError: simulator lost and not found in step 5 of its episode"),
+        ("exits", "SystemExit: no display in step 5 of its episode"),
+        ("interrupts", "KeyboardInterrupt in step 5 of its episode"),
+        ("old", "step returned 4 values, where observation, reward, terminated, truncated and info are expected"),
+        ("nothing", "step returned NoneType, where"),
+        ("reward none", "step returned (None, False, False) as reward, terminated and truncated: TypeError"),
+        ("reward nan", "step returned the reward nan in step 5"),
+        ("reward large", "step returned the reward 1e+300, which float32 can't hold (at most 3.4e+38) in step 5"),
+        ("reward vector", "step returned (array([1., 1.]), False, False) as reward"),
+        ("done vector", "(0.0, array([ True, True]), False) as reward, terminated and truncated: ValueError"),
+        ("observation nan", "an observation with nan in step 5"),
+        ("observation large", "an observation with 1e+40, which float32 can't hold (at most 3.4e+38) in step 5"),
+        ("observation shape", "an observation of shape (3,) and type float64, where its space has (2,) and float64"),
+        ("observation none", "an observation of shape () and type object"),
+    ],
+)
+@pytest.mark.usefixtures("in_a_service")
+def test_a_failure_names_the_environment_the_step_and_what_happened(kind: str, says: str) -> None:
+    failed = failure_of(failing(kind))
+    assert failed.environment == 0
+    assert says in str(failed)
+    assert str(failed).startswith("environment 0: ")
+    assert str(failed).endswith("(Failing-v0)")
+    assert "\n" not in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("reset raises", "environment 1: RuntimeError: simulator lost at reset in reset (Failing-v0)"),
+        ("reset old", "environment 1: reset returned ndarray, where an observation and a dict are expected"),
+    ],
+)
+def test_a_failure_in_a_reset_is_one_too(kind: str, says: str) -> None:
+    def make(index: int) -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("Failing-v0", kind=kind, at=0 if index == 1 else -1)
+
+    environments = failing("raises")
+    environments._envs = [make(index) for index in range(3)]  # type: ignore[attr-defined]
+    assert says in str(failure_of(environments))
+
+
+def test_an_environment_that_fails_in_a_later_episode_tells_the_step_of_that_episode(tmp_path: Any) -> None:
+    # The first of the three to come so far is the only one.
+    failed = failure_of(failing("raises", at=73, once=str(tmp_path / "once")), steps=200)
+    assert "in step 23 of its episode" in str(failed)
+
+
+def test_ctrl_c_is_no_failure_of_an_environment() -> None:
+    environments = failing("interrupts")
+    environments.reset(range(3))
+    # A shell starts background jobs with the signal ignored.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(10):
+                environments.step(ZEROS)
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def test_large_and_small_values_that_fit_are_no_failure() -> None:
+    environments = failing("raises", at=-1)
+    environments.reset(range(3))
+    for value in (3.4e38, -3.4e38, 1e-320, 0.0):
+        environments._rows[1] = np.array([value, 1.0])  # type: ignore[attr-defined]
+        environments._observe()  # type: ignore[attr-defined]
+        assert environments.observation[1, 0] == value
+
+
+def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
+    """As an environment's own vectorised form does, with an exception that tells no number."""
+    envs = SyncVectorEnv(
+        [lambda: gymnasium.make("Failing-v0", kind=kind, at=5)] * count, copy=False, autoreset_mode=mode
+    )
+    spec = describe("Failing-v0", envs.single_observation_space, envs.single_action_space)
+    return (NextStepEnvironments if mode is AutoresetMode.NEXT_STEP else SameStepEnvironments)(envs, spec)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize(
+    ("kind", "count", "says"),
+    [
+        ("raises", 1, "environment 0: RuntimeError: simulator lost and not found in step (Failing-v0)"),
+        ("raises", 2, "RuntimeError: simulator lost and not found in step (Failing-v0)"),
+        ("reward nan", 2, "environment 0: step returned the reward nan in step (Failing-v0)"),
+        ("reward large", 2, "environment 0: step returned the reward 1e+300, which float32 can't hold"),
+        ("observation large", 2, "environment 0: an observation with 1e+40, which float32 can't hold"),
+        ("reset raises", 2, "RuntimeError: simulator lost at reset in reset (Failing-v0)"),
+    ],
+)
+def test_a_vectorised_form_fails_as_exactly_as_it_can_tell(
+    mode: AutoresetMode, kind: str, count: int, says: str
+) -> None:
+    environments = vector(kind, count, mode)
+    if kind.startswith("reset"):
+        environments._envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
+    assert says in str(failure_of(environments))
+
+
+def test_environments_of_several_variants_count_through() -> None:
+    mixed = make_mixed("Failing-v0", 5, variants=[{"at": -1}, {"at": 3}])
+    assert failure_of(mixed).environment == 1
+
+
+def test_a_single_environment_steps_as_gymnasiums_vector_does() -> None:
+    """SyncVectorEnv is the oracle."""
+    ours = make_environments("CartPole-v1", 4, kwargs={})
+    theirs = SyncVectorEnv(
+        [lambda: gymnasium.make("CartPole-v1")] * 4, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP
+    )
+    ours.reset([5, 6, 7, 8])
+    observation, _ = theirs.reset(seed=[5, 6, 7, 8])  # type: ignore[arg-type]
+    chance, valid = np.random.default_rng(0), np.ones(4, np.bool_)
+    for _ in range(300):
+        assert np.array_equal(ours.observation, observation)
+        assert ours.observation.dtype == observation.dtype
+        action = chance.integers(2, size=4)
+        outcome = ours.step(action)
+        observation, reward, terminated, truncated, _ = theirs.step(action)
+        assert np.array_equal(outcome.reward, reward.astype(np.float32))
+        assert np.array_equal(outcome.terminated, terminated)
+        assert np.array_equal(outcome.truncated, truncated)
+        assert np.array_equal(outcome.valid, valid)
+        valid = ~(terminated | truncated)
+
+
+def test_environments_whose_spaces_differ_each_time_are_refused_in_one_line() -> None:
+    made = []
+
+    class Changing(gymnasium.Env[Any, Any]):
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self) -> None:
+            made.append(self)
+            self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (len(made),))
+
+    gymnasium.register("Changing-v0", Changing, disable_env_checker=True)
+    with pytest.raises(ConfigurationError, match=r"^Changing-v0 has other spaces each time it is made: [^\n]+$"):
+        make_environments("Changing-v0", 2, kwargs={})
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no simulator"), OSError("no licence"), SystemExit("no display")])
+def test_whatever_a_constructor_raises_is_refused_in_one_line(error: BaseException) -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        raise error
+
+    gymnasium.register(f"Unmakeable{type(error).__name__}-v0", make, disable_env_checker=True)
+    with pytest.raises(ConfigurationError, match=f"-v0': {type(error).__name__}: {error}"):
+        make_environments(f"Unmakeable{type(error).__name__}-v0", 1, kwargs={})
+
+
+# The collector
+
+
+def collector(kind: str = "raises", at: int = 5, **kwargs: Any) -> Collector:
+    place = assignment(40, 41, 42)
+    return Collector(failing(kind, at, **kwargs), place, unroll_length=8, discount=0.9)
+
+
+def runner() -> PolicyRunner:
+    return PolicyRunner(fresh_weights(spec_of("Failing-v0")))
+
+
+def test_a_dropped_window_leaves_no_trace_in_what_follows() -> None:
+    acting = runner()
+    collecting = collector(at=53)
+    for _ in range(6):
+        collecting.collect(acting)
+    assert collecting.take_episodes() == ((), 3 * 48)
+    with pytest.raises(EnvironmentFailed, match="environment 40: RuntimeError: simulator lost"):
+        collecting.collect(acting)
+    # The episodes that ended in the dropped window are not counted either.
+    assert collecting.take_episodes() == ((), 0)
+    collecting.begin_again(failing("raises", at=-1))
+    window = collecting.collect(acting)
+    assert window.first_sequence == 1 + 6 * 3
+    assert window.columns.column("observation")[:, 0, 0].tolist() == [0.0] * 3
+    assert collecting.take_episodes() == ((), 24)
+
+
+def cartpole(failures: int = 0) -> Collector:
+    return Collector(
+        make_environments("CartPole-v1", 2, kwargs={}), assignment(4, 5), unroll_length=8, discount=0.9,
+        failures=failures,
+    )  # fmt: skip
+
+
+def test_after_a_failure_neither_seeds_nor_noise_repeat() -> None:
+    acting = PolicyRunner(decided_weights(spec_of("CartPole-v1")))
+    collecting, beginnings, noises = cartpole(), [], []
+    for failures in range(4):
+        beginnings.append(collecting._environments.observation.tobytes())
+        noises.append(collecting._noise(acting.policy.noise_size).tobytes())
+        if failures:
+            assert cartpole(failures)._environments.observation.tobytes() == beginnings[-1]
+        collecting.collect(acting)
+        collecting.begin_again(make_environments("CartPole-v1", 2, kwargs={}))
+    assert len(set(beginnings)) == len(set(noises)) == 4
+
+
+def test_a_failure_in_the_first_reset_reaches_whoever_began_it() -> None:
+    with pytest.raises(EnvironmentFailed, match="environment 40: RuntimeError: simulator lost at reset"):
+        collector("reset raises", at=0)
+
+
+def test_rewards_that_are_finite_and_whose_discounted_sum_is_not_are_a_failure() -> None:
+    collecting = collector(at=-1)
+    step = collecting._environments.step
+
+    def generous(action: Any) -> Any:
+        outcome = step(action)
+        outcome.reward[1] = 3e38
+        return outcome
+
+    collecting._environments.step = generous  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentFailed, match="environment 41: rewards whose discounted sum is inf"):
+        collecting.collect(runner())
+
+
+def test_observations_far_outside_of_their_space_are_told_once() -> None:
+    collecting, acting = collector("observation outside", at=12), runner()
+    collecting.collect(acting)
+    assert collecting.take_warning() == ""
+    for _ in range(3):
+        collecting.collect(acting)
+    says = "environment 40: an observation has 1e+06 in element 0, and its space says -10 to 10 (Failing-v0)"
+    assert collecting.take_warning() == says
+    collecting.collect(acting)
+    assert collecting.take_warning() == ""
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
+def test_ordinary_environments_are_not_told_of(env_id: str) -> None:
+    spec = spec_of(env_id)
+    collecting = Collector(make_environments(env_id, 2, kwargs={}), assignment(0, 1), unroll_length=128, discount=0.9)
+    for _ in range(3):
+        collecting.collect(PolicyRunner(decided_weights(spec)))
+    assert collecting.take_warning() == ""
+
+
+def test_progress_tells_which_environment_is_called_while_it_is() -> None:
+    place, seen = assignment(40, 41, 42), []
+    environments = failing("raises", at=-1)
+
+    class Watching(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            seen.append(environments.progress.now())
+            return super().step(action)
+
+    environments._envs[2] = Watching(environments._envs[2])  # type: ignore[attr-defined]
+    collecting = Collector(environments, place, unroll_length=4, discount=0.9)
+    collecting.collect(runner())
+    assert [(each.doing, each.environment, each.window_step, each.window_steps) for each in seen] == [
+        ("step", 42, step, 4) for step in range(4)
+    ]
+    assert [each.steps for each in seen] == [2, 5, 8, 11]
+    assert environments.progress.now().doing == ""

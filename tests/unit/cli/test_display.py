@@ -1,0 +1,45 @@
+"""What a user is shown of a run's state, in a panel and in lines."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.display import LineDisplay, PanelDisplay, describe
+from penstock.types import RunStatus
+
+WAITS = {
+    RunStatus(waiting_for="the learner service to start"): "waiting for the learner service to start",
+    RunStatus(phase="evaluating", env_steps=9, total_steps=9, waiting_for="the last evaluation, at most 54 s"): (
+        "evaluating, waiting for the last evaluation, at most 54 s"
+    ),
+    RunStatus(phase="stopping", env_steps=9, total_steps=99, waiting_for="the learner, 4 s [of] 600 s"): (
+        "stopping, waiting for the learner, 4 s [of] 600 s"
+    ),
+    RunStatus(
+        phase="training", env_steps=9, total_steps=99, waiting_for="fresh segments"
+    ): "waiting for fresh segments",
+}
+
+
+@pytest.mark.parametrize("status", WAITS, ids=lambda status: status.phase)
+def test_lines_and_panel_tell_what_is_waited_for(status: RunStatus) -> None:
+    shown = io.StringIO()
+    with PanelDisplay(Console(file=shown, force_terminal=True, width=150)) as panel:
+        panel(status, [])
+    assert describe(status).endswith(WAITS[status])
+    assert WAITS[status] in shown.getvalue()
+
+
+def test_a_run_that_stops_is_one_short_line() -> None:
+    stopping = next(status for status in WAITS if status.phase == "stopping")
+    assert describe(stopping) == WAITS[stopping]
+
+
+def test_news_is_shown_at_once_and_as_it_is() -> None:
+    shown = io.StringIO()
+    display = LineDisplay(Console(file=shown, width=40))
+    for number in range(3):
+        display(RunStatus(), [f"actor-{number} ended with exit code 1: ValueError: [bold] and a long line of text"])
+    assert shown.getvalue().count("ValueError: [bold] and a long line of text\n") == 3
+    assert shown.getvalue().count("waiting\n") == 1

@@ -1,0 +1,83 @@
+"""`--resume` of a run that has nothing left to do changes nothing."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import launcher
+from penstock.config import Config, build
+from penstock.errors import ConfigurationError
+from penstock.run_folder import RunFolder
+from penstock.summary import EvaluationOutcome, Summary
+
+FINISHED = Summary(
+    run_dir="run",
+    env_id="CartPole-v1",
+    seed=1,
+    env_steps=1_010,
+    wall_s=46.8,
+    env_steps_per_s=12_020.0,
+    evaluation=EvaluationOutcome(20, 480.0, 1.0),
+    env_steps_to_threshold=900,
+    learn_wall_s_to_threshold=1.0,
+    policy_version=25,
+    staleness_mean=1.5,
+    samples_per_insert=2.0,
+    stopped="total_steps",
+    best_evaluation=EvaluationOutcome(20, 490.0, 1.0),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    folder.config.write_text(config_of(folder).repeatable().to_toml())
+    folder.metrics.write_text('{"env_steps": 5}\nnot a record\n')
+    return folder
+
+
+def config_of(folder: RunFolder, **run: object) -> Config:
+    return build({"run": {"dir": str(folder.root), "total_steps": 1_000, **run}})
+
+
+def files_of(folder: RunFolder) -> dict[Path, tuple[bytes, int]]:
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.root.rglob("*")) if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("summary", "run", "reason"),
+    [
+        (FINISHED, {}, r"this run has trained its 1,000 steps; raise --total-steps to go on"),
+        (
+            replace(FINISHED, env_steps=500, stopped="stop_at_return"),
+            {"stop_at_return": 475.0},
+            r"has reached its return of 475 \(an evaluation of 490\.0\); raise --stop-at-return",
+        ),
+    ],
+)
+def test_a_finished_run_is_not_resumed_and_not_touched(
+    folder: RunFolder, summary: Summary, run: dict[str, object], reason: str
+) -> None:
+    summary.write(folder.summary)
+    before = files_of(folder)
+    with pytest.raises(ConfigurationError, match=reason):
+        launcher.train(config_of(folder, **run), resume=True)
+    assert files_of(folder) == before
+
+
+def test_a_learner_that_is_started_on_a_finished_run_says_so_and_ends_well(folder: RunFolder) -> None:
+    FINISHED.write(folder.summary)
+    before = files_of(folder)
+    command = [sys.executable, "-m", "penstock", "learner", "--config", str(folder.config)]
+    command += [f"--run.dir={folder.root}", "--learner.metrics-port=0"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=dict(os.environ))
+    assert ended.returncode == 0, ended.stderr
+    assert "nothing to do" in ended.stderr and "1,000 steps" in ended.stderr
+    assert files_of(folder) == before

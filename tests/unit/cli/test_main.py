@@ -1,0 +1,59 @@
+"""How the `penstock` command starts and ends its process."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+LONG_S = 300.0
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=LONG_S)
+
+
+@pytest.mark.parametrize("name", ["grpc", "numpy", "rich"])
+def test_a_file_of_the_current_folder_does_not_stand_for_an_installed_module(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
+    commands = {"module": ["-m", "penstock"], "script": [str(Path(sys.executable).with_name("penstock"))]}
+    for how, command in commands.items():
+        end = run([*command, "status", str(tmp_path / "nothing")], tmp_path)
+        assert "shadowed" not in end.stderr, how
+        assert end.stderr.startswith("penstock: ") and end.returncode == 2, end.stderr
+
+
+@pytest.mark.parametrize(("ends", "code"), [("return 0", 0), ("raise SystemExit(5)", 5), ("1 / 0", 1)])
+def test_a_service_ends_though_an_environment_has_left_threads(ends: str, code: int, tmp_path: Path) -> None:
+    script = f"""
+        import threading, time
+        from penstock.cli import main
+
+        def command(arguments):
+            threading.Thread(target=lambda: time.sleep(100_000)).start()
+            {ends}
+
+        main._LEAVING_S = 0.2
+        main._COMMANDS["actor"] = (command, "")
+        main.main(["actor"])
+    """
+    end = run(["-c", textwrap.dedent(script)], tmp_path)
+    assert end.returncode == code, end.stderr
+    assert ("ZeroDivisionError" in end.stderr) == (code == 1)
+
+
+def test_a_service_keeps_grpc_s_errors_in_its_log_and_a_command_for_people_does_not(tmp_path: Path) -> None:
+    script = """
+        import faulthandler, os, sys
+        from penstock.cli import main
+
+        def command(arguments):
+            print(os.environ["GRPC_VERBOSITY"])
+            return 0
+
+        main._COMMANDS[sys.argv[1]] = (command, "")
+        main.main()
+    """
+    for name, level in (("learner", "ERROR"), ("status", "NONE")):
+        assert run(["-c", textwrap.dedent(script), name], tmp_path).stdout.strip() == level

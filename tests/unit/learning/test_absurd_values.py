@@ -1,0 +1,133 @@
+"""No number in a batch corrupts what the learner keeps, and learning goes on as if it had not come."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.bandit import Bandit
+from penstock.algo.policies import Network
+from penstock.learning.batches import TrainingBatch
+from penstock.learning.learner import Learner
+
+VALUES = (3e38, -3e38, 1e30, 1e20, float("nan"), float("inf"))
+COLUMNS = ("observation", "reward", "discounted_return", "behaviour_log_prob", "action")
+NETWORKS = {
+    f"{'standardised' if observations else 'raw'} observations, {'scaled' if returns else 'raw'} returns": Network(
+        hidden_sizes=(16,), activation=activation, normalise_observations=observations, normalise_returns=returns
+    )
+    for observations, returns, activation in (
+        (False, False, "relu"),
+        (False, True, "tanh"),
+        (True, False, "tanh"),
+        (True, True, "relu"),
+    )
+}
+SETTINGS = pytest.mark.parametrize("setting", NETWORKS)
+ACTIONS = pytest.mark.parametrize("actions", ["discrete", "continuous"])
+
+
+def columns_of(actions: str) -> tuple[str, ...]:
+    return COLUMNS[:-1] if actions == "discrete" else COLUMNS
+
+
+def with_value(batch: TrainingBatch, column: str, value: float) -> TrainingBatch:
+    """The batch with this value in one row of a fresh segment and in one of a replayed segment."""
+    changed = getattr(batch, column).clone()
+    for segment, step in ((0, 5), (batch.reward.shape[0] - 1, 2)):
+        changed[segment, step] = value
+    return dataclasses.replace(batch, **{column: changed})
+
+
+def assert_finite(learner: Learner) -> None:
+    learner.check_finite()
+    assert learner.policy.return_moments.scale().isfinite().all()
+    assert (learner.policy.return_moments.scale() > 0.0).all()
+    assert (learner.policy.observation_moments.scale() > 0.0).all()
+
+
+def learns(actions: str, setting: str, absurd: tuple[tuple[str, float], ...], ordinary: int) -> dict[str, float]:
+    """Trains 20 ordinary batches, one with each absurd value, and `ordinary` ones; how it learns in the last of them.
+
+    Without absurd values, ordinary batches are in their places.
+    """
+    bandit = Bandit(actions, NETWORKS[setting])
+    learner, last = bandit.learner, []
+    for value in (*[None] * 20, *(absurd or [None] * len(VALUES)), *[None] * ordinary):
+        batch = bandit.collect()
+        outcome = learner.train(batch if value is None else with_value(batch, *value), 0.0)
+        assert np.isfinite(outcome.priorities).all()
+        if value is not None:
+            assert_finite(learner)
+        last.append(outcome.statistics)
+    assert_finite(learner)
+    tail = last[-min(100, ordinary) :]
+    return {
+        "score": bandit.score(),
+        "value_loss": float(np.mean([each.value_loss for each in tail])),
+        "explained_variance": float(np.mean([each.explained_variance for each in tail])),
+        "return_scale": learner.policy.return_moments.scale().item(),
+        "observation_scale": learner.policy.observation_moments.scale().mean().item(),
+    }
+
+
+@functools.cache
+def undisturbed(actions: str, setting: str, ordinary: int) -> dict[str, float]:
+    return learns(actions, setting, (), ordinary)
+
+
+def assert_learns_as_without(actions: str, setting: str, column: str, ordinary: int) -> None:
+    disturbed = learns(actions, setting, tuple((column, value) for value in VALUES), ordinary)
+    alone = undisturbed(actions, setting, ordinary)
+    # The task's best scores are 1.8 and 0, and a policy that knows nothing has 0.9 and -1.
+    assert disturbed["score"] == pytest.approx(alone["score"], abs=0.05)
+    assert disturbed["value_loss"] == pytest.approx(alone["value_loss"], rel=0.2)
+    assert disturbed["explained_variance"] == pytest.approx(alone["explained_variance"], abs=0.1)
+    for name in ("return_scale", "observation_scale"):
+        assert disturbed[name] == pytest.approx(alone[name], rel=0.03), name
+
+
+@SETTINGS
+@ACTIONS
+def test_absurd_values_in_every_column_leave_no_trace(actions: str, setting: str) -> None:
+    for column in columns_of(actions):
+        assert_learns_as_without(actions, setting, column, ordinary=20)
+
+
+@pytest.mark.long
+@SETTINGS
+@ACTIONS
+def test_a_thousand_batches_after_absurd_values_learn_as_without_them(actions: str, setting: str) -> None:
+    for column in columns_of(actions):
+        assert_learns_as_without(actions, setting, column, ordinary=1000)
+
+
+@SETTINGS
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("column", COLUMNS)
+def test_one_bad_row_costs_its_row_and_not_the_batch(column: str, value: float, setting: str) -> None:
+    bandit = Bandit("continuous", NETWORKS[setting])
+    for _ in range(3):
+        bandit.learner.train(bandit.collect(), 0.0)
+    outcome = bandit.learner.train(with_value(bandit.collect(), column, value), 0.0)
+    # A value before the bad one needs the observation of its row too.
+    assert outcome.unsound_rows <= 4
+    assert outcome.refused_steps == 0
+    assert outcome.updates == 4
+    assert all(np.isfinite(dataclasses.astuple(outcome.statistics)))
+
+
+@SETTINGS
+def test_a_batch_of_nothing_but_absurd_values_changes_no_parameter(setting: str) -> None:
+    bandit = Bandit("discrete", NETWORKS[setting])
+    bandit.learner.train(bandit.collect(), 0.0)
+    before = bandit.learner.parameters.detach().clone()
+    batch = bandit.collect()
+    nothing = torch.full_like(batch.behaviour_log_prob, torch.nan)
+    outcome = bandit.learner.train(dataclasses.replace(batch, behaviour_log_prob=nothing), 0.0)
+    assert torch.equal(bandit.learner.parameters, before)
+    assert (outcome.updates, outcome.unsound_rows) == (0, 64)
+    assert outcome.fresh_steps == 32
+    assert outcome.priorities.tolist() == [0.0] * 8

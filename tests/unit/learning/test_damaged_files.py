@@ -1,0 +1,211 @@
+"""300 flipped bits across the files of a run: each is noticed, or the file before is used and the user is told."""
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.in_process import InProcess, open_session
+from helpers.segments import SCHEMA
+from helpers.training import make_learner
+from penstock.errors import ConfigurationError, DamagedFile
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.learner import Learner
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.roster import Roster
+from penstock.learning.versions import VersionMark
+from penstock.run_folder import RunFolder
+from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
+
+SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
+FLIPS = 300
+MARK_TELLS = "tell" in inspect.signature(VersionMark).parameters
+"""Whether the mark of versions tells damage: a bare number without a digest can't."""
+
+
+def start(folder: RunFolder) -> list[str]:
+    """What the user is told when a learner starts on this folder."""
+    told: list[str] = []
+    recovered = checkpoints.recover(folder)
+    told += recovered.complaints
+    assert recovered.path is not None
+    checkpoints.restore(LEARNER, recovered.path)
+    roster_of(folder, told)
+    VersionMark(folder.versions, **({"tell": told.append} if MARK_TELLS else {}))
+    return told
+
+
+def roster_of(folder: RunFolder, told: list[str]) -> Roster:
+    return Roster(
+        folder.roster,
+        seed=1,
+        replay_addresses=("127.0.0.1:7431",),
+        max_actors=8,
+        rejoin_timeout_s=10.0,
+        now=0.0,
+        writes=RetriedWrites(told.append),
+        notice=told.append,
+        expected=True,
+    )
+
+
+LEARNER: Learner = make_learner("CartPole-v1")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The folder of a run that has two checkpoints, a best one, a roster and a mark of versions."""
+    folder = RunFolder(tmp_path_factory.mktemp("sound") / "run")
+    folder.create()
+    session = open_session(
+        folder,
+        InProcess(returns=(100.0, 400.0, 200.0)),
+        batches=4,
+        evaluation={"interval_steps": 100, "mode": "synchronous"},
+        checkpoint={"save_interval": 100},
+    )
+    session.run.run()
+    roster = roster_of(folder, [])
+    for environments in (2, 3):
+        roster.join(SCHEMA, SPEC, environments, b"", 0.0)
+    assert start(folder) == []
+    return folder
+
+
+@pytest.fixture
+def folder(sound: RunFolder, tmp_path: Path) -> RunFolder:
+    shutil.copytree(sound.root, tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+FILES: dict[str, Callable[[RunFolder], Path]] = {
+    "newest checkpoint": lambda folder: folder.numbered_checkpoints()[-1],
+    "best checkpoint": lambda folder: folder.best_checkpoint,
+    "roster": lambda folder: folder.roster,
+}
+if MARK_TELLS:
+    FILES["versions"] = lambda folder: folder.versions
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_bit_is_told_and_the_run_goes_on_with_what_was_written(folder: RunFolder, name: str) -> None:
+    path = FILES[name](folder)
+    data, random = path.read_bytes(), np.random.default_rng(3)
+    flips = FLIPS // len(FILES)
+    # Half of them where the headers are: a random bit of a checkpoint is nearly always a tensor's.
+    bits = [*random.integers(0, 8 * min(len(data), 2048), flips // 2), *random.integers(0, 8 * len(data), flips)]
+    for bit in bits[:flips]:
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        told = start(folder)
+        assert any(str(path) in line for line in told), (bit, told)
+        path.with_name(f"{path.name}.damaged").unlink(missing_ok=True)
+
+
+def test_the_checkpoint_before_is_used_and_both_are_named(folder: RunFolder) -> None:
+    *_, before, newest = folder.numbered_checkpoints()
+    folder.best_checkpoint.unlink()
+    newest.write_bytes(newest.read_bytes()[:-1])
+    recovered = checkpoints.recover(folder)
+    assert recovered.path == before
+    assert recovered.progress == checkpoints.read_progress(before)
+    damaged, goes_on = recovered.complaints
+    assert str(newest) in damaged and f"kept as {newest.name}.damaged" in damaged
+    assert goes_on == f"the run goes on from {before}"
+    # It is reported once, and counts as a checkpoint no more.
+    assert checkpoints.recover(folder).complaints == ()
+    assert newest not in folder.numbered_checkpoints()
+
+
+def test_a_damaged_best_checkpoint_is_told_and_the_next_evaluation_makes_another(folder: RunFolder) -> None:
+    data = folder.best_checkpoint.read_bytes()
+    folder.best_checkpoint.write_bytes(data[:5000] + bytes(8) + data[5008:])
+    session = open_session(folder, InProcess(returns=(50.0,)), batches=5, resume=True)
+    assert str(folder.best_checkpoint) in session.notices[0]
+    session.run.run()
+    assert session.evaluations.best_return == 50.0
+    assert checkpoints.recover(folder).best == session.evaluations.best
+
+
+def test_a_run_without_a_sound_checkpoint_is_refused_and_nothing_is_renamed(folder: RunFolder) -> None:
+    paths = [*folder.numbered_checkpoints(), folder.best_checkpoint]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:1000])
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="no checkpoint of the run is sound") as refused:
+            checkpoints.recover(folder)
+        assert all(str(path) in str(refused.value) for path in paths)
+
+
+def test_a_run_that_was_killed_after_its_first_evaluation_goes_on_from_the_best_checkpoint(folder: RunFolder) -> None:
+    for path in folder.numbered_checkpoints():
+        path.unlink()
+    recovered = checkpoints.recover(folder)
+    assert recovered.path == folder.best_checkpoint
+    assert recovered.best is not None and recovered.best.return_mean == 400.0
+
+
+def of_a_release_without_digests(path: Path, best_return: float | None) -> None:
+    """Turns a checkpoint into what was written before there were digests."""
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    progress = json.loads(header["__metadata__"]["penstock.progress"]) | {"best_return": best_return}
+    for name in ("env_steps_taken", "wall_s", "sessions"):
+        del progress[name]
+    kept = {"penstock": header["__metadata__"]["penstock"], "penstock.progress": json.dumps(progress)}
+    text = json.dumps({**header, "__metadata__": kept}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+
+
+def test_checkpoints_of_a_release_without_digests_are_read_and_told_to_be_unverified(folder: RunFolder) -> None:
+    newest = folder.numbered_checkpoints()[-1]
+    expected = checkpoints.read_progress(newest)
+    # Such a release knew the mean of the best evaluation in its newest checkpoint, and not in the best one.
+    of_a_release_without_digests(newest, 400.0)
+    of_a_release_without_digests(folder.best_checkpoint, None)
+    recovered = checkpoints.recover(folder)
+    assert recovered.path == newest
+    assert (recovered.progress.env_steps, recovered.progress.version) == (expected.env_steps, expected.version)
+    assert recovered.best is not None and recovered.best.return_mean == 400.0
+    (complaint,) = recovered.complaints
+    assert str(newest) in complaint and "can't be verified" in complaint
+    checkpoints.restore(make_learner("CartPole-v1", seed=3), newest)
+
+
+def test_headers_of_a_release_without_digests_never_end_in_a_traceback(folder: RunFolder) -> None:
+    newest = folder.numbered_checkpoints()[-1]
+    of_a_release_without_digests(newest, 400.0)
+    data, random = newest.read_bytes(), np.random.default_rng(9)
+    for bit in random.integers(0, 8 * (8 + int.from_bytes(data[:8], "little")), 300):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        newest.write_bytes(changed)
+        try:
+            checkpoints.restore(LEARNER, newest)
+        except ConfigurationError as error:
+            assert newest.name in str(error)
+
+
+def test_a_checkpoint_that_is_damaged_after_the_start_is_one_error_with_its_name(folder: RunFolder) -> None:
+    newest = folder.numbered_checkpoints()[-1]
+    newest.write_bytes(newest.read_bytes()[:-100])
+    for attempt in (checkpoints.read_progress, checkpoints.read_spec, checkpoints.read_snapshot):
+        with pytest.raises(DamagedFile, match=newest.name):
+            attempt(newest)
+
+
+def test_saving_beside_a_damaged_checkpoint_never_removes_what_was_saved(folder: RunFolder) -> None:
+    for path in folder.numbered_checkpoints():
+        path.unlink()
+    future = folder.checkpoints / f"{10**9:012d}.safetensors"
+    future.write_bytes(b"damaged, and on a disk that let nothing be renamed")
+    saved = checkpoints.save(folder, checkpoints.take(LEARNER, RunProgress(env_steps=5)), keep=1)
+    assert saved.exists()
+    assert checkpoints.read_progress(saved).env_steps == 5

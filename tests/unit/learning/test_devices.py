@@ -1,0 +1,61 @@
+"""Which device the learner computes on. What needs a GPU is in tests/gpu; here torch is told what it would find."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from penstock.errors import ConfigurationError
+from penstock.learning.devices import torch_device
+
+Find = Callable[[int], list[int]]
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Find:
+    """Has torch find so many CUDA devices, of which the last is the current one; returns what is made current."""
+
+    def found(count: int) -> list[int]:
+        made_current: list[int] = []
+        # The check that torch's own function makes first, without the driver call that follows.
+        index_of = torch.cuda._utils._get_device_index
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: count - 1)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: made_current.append(index_of(device)))
+        monkeypatch.setattr(torch, "empty", lambda *size, device: torch.zeros(*size))
+        return made_current
+
+    return found
+
+
+@pytest.mark.parametrize(("name", "index"), [("auto", 1), ("cuda", 1), ("cuda:0", 0)])
+def test_a_cuda_device_has_its_index_and_is_made_the_current_one(find: Find, name: str, index: int) -> None:
+    made_current = find(2)
+    assert torch_device(name) == torch.device("cuda", index)
+    assert made_current == [index]
+
+
+def test_auto_is_the_cpu_where_there_is_no_cuda(find: Find) -> None:
+    find(0)
+    assert torch_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("devices", "name", "reason"),
+    [
+        (2, "cuda:9", "there is no device 9, torch finds 2, counted from 0"),
+        (0, "cuda", "torch finds no CUDA device"),
+        (0, "cuda:9", "torch finds no CUDA device"),
+        (1, "cuda:x", "Invalid device string: 'cuda:x'"),
+        (0, "gpu", "device type"),
+    ],
+)
+def test_a_device_that_does_not_exist_is_refused_in_one_line(find: Find, devices: int, name: str, reason: str) -> None:
+    find(devices)
+    with pytest.raises(ConfigurationError, match=f"^learner.device '{name}' can't be used: [^\n]*{reason}[^\n]*$"):
+        torch_device(name)
+
+
+def test_this_machine_has_a_device_that_computes() -> None:
+    assert torch.ones(2, device=torch_device("auto")).sum().item() == 2.0

@@ -1,0 +1,373 @@
+"""Which checkpoint is the best, whatever is killed, damaged or late; and evaluations that never end."""
+
+import dataclasses
+import errno
+import os
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.training import make_learner
+from penstock.config import EvaluationConfig
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.evaluations import Evaluations
+from penstock.learning.journal import Journal
+from penstock.learning.learner import Learner
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.statistics import RunStatistics
+from penstock.run_folder import RunFolder
+from penstock.types import EvaluationResult, EvaluationTask
+
+EPISODES = 2
+
+
+class Desk:
+    """An evaluator that answers what the test tells it, when the test tells it: at once where there are `answers`."""
+
+    def __init__(self) -> None:
+        self.tasks: list[EvaluationTask] = []
+        self.results: deque[EvaluationResult] = deque()
+        self.answers: list[float] = []
+
+    def ask(self, task: EvaluationTask) -> None:
+        self.tasks.append(task)
+        if self.answers:
+            value = self.answers.pop(0)
+            self.results.append(EvaluationResult(task.id, task.weights.version, (value, value), (1, 1), 0.1))
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        return self.results.popleft() if self.results else None
+
+
+class Session:
+    """The evaluations of one learner process; `kill` is just to make no further use of it."""
+
+    def __init__(self, folder: RunFolder, desk: Desk | None = None, **settings: object) -> None:
+        self.desk = desk or Desk()
+        self.now = 1000.0
+        self.folder = folder
+        self.recovered = checkpoints.recover(folder)
+        self.statistics = RunStatistics(total_steps=10**6, earlier_s=0.0, clock=lambda: self.now)
+        writes = RetriedWrites(self.statistics.notice, lambda: self.now)
+        self.evaluations = Evaluations(
+            self.desk,
+            EvaluationConfig(**{"episodes": EPISODES, "timeout_s": 100.0, "threshold": 475.0, **settings}),
+            seed=7,
+            folder=folder,
+            journal=Journal(folder.metrics, resumed_at=10**9, writes=writes, notice=self.statistics.notice),
+            statistics=self.statistics,
+            writes=writes,
+            resumed=self.recovered.progress,
+            best=self.recovered.best,
+            clock=lambda: self.now,
+        )
+
+    def ask(self, learner: Learner, version: int) -> EvaluationTask:
+        progress = RunProgress(version=version, env_steps=1000 * version)
+        self.evaluations.ask(checkpoints.take(learner, progress))
+        return self.desk.tasks[-1]
+
+    def answer(self, learner: Learner, version: int, value: float, **result: object) -> None:
+        """An evaluation of this version, whose episodes return `value` - 1 and `value` + 1."""
+        task = self.ask(learner, version)
+        answered = EvaluationResult(task.id, version, (value - 1.0, value + 1.0), (3, 5), 0.1)
+        self.desk.results.append(dataclasses.replace(answered, **result))  # type: ignore[arg-type]
+        assert self.evaluations.collect()
+
+    @property
+    def notices(self) -> list[str]:
+        return [notice.text for notice in self.statistics.status().notices]
+
+    def save(self, learner: Learner, version: int) -> None:
+        """A numbered checkpoint, as the training run saves it."""
+        progress = RunProgress(
+            version=version,
+            env_steps=1000 * version,
+            best_return=self.evaluations.best_return,
+            env_steps_to_threshold=self.evaluations.env_steps_to_threshold,
+            learn_wall_s_to_threshold=self.evaluations.learn_wall_s_to_threshold,
+        )
+        checkpoints.save(self.folder, checkpoints.take(learner, progress), keep=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learner() -> Learner:
+    return make_learner()
+
+
+def best_version(folder: RunFolder) -> int:
+    return checkpoints.read_progress(folder.best_checkpoint).version
+
+
+def test_of_returns_100_400_and_200_the_second_is_the_best(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder)
+    for version, value in enumerate((100.0, 400.0, 200.0), start=1):
+        session.answer(learner, version, value)
+    assert (best_version(folder), session.evaluations.best_return) == (2, 400.0)
+    status = session.statistics.status()
+    assert status.best_evaluation is not None and status.last_evaluation is not None
+    assert (status.best_evaluation.version, status.last_evaluation.version) == (2, 3)
+
+
+def test_of_equals_the_later_one_is_the_best_in_the_status_too(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder)
+    for version in (1, 2):
+        session.answer(learner, version, 500.0)
+    status = session.statistics.status()
+    assert status.best_evaluation is not None
+    assert status.best_evaluation.version == best_version(folder) == 2
+
+
+def test_a_kill_right_after_an_evaluation_never_makes_the_best_checkpoint_worse(
+    folder: RunFolder, learner: Learner
+) -> None:
+    first = Session(folder)
+    first.answer(learner, 10, 300.0)
+    first.save(learner, 12)
+    first.answer(learner, 20, 480.0)
+    # Killed before the next numbered checkpoint.
+    second = Session(folder)
+    assert second.evaluations.best_return == 480.0
+    second.answer(learner, 113, 310.0)
+    assert best_version(folder) == 20
+    third = Session(folder)
+    third.answer(learner, 114, 480.5)
+    assert best_version(folder) == 114
+
+
+def test_the_threshold_is_not_forgotten_by_a_kill_after_the_evaluation_that_reached_it(
+    folder: RunFolder, learner: Learner
+) -> None:
+    first = Session(folder)
+    first.save(learner, 12)
+    first.answer(learner, 20, 480.0)
+    second = Session(folder)
+    assert second.evaluations.env_steps_to_threshold == 20_000
+    second.answer(learner, 30, 490.0)
+    assert (second.evaluations.env_steps_to_threshold, second.evaluations.learn_wall_s_to_threshold) == (20_000, 0.0)
+
+
+def test_the_threshold_in_the_best_file_counts_where_the_newest_checkpoint_does_not_know_it(
+    folder: RunFolder, learner: Learner
+) -> None:
+    Session(folder).answer(learner, 20, 480.0)
+    newer = RunProgress(version=30, env_steps=30_000)
+    checkpoints.save(folder, checkpoints.take(learner, newer), keep=3)
+    session = Session(folder)
+    assert session.recovered.progress.version == 30
+    assert session.evaluations.env_steps_to_threshold == 20_000
+
+
+def test_the_first_evaluation_that_reaches_the_threshold_counts(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder)
+    for version, value in ((1, 474.9), (2, 475.0), (3, 500.0)):
+        session.answer(learner, version, value)
+    assert session.evaluations.env_steps_to_threshold == 2_000
+
+
+def test_the_status_of_a_resumed_run_shows_the_best_evaluation(folder: RunFolder, learner: Learner) -> None:
+    first = Session(folder)
+    first.answer(learner, 4, 200.0)
+    assert Session(folder).statistics.status().best_evaluation == first.statistics.status().best_evaluation
+
+
+def test_hundred_kills_at_any_moment_never_make_the_best_worse_nor_forget_the_threshold(
+    folder: RunFolder, learner: Learner
+) -> None:
+    random = np.random.default_rng(5)
+    best, threshold, version = -np.inf, None, 0
+    for _ in range(100):
+        session = Session(folder)
+        assert (session.evaluations.best_return or -np.inf) == best
+        assert session.evaluations.env_steps_to_threshold == threshold
+        for _ in range(int(random.integers(0, 4))):
+            version, value = version + 1, float(random.integers(0, 500))
+            if random.random() < 0.3:
+                session.save(learner, version)
+            else:
+                session.answer(learner, version, value)
+                best = max(best, value)
+                threshold = 1000 * version if threshold is None and value >= 475.0 else threshold
+    assert threshold is not None
+
+
+def test_an_evaluation_that_a_dead_learner_asked_for_is_nothing_to_a_live_one(
+    folder: RunFolder, learner: Learner
+) -> None:
+    dead = Session(folder)
+    old = dead.ask(learner, 8)
+    live = Session(folder)
+    new = live.ask(learner, 109)
+    assert old.id != new.id
+    live.desk.results.append(EvaluationResult(old.id, 8, (499.0, 499.0), (1, 1), 0.1))
+    assert not live.evaluations.collect()
+    # Nor if the two had drawn the same number.
+    live.desk.results.append(EvaluationResult(new.id, 8, (499.0, 499.0), (1, 1), 0.1))
+    assert not live.evaluations.collect()
+    assert not folder.best_checkpoint.exists()
+    live.desk.results.append(EvaluationResult(new.id, 109, (1.0, 2.0), (1, 1), 0.1))
+    assert live.evaluations.collect()
+    assert best_version(folder) == 109
+
+
+def test_evaluations_of_a_run_are_played_on_the_same_seeds_when_it_is_repeated(
+    folder: RunFolder, learner: Learner, tmp_path: Path
+) -> None:
+    again = RunFolder(tmp_path / "again")
+    again.create()
+    seeds = [[session.ask(learner, 1).seed, session.ask(learner, 2).seed] for session in map(Session, (folder, again))]
+    assert seeds[0] == seeds[1]
+    assert seeds[0][0] != seeds[0][1]
+
+
+def conclude(session: Session, learner: Learner, version: int, *returns: float) -> tuple[int, float]:
+    """The end of a run at this version, whose last evaluations return these values: version and return of the final."""
+    session.desk.answers = list(returns)
+    snapshot = checkpoints.take(learner, RunProgress(version=version, env_steps=1000 * version))
+    summary = session.evaluations.conclude(snapshot, lambda: False)
+    assert summary is not None
+    return summary.version, summary.return_mean
+
+
+def test_the_final_evaluation_is_of_the_best_checkpoint_on_seeds_of_its_own(
+    folder: RunFolder, learner: Learner
+) -> None:
+    session = Session(folder)
+    session.answer(learner, 1, 400.0)
+    assert conclude(session, learner, 2, 300.0, 390.0) == (1, 390.0)
+    chosen, last, final = session.desk.tasks
+    assert len({chosen.seed, last.seed, final.seed}) == 3
+    # Another learner, which goes on with the same numbers, has other final episodes too.
+    other = Session(folder)
+    assert final.seed not in [other.ask(learner, version).seed for version in range(1, 5)]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_a_best_checkpoint_that_is_damaged_while_the_run_goes_on_is_written_again(
+    folder: RunFolder, learner: Learner, damage: str
+) -> None:
+    session = Session(folder)
+    session.answer(learner, 1, 400.0)
+    data = folder.best_checkpoint.read_bytes()
+    folder.best_checkpoint.write_bytes(data[:300] + bytes(1) + data[301:])
+    if damage == "missing":
+        folder.best_checkpoint.unlink()
+    assert conclude(session, learner, 2, 300.0, 390.0) == (1, 390.0)
+    assert folder.best_checkpoint.read_bytes() == data
+    assert len(session.notices) == (damage == "flipped")
+
+
+def test_a_best_checkpoint_that_the_disk_did_not_take_yet_is_the_one_that_is_evaluated_at_the_end(
+    folder: RunFolder, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(folder)
+    session.answer(learner, 1, 400.0)
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", refuse)
+        session.answer(learner, 2, 450.0)
+    assert best_version(folder) == 1
+    session.now += 10.0
+    assert conclude(session, learner, 3, 300.0, 440.0) == (2, 440.0)
+    assert best_version(folder) == 2
+
+
+def test_a_finished_run_whose_best_file_is_damaged_concludes_with_its_last_policy(
+    folder: RunFolder, learner: Learner
+) -> None:
+    first = Session(folder)
+    first.save(learner, 1)
+    first.answer(learner, 1, 400.0)
+    second = Session(folder)
+    folder.best_checkpoint.write_bytes(b"damaged")
+    assert conclude(second, learner, 2, 300.0, 290.0) == (2, 290.0)
+
+
+def test_episodes_that_reach_the_bound_of_steps_are_told_and_count_with_their_returns_until_then(
+    folder: RunFolder, learner: Learner
+) -> None:
+    session = Session(folder, max_episode_steps=50)
+    session.answer(learner, 3, 100.0, unfinished=1)
+    assert session.desk.tasks[0].max_episode_steps == 50
+    assert session.notices == [
+        "evaluation of version 3: 1 of 2 episodes did not end within 50 steps (evaluation.max_episode_steps); their"
+        " returns until then count"
+    ]
+    assert best_version(folder) == 3
+    last = session.statistics.status().last_evaluation
+    assert last is not None and last.unfinished == 1
+
+
+def test_episodes_that_the_clock_cut_are_told_and_make_no_best_checkpoint_and_no_threshold(
+    folder: RunFolder, learner: Learner
+) -> None:
+    session = Session(folder)
+    session.answer(learner, 3, 480.0, unfinished=2, out_of_time=True)
+    assert session.desk.tasks[0].max_seconds == pytest.approx(90.0)
+    assert "2 of 2 episodes did not end within 90 s (evaluation.timeout_s)" in session.notices[0]
+    assert not folder.best_checkpoint.exists()
+    assert session.evaluations.env_steps_to_threshold is None
+    last = session.statistics.status().last_evaluation
+    assert last is not None and last.return_mean == 480.0
+
+
+def test_an_environment_that_raises_is_told_and_the_next_evaluation_is_asked_for(
+    folder: RunFolder, learner: Learner
+) -> None:
+    session = Session(folder, interval_steps=1000)
+    session.answer(learner, 1, 0.0, returns=(), steps=(), failure="RuntimeError: simulator lost")
+    assert session.notices == ["the evaluation of version 1 failed: RuntimeError: simulator lost"]
+    assert session.evaluations.is_due(2_000)
+    assert session.statistics.status().last_evaluation is None
+
+
+def test_an_evaluation_that_never_comes_back_is_given_up_and_told(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder, interval_steps=1000)
+    late = session.ask(learner, 1)
+    session.now += 99.0
+    assert not session.evaluations.collect()
+    assert not session.evaluations.is_due(10_000)
+    session.now += 1.0
+    assert session.evaluations.collect()
+    assert session.evaluations.is_due(10_000)
+    assert "the evaluation of version 1 did not come back in 100 s (evaluation.timeout_s)" in session.notices[0]
+    # When it comes after all, it is too late: another one is out.
+    session.ask(learner, 2)
+    session.desk.results.append(EvaluationResult(late.id, 1, (499.0, 499.0), (1, 1), 0.1))
+    assert not session.evaluations.collect()
+    assert not folder.best_checkpoint.exists()
+
+
+def test_a_flood_of_failures_is_told_once_a_minute(folder: RunFolder, learner: Learner) -> None:
+    session = Session(folder)
+    for version in range(1, 131):
+        session.answer(learner, version, 0.0, returns=(), steps=(), failure="RuntimeError: simulator lost")
+        session.now += 1.0
+    assert len(session.notices) == 3
+
+
+def test_while_the_end_waits_the_status_says_for_what_and_how_long_at_most(folder: RunFolder, learner: Learner) -> None:
+    session, seen = Session(folder), list[str]()
+
+    def stopping() -> bool:
+        session.now += 10.0
+        seen.append(session.statistics.status().waiting_for)
+        return False
+
+    snapshot = checkpoints.take(learner, RunProgress(version=2, env_steps=2000))
+    assert session.evaluations.conclude(snapshot, stopping) is None
+    assert seen[2:4] == [f"the last evaluation, at most {left} s more" for left in (90, 80)]
+    assert seen[-1] == "the last evaluation, at most 10 s more"

@@ -1,0 +1,255 @@
+"""Full, read-only and broken disks under the run's folder: training goes on to its last save."""
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.in_process import InProcess, Session, open_session
+from helpers.servers import sample
+from penstock.errors import PenstockError, Unavailable
+from penstock.learning import checkpoints, retried_writes
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.run_folder import RunFolder
+
+BATCHES = 8
+BROKEN_FROM, BROKEN_UNTIL = 2, 6
+ERRORS = {code: os.strerror(code) for code in (errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE)}
+CALLS = ("open", "write", "pwrite", "fsync", "rename", "truncate")
+
+
+class Disk:
+    """A disk on which one kind of call fails while it is broken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+        self.broken, self.refused = False, 0
+        module, name = {"rename": (Path, "replace"), "truncate": (os, "ftruncate")}.get(call, (os, call))
+        works = getattr(module, name)
+
+        def refuse(*arguments: object, **options: object) -> object:
+            if not self.broken:
+                return works(*arguments, **options)
+            self.refused += 1
+            raise OSError(code, ERRORS[code])
+
+        monkeypatch.setattr(module, name, refuse)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def session_on(folder: RunFolder, breaks: Callable[[bool], None], until: int = BROKEN_UNTIL) -> Session:
+    """A session that saves and evaluates after each batch, and whose disk is broken for some of them."""
+    outside = InProcess(returns=[100.0 + 10.0 * number for number in range(BATCHES)])
+
+    def stopping() -> bool:
+        breaks(BROKEN_FROM <= outside.batches < until)
+        return False
+
+    return open_session(
+        folder,
+        outside,
+        stopping,
+        batches=BATCHES,
+        evaluation={"interval_steps": 60, "mode": "synchronous"},
+        checkpoint={"save_interval": 60},
+    )
+
+
+def assert_complete(folder: RunFolder, session: Session) -> None:
+    """The last save holds everything, and nothing is left of those that failed."""
+    saved = checkpoints.recover(folder)
+    assert saved.complaints == ()
+    assert saved.progress.version == BATCHES
+    assert saved.best is not None
+    assert saved.best == session.evaluations.best
+    records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    versions = [record["version"] for record in records if record["kind"] == "training"]
+    assert versions == list(range(1, BATCHES + 1))
+    assert len([record for record in records if record["kind"] == "evaluation"]) == BATCHES
+    assert [path for path in folder.root.rglob("*") if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_disk_that_fails_for_some_time_costs_nothing(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    disk = Disk(monkeypatch, call, code)
+    before = sum(sample("penstock_learner_write_failures_total", file=file) for file in ("checkpoint", "metrics.jsonl"))
+    session = session_on(folder, lambda broken: setattr(disk, "broken", broken))
+    conclusion = session.run.run()
+    assert conclusion.stopped == "total_steps"
+    assert disk.refused > 0
+    assert_complete(folder, session)
+    failed = [line for line in session.notices if "can't write" in line]
+    assert failed and all(ERRORS[code] in line and "training goes on" in line for line in failed)
+    assert any(line.endswith("is written again") for line in session.notices)
+    after = sum(sample("penstock_learner_write_failures_total", file=file) for file in ("checkpoint", "metrics.jsonl"))
+    assert after > before
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "rename"])
+def test_a_disk_that_fails_to_the_end_ends_the_run_with_what_to_do_and_leaves_the_last_good_checkpoint(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(retried_writes, "_LAST_CHANCE_S", 0.0)
+    disk = Disk(monkeypatch, call, errno.ENOSPC)
+    session = session_on(folder, lambda broken: setattr(disk, "broken", broken), until=10**9)
+    with pytest.raises(PenstockError, match=r"can't write the end of the run .*No space left.*train --resume") as ended:
+        session.run.run()
+    disk.broken = False
+    saved = checkpoints.recover(folder)
+    assert saved.path is not None and str(saved.path) in str(ended.value)
+    # The disk may break while the evaluation before the last good save is waited for.
+    assert saved.complaints == ()
+    assert saved.progress.version in (BROKEN_FROM - 1, BROKEN_FROM)
+    assert [path for path in folder.root.rglob("*") if path.name.startswith(".")] == []
+
+
+def test_the_first_error_is_raised_where_the_checkpoint_of_the_end_fails_too(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, "write", errno.ENOSPC)
+    outside = InProcess()
+
+    def stopping() -> bool:
+        disk.broken = outside.lost = outside.batches >= 2
+        return False
+
+    session = open_session(folder, outside, stopping, batches=BATCHES)
+    with pytest.raises(Unavailable, match="the replay service is gone"):
+        session.run.run()
+    assert disk.refused > 0
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_writes_are_repeated_less_and_less_often_and_with_the_newest_content() -> None:
+    clock, told, tries = FakeClock(), list[str](), list[tuple[float, str]]()
+    writes = RetriedWrites(told.append, clock)
+    full = True
+
+    def write(content: str) -> Callable[[], None]:
+        def action() -> None:
+            tries.append((clock.now, content))
+            if full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        return action
+
+    assert not writes.write("checkpoint", write("first"))
+    for second in range(1, 200):
+        clock.now = float(second)
+        if second == 50:
+            assert not writes.write("checkpoint", write("second"))
+        writes.retry()
+    times = [at for at, _ in tries]
+    assert times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 123.0, 183.0]
+    assert [content for at, content in tries if at > 50.0] == ["second"] * 3
+    assert len(told) == 1
+    full = False
+    clock.now = 243.0
+    writes.retry()
+    writes.retry()
+    assert tries[-1] == (243.0, "second")
+    assert len(tries) == len(times) + 1
+    assert told[1:] == ["checkpoint is written again"]
+
+
+def test_one_file_that_fails_does_not_hold_up_another() -> None:
+    writes = RetriedWrites(lambda text: None, FakeClock())
+    done: list[str] = []
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert not writes.write("a", fail)
+    assert writes.write("b", lambda: done.append("b"))
+    assert done == ["b"]
+
+
+def mounted(path: Path, size: str) -> Iterator[Path]:
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "penstock-test", str(path)]
+    result = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(f"can't mount a small disk: {result.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "disk", "4m")
+
+
+def fill(disk: Path) -> None:
+    """Takes all space that is left."""
+    with (disk / "ballast").open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+
+def make_full(disk: Path, broken: bool) -> None:
+    if broken:
+        fill(disk)
+    else:
+        (disk / "ballast").unlink(missing_ok=True)
+
+
+def make_read_only(disk: Path, broken: bool) -> None:
+    """Read-only for all that is opened from now on; a remount would be refused while a file is open for writing."""
+    if broken == bool(os.statvfs(disk).f_flag & os.ST_RDONLY):
+        return
+    if broken:
+        subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+    else:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("breaks", [make_full, make_read_only])
+def test_on_a_real_disk_that_is_full_or_read_only_training_goes_on_to_its_last_save(
+    small_disk: Path, breaks: Callable[[Path, bool], None]
+) -> None:
+    folder = RunFolder(small_disk / "run")
+    folder.create()
+    session = session_on(folder, lambda broken: breaks(small_disk, broken))
+    assert session.run.run().stopped == "total_steps"
+    assert any("can't write" in line for line in session.notices)
+    assert_complete(folder, session)
+
+
+@pytest.mark.parametrize("breaks", [make_full, make_read_only])
+def test_on_a_real_disk_that_stays_so_the_last_good_checkpoint_is_left_and_nothing_half_written(
+    small_disk: Path, breaks: Callable[[Path, bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retried_writes, "_LAST_CHANCE_S", 0.0)
+    folder = RunFolder(small_disk / "run")
+    folder.create()
+    session = session_on(folder, lambda broken: breaks(small_disk, broken), until=10**9)
+    with pytest.raises(PenstockError, match=r"can't write the end of the run"):
+        session.run.run()
+    breaks(small_disk, False)
+    assert checkpoints.recover(folder).progress.version in (BROKEN_FROM - 1, BROKEN_FROM)
+    assert [path for path in folder.root.rglob("*") if path.name.startswith(".")] == []

@@ -1,0 +1,120 @@
+"""When snapshots of a run are taken, and what becomes of requests."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from penstock.errors import ConfigurationError, NotReady, Overloaded, PenstockError, Unavailable
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.statistics import RunStatistics
+from penstock.types import Snapshot, SnapshotProgress, SnapshotRequest, Weights
+
+
+class Stores:
+    """One store, which is frozen at once and complete when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[SnapshotRequest, Weights]] = []
+        self.taking: Future[list[Snapshot]] = Future()
+        self.refusal: PenstockError | None = None
+
+    def begin(
+        self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
+    ) -> "Future[list[Snapshot]]":
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append((request, policy))
+        show(SnapshotProgress(1, 2, 3, 6))
+        self.taking = Future()
+        return self.taking
+
+    def complete(self, version: int) -> Snapshot:
+        request = self.asked[-1][0]
+        snapshot = Snapshot(request.name, "", 0.0, 1, 0, 0, 0, 0, 0.0, version, request.automatic)
+        self.taking.set_result([snapshot])
+        return snapshot
+
+
+def checkpoint(version: int) -> checkpoints.Snapshot:
+    return checkpoints.Snapshot(RunProgress(version=version, env_steps=10 * version), b"policy")
+
+
+def make(interval_s: float = 0.0) -> tuple[RunSnapshots, Stores, RunStatistics]:
+    stores, statistics = Stores(), RunStatistics(total_steps=1, earlier_s=0.0)
+    return RunSnapshots(stores, statistics, interval_s=interval_s), stores, statistics
+
+
+def test_a_request_is_answered_after_the_batch_with_the_policy_of_that_moment() -> None:
+    run, stores, _ = make()
+    run.open()
+    run.take_what_is_due(lambda: pytest.fail("nothing is due"))
+    asked = run.request("mine")
+    with pytest.raises(Overloaded, match="on its way"):
+        run.request("another")
+    run.take_what_is_due(lambda: checkpoint(5))
+    assert stores.asked == [(SnapshotRequest("mine", 5, automatic=False), Weights.of(5, b"policy"))]
+    assert asked.progress == SnapshotProgress(1, 2, 3, 6)
+    # Training goes on meanwhile.
+    run.take_what_is_due(lambda: pytest.fail("one is on its way"))
+    with pytest.raises(Overloaded, match="on its way"):
+        run.request("another")
+    store = stores.complete(version=5)
+    taken = asked.outcome.result(0.0)
+    assert (taken.name, taken.version, taken.env_steps, taken.stores) == ("mine", 5, 50, (store,))
+    run.request("another")
+
+
+def test_stores_of_another_version_than_the_policys_make_no_snapshot() -> None:
+    run, stores, _ = make()
+    run.open()
+    asked = run.request("mine")
+    run.take_what_is_due(lambda: checkpoint(5))
+    stores.complete(version=6)
+    with pytest.raises(PenstockError, match=r"policy of version 5 and stores of versions \[6\]"):
+        asked.outcome.result(0.0)
+
+
+def test_on_the_interval_they_are_named_after_time_and_version_and_failures_are_told() -> None:
+    run, stores, statistics = make(interval_s=1e-6)
+    run.open()
+    run.take_what_is_due(lambda: checkpoint(7))
+    request, _ = stores.asked[0]
+    assert request.automatic and request.name.endswith("-v7")
+    stores.complete(version=7)
+    stores.refusal = ConfigurationError("the disk is full")
+    run.take_what_is_due(lambda: checkpoint(8))
+    assert [notice.text for notice in statistics.status().notices] == ["no snapshot was taken: the disk is full"]
+    stores.refusal = None
+    run.take_what_is_due(lambda: checkpoint(9))
+    assert stores.asked[-1][0].version == 9
+
+
+def test_an_interval_begins_with_the_training() -> None:
+    run, stores, _ = make(interval_s=3600.0)
+    run.open()
+    run.take_what_is_due(lambda: checkpoint(7))
+    assert not stores.asked
+
+
+def test_while_nothing_trains_there_are_none() -> None:
+    run, stores, _ = make()
+    with pytest.raises(NotReady, match="does not train now"):
+        run.request("early")
+    run.open()
+    begun = run.request("begun")
+    run.take_what_is_due(lambda: checkpoint(1))
+    run.close()
+    stores.taking.cancel()
+    stores.taking.set_running_or_notify_cancel()
+    with pytest.raises(Unavailable, match="the learner ended"):
+        begun.outcome.result(0.0)
+    run.open()
+    pending = run.request("pending")
+    run.close()
+    with pytest.raises(Unavailable, match="training ended before the snapshot was begun"):
+        pending.outcome.result(0.0)
+    with pytest.raises(NotReady, match="does not train now"):
+        run.request("late")

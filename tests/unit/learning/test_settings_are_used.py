@@ -1,0 +1,108 @@
+"""Every setting of the algorithm does something: one that is accepted and reaches nothing fails here.
+
+Each has another value than its default below. The policy that a learner builds, what it makes of a batch, or the plan
+of its batches must be another with it. A new setting fails until it has such a value, and then until it has an effect.
+"""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from helpers.environments import spec_of
+from helpers.training import CPU, make_batch
+from penstock.apps.learner import learner_of
+from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge
+from penstock.learning.plans import plan_of
+
+POLICY = {
+    "hidden_sizes": [16, 8],
+    "trunk": "shared",
+    "activation": "relu",
+    "initial_log_std": -1.0,
+    "state_dependent_std": True,
+    "squash_actions": True,
+    "normalise_observations": False,
+    "normalise_returns": False,
+}
+PPO = {
+    "learning_rate": 1e-2,
+    "learning_rate_schedule": "linear",
+    "epochs": 4,
+    "target_kl": 1e-9,
+    "minibatches": 3,
+    "discount": 0.9,
+    "trace_decay": 0.5,
+    "clip_range": 0.01,
+    "clip_range_schedule": "linear",
+    "value_clip_range": 1e-3,
+    "value_coefficient": 1.5,
+    "entropy_coefficient": 0.5,
+    "entropy_schedule": "linear",
+    "max_gradient_norm": 0.01,
+    "normalise_advantages": False,
+    "clip_anchor": 1.0,
+    "v_trace": False,
+    "rho_clip": 0.5,
+    "trace_clip": 0.5,
+    "behaviour_weight_clip": 0.5,
+}
+SAMPLING = {
+    "batch_segments": 64,
+    "fresh_fraction": 0.25,
+    "off_policy_degree": 3,
+    "publish_interval": 2,
+    "alpha": 0.9,
+    "beta": 0.1,
+    "final_beta": 0.5,
+    "eta": 0.1,
+    "epsilon": 0.5,
+    "half_life": 9.0,
+    "max_staleness": 9,
+    "min_replay_segments": 9,
+}
+OF_THE_RUN = {"max_refused_batches"}
+"""How long a run may diverge; `test_training_run` holds it."""
+
+TABLES = {"policy": (PolicyConfig, POLICY), "ppo": (PPOConfig, PPO), "sampling": (SamplingConfig, SAMPLING)}
+
+BASE: dict[str, object] = {
+    "environment": {"id": "Pendulum-v1"},
+    "actor": {"environments": 1},
+    "policy": {"hidden_sizes": [16, 16]},
+    # So that schedules have something to change, and ratios reach their clips.
+    "ppo": {"learning_rate": 3e-3, "epochs": 3, "minibatches": 2, "clip_range": 0.05, "entropy_coefficient": 0.1},
+}
+
+
+def effects_of(config: Config) -> list[object]:
+    """What a learner of this configuration makes of one batch halfway through a run, and the plan of its batches."""
+    learner = learner_of(config, spec_of("Pendulum-v1"), CPU)
+    batch = make_batch("Pendulum-v1", segments=6, fresh=3)
+    outcome = learner.train(batch, 0.5)
+    parameters = [tensor.tolist() for tensor in learner.policy.state_dict().values()]
+    plan = plan_of(config.sampling, session=1, next_batch=0, seed=0)
+    return [parameters, outcome.priorities.tolist(), outcome.updates, asdict(plan)]
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> list[object]:
+    first, again = effects_of(build(BASE)), effects_of(build(BASE))
+    # Else any two would differ.
+    assert first == again
+    assert all(np.isfinite(each).all() for each in first[0] if each)  # type: ignore[attr-defined]
+    return first
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_every_setting_has_another_value_here(section: str) -> None:
+    model, table = TABLES[section]
+    assert table.keys() == model.model_fields.keys() - OF_THE_RUN
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, key) for section, (_, table) in TABLES.items() for key in table]
+)
+def test_a_setting_has_an_effect(unchanged: list[object], section: str, key: str) -> None:
+    changed = merge(BASE, {section: {key: TABLES[section][1][key]}})
+    assert effects_of(build(changed)) != unchanged

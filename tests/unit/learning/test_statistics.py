@@ -1,0 +1,77 @@
+import time
+
+import pytest
+
+from penstock.learning.statistics import RunStatistics
+from penstock.types import ActorReport, Episode, Notice
+from penstock.wire import run as wire
+
+
+def make_statistics() -> RunStatistics:
+    return RunStatistics(total_steps=100, earlier_s=0.0)
+
+
+def test_notices_are_shown_in_order_with_numbers_that_increase() -> None:
+    statistics = make_statistics()
+    for text in ("first", "second", "third"):
+        statistics.notice(text)
+    notices = statistics.status().notices
+    assert [notice.text for notice in notices] == ["first", "second", "third"]
+    assert notices[0].number < notices[1].number < notices[2].number
+
+
+def test_a_restarted_learner_numbers_its_notices_above_those_before() -> None:
+    before, after = make_statistics(), make_statistics()
+    before.notice("of the first process")
+    after.notice("of the second process")
+    assert before.status().notices[0].number < after.status().notices[0].number
+
+
+def test_a_flood_of_notices_keeps_the_newest() -> None:
+    statistics = make_statistics()
+    for number in range(1000):
+        statistics.notice(str(number))
+    texts = [notice.text for notice in statistics.status().notices]
+    assert 1 < len(texts) < 100
+    assert texts == [str(number) for number in range(1000 - len(texts), 1000)]
+
+
+def test_notices_travel_with_the_status() -> None:
+    statistics = make_statistics()
+    statistics.notice("actor 3 was restarted")
+    sent = statistics.status()
+    received = wire.decode_status(wire.encode_status(sent))
+    assert received.notices == sent.notices == (Notice(sent.notices[0].number, "actor 3 was restarted"),)
+
+
+def report(*, env_steps: int = 0, first_step_at_s: float = 1.0) -> ActorReport:
+    return ActorReport(env_steps, first_step_at_s, (), environment_s=0.0, policy_s=0.0, waiting_s=0.0, building_s=0.0)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, -1.0, 0.0, 30.0, 3600.0])
+def test_training_is_timed_by_the_learners_clock_however_wrong_the_actors_is(ahead_s: float) -> None:
+    now = [100.0]
+    statistics = RunStatistics(total_steps=1000, earlier_s=5.0, clock=lambda: now[0])
+    statistics.report(report(first_step_at_s=0.0))
+    now[0] = 110.0
+    assert statistics.training_s == 5.0
+    for now[0] in (120.0, 121.0):
+        statistics.report(report(first_step_at_s=time.time() + ahead_s))
+    now[0] = 150.0
+    assert statistics.training_s == 35.0
+    statistics.stood_still(10.0)
+    assert statistics.training_s == 25.0
+
+
+def test_steps_that_were_taken_are_counted_beside_those_that_were_trained() -> None:
+    statistics = RunStatistics(total_steps=1000, earlier_s=0.0, earlier_steps_taken=500)
+    for _ in range(3):
+        statistics.report(report(env_steps=40))
+    sent = statistics.status()
+    assert (sent.env_steps, sent.env_steps_taken) == (0, 620)
+    assert wire.decode_status(wire.encode_status(sent)).env_steps_taken == 620
+
+
+def test_a_report_travels_whole() -> None:
+    sent = ActorReport(12, 1.7e9, (Episode(-3.5, 200, 1, truncated=True),), 0.1, 0.2, 0.3, 0.4)
+    assert wire.decode_report(wire.encode_report(sent)) == sent

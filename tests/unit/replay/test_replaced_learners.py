@@ -1,0 +1,321 @@
+"""A learner that dies or is stopped, and another that goes on: no segment becomes older by it, none becomes late."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.buffer import ReplayBuffer, Reservation
+from penstock.replay.layout import ages_of
+from penstock.replay.ring_store import RingStore
+from penstock.sharding.shares import shares_of_mass
+from penstock.types import Mass, SamplingPlan
+
+AGEING = replace(PLAN, alpha=0.6, max_staleness=64)
+"""Two fresh segments a batch, half a mass every 3.3 versions."""
+
+
+def make_buffer(plan: SamplingPlan | None = AGEING, *, rows: int = 60, folder: Path | None = None) -> ReplayBuffer:
+    buffer = ReplayBuffer(RingStore(folder, capacity_bytes(rows)), Gate(10.0, max_actors=8))
+    if plan is not None:
+        buffer.adopt_plan(plan)
+    return buffer
+
+
+def join(buffer: ReplayBuffer, slot: int = 0, segments: int = 2) -> int:
+    return buffer.open_actor(ActorKey(slot, 1), SCHEMA, segments, 0.0)
+
+
+def send(buffer: ReplayBuffer, version: int, *, slot: int = 0, segments: int = 2, first: int | None = None) -> bool:
+    """Sends the actor's next window; whether there was a grant for it."""
+    buffer.issue_grants(0.0)
+    last = buffer._store.watermark(slot, 1) if first is None else first - 1
+    window = make_window(last + 1, segments=segments, slot=slot, version=version)
+    return buffer.append(window, 0.0) is not None
+
+
+def train(buffer: ReplayBuffer, number: int, session: int = PLAN.session) -> None:
+    lease = buffer.lease(number)
+    assert lease is not None
+    buffer.commit(session, number, lease.keys, np.ones(lease.keys.size), number + 1)
+
+
+def trained(until: int, **options: object) -> ReplayBuffer:
+    """A buffer trained up to this version, with the window of the next batch waiting."""
+    buffer = make_buffer(**options)  # type: ignore[arg-type]
+    join(buffer)
+    for number in range(until):
+        assert send(buffer, number)
+        train(buffer, number)
+    assert send(buffer, until - 1)
+    return buffer
+
+
+def true_mass(buffer: ReplayBuffer, plan: SamplingPlan = AGEING) -> float:
+    """The sum of ((p + epsilon) 2^(-age / half_life))^alpha, in terms of the committed version."""
+    mass = buffer.mass
+    return mass.total * 2.0 ** (plan.alpha * (mass.reference - buffer.version) / plan.half_life)
+
+
+def another(first: int, plan: SamplingPlan = AGEING, session: int = 8) -> SamplingPlan:
+    return replace(plan, session=session, next_batch=first)
+
+
+@pytest.mark.parametrize("jump", [0, 1, 3, 27, 64, 101, 1_000_000])
+def test_however_far_the_version_jumps_masses_and_fresh_segments_stay(jump: int) -> None:
+    buffer = trained(until=20)
+    before = true_mass(buffer)
+    buffer.adopt_plan(another(20 + jump))
+    assert true_mass(buffer) == pytest.approx(before, rel=1e-12)
+    lease = buffer.lease(20 + jump)
+    assert lease is not None
+    assert lease.fresh_segments == 2
+    assert buffer.counts().late == 0
+    assert buffer.head(lease, 0, 1, 0).ages[:2].tolist() == [1, 1]
+
+
+def test_ages_go_on_from_where_they_were() -> None:
+    buffer = trained(until=20)
+    buffer.adopt_plan(another(90))
+    train(buffer, 90, session=8)
+    join(buffer)
+    for number in range(91, 95):
+        assert send(buffer, number)
+        train(buffer, number, session=8)
+    assert send(buffer, 95)
+    lease = buffer.lease(95)
+    assert lease is not None
+    head = buffer.head(lease, 0, 1, 0)
+    expected = [95 - version if version >= 90 else 95 - 70 - version for version in head.versions.tolist()]
+    assert head.ages.tolist() == expected
+    # The oldest that is replayed is as old as the plan allows, in batches that were trained.
+    sampled, ages = buffer.looked_over()
+    assert sampled.size > 0
+    assert ages.max() == 25
+    assert ages.min() == 1
+
+
+def test_staleness_still_ends_replay_after_a_jump() -> None:
+    plan = replace(AGEING, max_staleness=5)
+    buffer = trained(until=20, plan=plan)
+    buffer.adopt_plan(another(100, plan))
+    before = true_mass(buffer, plan)
+    assert before > 0.0
+    for number in range(100, 110):
+        train(buffer, number, session=8)
+        join(buffer)
+        assert send(buffer, number)
+        lease = buffer.lease(number + 1)
+        assert lease is not None
+        assert buffer.head(lease, 0, 1, 0).ages.max() <= 5
+    assert buffer.lease(110).versions.min() >= 100  # type: ignore[union-attr]
+
+
+def test_a_version_that_was_published_and_not_committed_is_not_older_than_what_came_before() -> None:
+    buffer = trained(until=20)
+    join(buffer)
+    # The learner had trained batch 20 and published version 21 when it was killed; its commit did not arrive.
+    assert buffer.lease(20) is not None
+    assert send(buffer, 21)
+    buffer.adopt_plan(another(22))
+    for number in (22, 23):
+        lease = buffer.lease(number)
+        assert lease is not None
+        ages = buffer.head(lease, 0, 1, 0).ages[: lease.fresh_segments]
+        assert (ages >= 0).all()
+        assert (ages <= 1).all()
+    assert buffer.counts().late == 0
+
+
+def test_what_is_collected_while_the_learner_is_replaced_is_not_late() -> None:
+    plan = replace(AGEING, off_policy_degree=0, batch_segments=4, fresh_segments=4)
+    buffer = make_buffer(plan)
+    join(buffer, 0), join(buffer, 1)
+    for number in range(5):
+        assert send(buffer, number, slot=0)
+        assert send(buffer, number, slot=1)
+        train(buffer, number)
+    assert send(buffer, 5, slot=0)
+    # Killed while the second actor collects with version 5: its grant stays, and nobody is granted in its place.
+    buffer.adopt_plan(another(6, plan))
+    granted = buffer.issue_grants(0.0)
+    assert granted == []
+    assert send(buffer, 5, slot=1)
+    lease = buffer.lease(6)
+    assert lease is not None
+    assert buffer.counts().late == 0
+    assert sorted(buffer._store.headers["slot"][buffer._store.rows(lease.keys)].tolist()) == [0, 0, 1, 1]
+
+
+def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
+    buffer = trained(until=20, folder=tmp_path)
+    before = true_mass(buffer)
+    buffer.adopt_plan(another(80))
+    del buffer
+    again = make_buffer(None, folder=tmp_path)
+    again.adopt_plan(another(80))
+    assert true_mass(again) == pytest.approx(before, rel=1e-12)
+    lease = again.lease(80)
+    assert lease is not None
+    assert again.counts().late == 0
+    again.commit(8, 80, lease.keys, np.ones(lease.keys.size), 81)
+    # And another learner after that.
+    after = true_mass(again)
+    again.adopt_plan(another(300, session=9))
+    assert true_mass(again) == pytest.approx(after, rel=1e-12)
+
+
+def test_a_store_of_the_layout_before_has_no_gaps(tmp_path: Path) -> None:
+    buffer = trained(until=20, folder=tmp_path)
+    before = true_mass(buffer)
+    ages_of(buffer._store.records).view(np.uint8)[:] = 0
+    del buffer
+    again = make_buffer(None, folder=tmp_path)
+    again.adopt_plan(another(60))
+    assert true_mass(again) == pytest.approx(before, rel=1e-12)
+
+
+def test_a_learner_killed_as_it_came_leaves_no_gap_behind(tmp_path: Path) -> None:
+    buffer = trained(until=20, folder=tmp_path)
+    before = true_mass(buffer)
+    # As it is left by a kill between the gap and the session's record.
+    buffer._ages.skip(20, 400)
+    del buffer
+    again = make_buffer(None, folder=tmp_path)
+    again.adopt_plan(another(30))
+    assert true_mass(again) == pytest.approx(before, rel=1e-12)
+    train(again, 30, session=8)
+    join(again)
+    for number in range(31, 40):
+        assert send(again, number)
+        train(again, number, session=8)
+    _, ages = again.looked_over()
+    assert ages.max() == 40 - 10
+
+
+def test_a_first_learner_above_version_0_makes_no_gap() -> None:
+    buffer = make_buffer(another(500))
+    join(buffer)
+    # A store in memory was lost: what was collected long before is late.
+    assert send(buffer, 400)
+    assert send(buffer, 500)
+    lease = buffer.lease(500)
+    assert lease is not None
+    assert (lease.versions.tolist(), buffer.counts().late) == ([500, 500], 2)
+
+
+def test_stores_that_skipped_other_numbers_have_comparable_masses() -> None:
+    together, apart = trained(until=20), trained(until=20)
+    together.adopt_plan(another(21))
+    apart.adopt_plan(another(21))
+    for number in (21, 22):
+        for buffer in (together, apart):
+            join(buffer)
+            train(buffer, number, session=8)
+            assert send(buffer, number)
+    # One was away while the learner was replaced once more.
+    together.adopt_plan(another(60, session=9))
+    apart.adopt_plan(another(40, session=9))
+    apart.adopt_plan(another(60, session=10))
+    shares = shares_of_mass([together.mass, apart.mass], AGEING.alpha, AGEING.half_life)
+    assert shares.tolist() == pytest.approx([0.5, 0.5], rel=1e-9)
+    assert shares_of_mass([together.mass, Mass()], 0.6, 2.0).tolist() == [1.0, 0.0]
+
+
+# A degree that changes
+
+
+def test_what_was_granted_under_a_higher_degree_is_not_late_under_a_lower_one() -> None:
+    plan = replace(AGEING, off_policy_degree=3)
+    buffer = make_buffer(plan)
+    join(buffer)
+    for _ in range(4):
+        assert send(buffer, 0)
+    buffer.adjust_plan(replace(plan, off_policy_degree=2))
+    for number in range(4):
+        train(buffer, number)
+    assert buffer.counts().late == 0
+
+
+def test_a_learner_that_begins_with_a_lower_degree_finds_no_segment_late() -> None:
+    plan = replace(AGEING, off_policy_degree=3)
+    buffer = make_buffer(plan)
+    join(buffer)
+    for _ in range(4):
+        assert send(buffer, 0)
+    lower = another(50, replace(plan, off_policy_degree=1))
+    buffer.adopt_plan(lower)
+    for number in range(50, 54):
+        train(buffer, number, session=8)
+    assert buffer.counts().late == 0
+
+
+def test_once_they_are_through_the_lower_degree_judges() -> None:
+    plan = replace(AGEING, off_policy_degree=3)
+    buffer = make_buffer(plan)
+    join(buffer)
+    for _ in range(4):
+        assert send(buffer, 0)
+    buffer.adjust_plan(replace(plan, off_policy_degree=1))
+    for number in range(4):
+        train(buffer, number)
+    assert send(buffer, 2)
+    assert send(buffer, 4)
+    train(buffer, 4)
+    assert buffer.counts().late == 2
+
+
+def test_a_degree_lowered_below_a_connected_window_ends_no_run() -> None:
+    plan = replace(AGEING, batch_segments=8, fresh_segments=8, off_policy_degree=3)
+    buffer = make_buffer(plan)
+    join(buffer, 0, segments=4)
+    join(buffer, 1, segments=20)
+    buffer.adjust_plan(replace(plan, off_policy_degree=2))
+    assert buffer.plan is not None
+    assert buffer.plan.off_policy_degree == 3
+    assert buffer.issue_grants(0.0)
+
+
+# Staleness
+
+
+def test_mass_is_0_without_a_draw_when_all_that_was_seen_is_too_old() -> None:
+    # Nothing is drawn: what is drawn and too old loses its mass then.
+    plan = replace(AGEING, batch_segments=2, max_staleness=3, off_policy_degree=9)
+    buffer = make_buffer(plan)
+    join(buffer, 0), join(buffer, 1)
+    buffer.issue_grants(0.0)
+    # A window is long on its way, while what came after it is trained and becomes too old.
+    reserved = buffer.reserve(make_window(1, slot=1, version=5).head, 0.0)
+    assert isinstance(reserved, Reservation)
+    for number in range(5):
+        assert send(buffer, 0)
+        train(buffer, number)
+    buffer.seal(reserved, 0.0)
+    train(buffer, 5)
+    assert buffer.mass.total > 0.0
+    for number in range(6, 10):
+        assert send(buffer, 1)
+        train(buffer, number)
+    # Of version 5, five versions ago, and others that are older.
+    assert buffer.version == 10
+    assert buffer.mass.total == 0.0
+
+
+def test_an_old_segment_behind_a_young_one_loses_its_mass_at_a_commit() -> None:
+    plan = replace(AGEING, max_staleness=2, off_policy_degree=5)
+    buffer = make_buffer(plan)
+    join(buffer)
+    for version in (3, 0, 3):
+        assert send(buffer, version)
+    train(buffer, 0)
+    train(buffer, 1)
+    masses = buffer._priorities._tree.masses
+    assert np.count_nonzero(masses) == 4
+    train(buffer, 2)
+    # Versions 3, 0 and 3, of which 0 is three versions old now.
+    assert np.count_nonzero(masses) == 4
+    assert (masses[buffer._store.rows(np.array([3, 4], np.uint64))] == 0.0).all()

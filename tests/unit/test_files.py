@@ -1,0 +1,131 @@
+"""Writes that fail leave the old content and nothing else; records tell every flipped bit."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DamagedFile
+from penstock.files import decode_record, encode_record, json_of, remove_leftovers, restored_after, write_atomically
+
+ERRORS = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+    """Lets one of the calls of a write fail, as a disk that is full, read-only or broken does."""
+
+    def refuse(*arguments: object, **options: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    if call == "rename":
+        monkeypatch.setattr(Path, "replace", refuse)
+    elif call == "folder":
+        sync = os.fsync
+
+        def refuse_folders(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                refuse()
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", refuse_folders)
+    else:
+        monkeypatch.setattr(os, call, refuse)
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "rename", "folder"])
+def test_a_write_that_fails_leaves_the_old_or_the_new_content_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with monkeypatch.context() as disk:
+        failing(disk, call, code)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            write_atomically(path, b"new")
+    # What is renamed is there, whether or not the folder's own entry is on the disk yet.
+    assert path.read_bytes() == (b"new" if call == "folder" else b"old")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:3]))
+    write_atomically(tmp_path / "file", b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_a_killed_writer_leaves_a_file_that_the_next_process_removes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    program = (
+        "import os, signal, sys; from pathlib import Path; from penstock.files import write_atomically\n"
+        "os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "write_atomically(Path(sys.argv[1]), b'new')\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=120)
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert remove_leftovers(tmp_path) == [left]
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b"old"
+
+
+def test_temporary_files_of_a_process_that_is_alive_and_other_files_are_left(tmp_path: Path) -> None:
+    names = [f".file.{os.getppid()}", "file.1", ".hidden", ".hidden.txt", "plain"]
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / ".folder.999999999").mkdir()
+    assert remove_leftovers(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {*names, ".folder.999999999"}
+
+
+def test_a_file_that_cannot_be_put_back_does_not_hide_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with pytest.raises(ValueError, match="the first error"), restored_after(ValueError, path):
+        path.write_bytes(b"new")
+        failing(monkeypatch, "write", errno.ENOSPC)
+        raise ValueError("the first error")
+
+
+def test_json_has_no_numbers_that_json_does_not_have() -> None:
+    value = {"nan": float("nan"), "list": [float("inf"), 1.5], "tuple": (-float("inf"),), "text": "NaN"}
+    assert json_of(value) == '{"nan": null, "list": [null, 1.5], "tuple": [null], "text": "NaN"}'
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    value = {"name": 'ä, "content": ', "numbers": [1, 2.5, None]}
+    assert decode_record(encode_record(value)) == value
+
+
+def damages() -> list[Callable[[bytes], bytes]]:
+    return [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: bytes(len(data)),
+        lambda data: data + b" ",
+        lambda data: data[:-1],
+        lambda data: b'{"slots": []}',
+    ]
+
+
+@pytest.mark.parametrize("damage", damages())
+def test_a_damaged_record_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(DamagedFile):
+        decode_record(damage(encode_record({"slots": [[0, 3]]})))
+
+
+def test_every_flipped_bit_of_a_record_is_noticed() -> None:
+    data = encode_record({"slots": [[0, 3], [1, 17]], "text": "abc"})
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedFile):
+            decode_record(bytes(flipped))

@@ -1,0 +1,93 @@
+import tomllib
+
+import gymnasium
+import pytest
+
+import penstock
+from penstock.config import Config, build
+from penstock.errors import ConfigurationError
+from penstock.presets import configure, configured, preset, preset_for, preset_names, preset_values
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_loads_and_survives_toml(name: str) -> None:
+    config = preset(name)
+    assert build(tomllib.loads(config.to_toml())) == config
+    assert preset_for(config.environment.id) == name
+    assert config.evaluation.threshold is not None
+
+
+def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
+    thresholds = {"cartpole": 475.0, "pendulum": -200.0, "acrobot": -100.0}
+    assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
+
+
+def test_a_preset_takes_values_on_top() -> None:
+    config = preset("cartpole", run={"seed": 5}, ppo={"epochs": 3})
+    assert (config.run.seed, config.ppo.epochs) == (5, 3)
+    assert config.ppo.learning_rate == preset("cartpole").ppo.learning_rate != Config().ppo.learning_rate
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"no preset 'nope'.*cartpole"):
+        preset_values("nope")
+
+
+def test_no_preset_belongs_to_an_unknown_environment() -> None:
+    assert preset_for("Unknown-v0") is None
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "name"),
+    [
+        ("Pendulum-v1", "pendulum"),
+        ("gymnasium:Pendulum-v1", "pendulum"),
+        ("Pendulum", "pendulum"),
+        ("gymnasium:Pendulum", "pendulum"),
+        ("ALE/Pong-v5", "pong"),
+        ("ALE/Pong", "pong"),
+        ("Pong", None),
+        ("Pendulum-v0", None),
+        ("CartPol", None),
+        ("my_package:MyEnv-v0", None),
+    ],
+)
+def test_an_environment_has_its_preset_however_its_id_is_written(environment_id: str, name: str | None) -> None:
+    assert preset_for(environment_id) == name
+    chosen = configured({"environment": {"id": environment_id}})
+    assert (chosen.preset, chosen.config.environment.id) == (name, environment_id)
+    below = preset_values(name) if name else {}
+    assert chosen.config == build({**below, "environment": {**below.get("environment", {}), "id": environment_id}})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_an_id_without_a_version_is_that_of_the_preset(name: str) -> None:
+    identity = preset(name).environment.id
+    if identity.startswith("ALE/"):
+        pytest.importorskip("ale_py")
+    namespace, environment, version = gymnasium.envs.registration.parse_env_id(identity)
+    assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
+
+
+def test_python_has_the_preset_that_the_command_line_has() -> None:
+    config = penstock.configure(environment={"id": "Pendulum-v1"}, run={"seed": 3})
+    assert config == preset("pendulum", run={"seed": 3})
+    assert configure(environment={"id": "Pendulum-v1"}, ppo={"epochs": 77}).ppo.epochs == 77
+    assert configure() == preset("cartpole")
+    assert configure(environment={"id": "MyEnv-v0"}) == Config(environment={"id": "MyEnv-v0"})  # type: ignore[arg-type]
+
+
+def test_a_preset_for_another_environment_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        preset("acrobot", environment={"id": "Pendulum-v1"})
+    message = str(caught.value)
+    assert message.startswith("the preset acrobot is for Acrobot-v1, and environment.id is Pendulum-v1; use the preset")
+    assert "pendulum" in message and "acrobot.toml" in message and "--config" in message
+    with pytest.raises(ConfigurationError, match="use none as the preset for the defaults, or copy"):
+        preset("pong", environment={"id": "ALE/Assault-v5"})
+    assert preset("acrobot", environment={"id": "gymnasium:Acrobot-v1"}).evaluation.threshold == -100.0
+
+
+@pytest.mark.parametrize("name", ["", "none"])
+def test_no_preset_can_be_asked_for(name: str) -> None:
+    assert configured({"environment": {"id": "Pendulum-v1"}}, preset=name).config.ppo == Config().ppo
