@@ -71,5 +71,9 @@ class Diverged(PenstockError):
     """Training makes no finite numbers any more; the run ends, and its last checkpoint is good."""
 
 
+class TrainingFailed(PenstockError):
+    """Training that had begun ended for a reason that no restart cures; what the run has saved is good."""
+
+
 class RunFinished(PenstockError):
     """The learner has ended the run: there is nothing left to do."""

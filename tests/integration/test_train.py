@@ -314,5 +314,12 @@ def test_a_run_may_replay_everything_and_wait_for_its_evaluations(tmp_path: Path
     training = [record for record in records if record["kind"] == "training"]
     assert all(record["fresh_lag_mean"] == 0.0 for record in training)
     assert max(record["staleness_max"] for record in training) <= 16
-    evaluations = [record["env_steps"] for record in records if record["kind"] == "evaluation"]
-    assert len(evaluations) >= 3
+    # Nothing holds collection back here, so that a slow learner's batches may be many steps apart.
+    evaluations, due_at = 0, 5_000
+    for record in records:
+        if record["kind"] == "evaluation":
+            assert record["env_steps"] >= due_at
+            evaluations, due_at = evaluations + 1, record["env_steps"] + 5_000
+        elif record["kind"] == "training":
+            assert record["env_steps"] < due_at
+    assert evaluations

@@ -11,7 +11,7 @@ import torch
 from penstock.algo.policies import Network
 from penstock.apps.service import Service
 from penstock.config import Config
-from penstock.errors import ConfigurationError, SchemaMismatch
+from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
 from penstock.files import remove_leftovers, restored_after, write_atomically
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.batches import BatchFeed
@@ -45,6 +45,7 @@ def run(config: Config) -> None:
     Raises:
         ConfigurationError: A folder, checkpoint, address or device can't be used, or the replay service refuses the
             plan.
+        TrainingFailed: The same, once a batch was trained.
     """
     settings = config.learner
     started = time.monotonic()
@@ -243,11 +244,10 @@ def _train(
         conclusion = training.run()
         if conclusion.stopped != "interrupted":
             source.finish()
-    except SchemaMismatch as error:
-        if statistics.training is not None:
-            # Batches were trained: no setting was wrong, and the folder's files are the run's.
-            raise
-        raise ConfigurationError(str(error)) from error
+    except (ConfigurationError, SchemaMismatch) as error:
+        # Once a batch was trained, no setting was wrong, and the folder's files are the run's.
+        cause = ConfigurationError if statistics.training is None else TrainingFailed
+        raise cause(str(error)) from error
     finally:
         source.close()
         feed.close()

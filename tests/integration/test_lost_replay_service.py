@@ -1,0 +1,113 @@
+"""A learner in a process of its own that loses its replay service for good, in the middle of training."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import Command, Ended, end_of
+from helpers.servers import plan_with
+from penstock.acting.environments import make_environments
+from penstock.acting.spaces import segment_schema
+from penstock.cli.children import free_ports
+from penstock.rpc.batch_source import ReplayBatchSource
+from penstock.rpc.loop import LoopThread
+from penstock.run_folder import RunFolder
+
+UNROLL_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """How the learner ended, and its folder."""
+
+    end: Ended
+    folder: RunFolder
+
+
+Loss = Callable[[Command, str, Path], AbstractContextManager[None]]
+"""Called with the replay service, its address and the settings of the run; what it starts ends with the context."""
+
+
+@contextlib.contextmanager
+def another_learner(replay: Command, address: str, settings: Path) -> Iterator[None]:
+    """Another learner takes the store over."""
+    schema = segment_schema(make_environments("CartPole-v1", 1, kwargs={}).spec, UNROLL_LENGTH)
+    thread = LoopThread()
+    source = ReplayBatchSource(thread, address, schema, prefetch_batches=1)
+    source.open(plan_with(next_batch=1_000_000, batch_segments=256, fresh_segments=128))
+    try:
+        yield
+    finally:
+        source.close(0.0)
+        thread.close()
+
+
+@contextlib.contextmanager
+def smaller_store(replay: Command, address: str, settings: Path) -> Iterator[None]:
+    """The service is started again with a store that is too small for the learner's batches."""
+    replay.kill()
+    replay.wait()
+    options = [f"--replay.folder={settings.parent / 'smaller'}", "--replay.capacity-bytes=65536"]
+    with Command("replay", f"--config={settings}", *options, directory=settings.parent):
+        yield
+
+
+@pytest.fixture(scope="module")
+def lost(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lost:
+    lose: Loss = request.param
+    place = tmp_path_factory.mktemp("lost")
+    replay, learner = (f"127.0.0.1:{port}" for port in free_ports(2))
+    settings = place / "settings.toml"
+    settings.write_text(
+        f"""
+[environment]
+id = "CartPole-v1"
+[run]
+dir = "{place / "run"}"
+[replay]
+listen = "{replay}"
+metrics_port = 0
+folder = "{place / "store"}"
+[learner]
+listen = "{learner}"
+metrics_port = 0
+replay_addresses = ["{replay}"]
+[actor]
+learner_address = "{learner}"
+listen = "127.0.0.1:0"
+metrics_port = 0
+unroll_length = {UNROLL_LENGTH}
+[sampling]
+batch_segments = 256
+[checkpoint]
+save_interval = 1
+"""
+    )
+    folder, config = RunFolder(place / "run"), f"--config={settings}"
+    with (
+        Command("replay", config, directory=place) as service,
+        Command("learner", config, directory=place) as command,
+        Command("actor", config, directory=place),
+    ):
+        command.until(folder.numbered_checkpoints, "a checkpoint")
+        with lose(service, replay, settings):
+            return Lost(end_of(command), folder)
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason"),
+    [(another_learner, "another learner session has taken over"), (smaller_store, "capacity")],
+    indirect=["lost"],
+)
+def test_it_gives_up_in_one_line_that_says_why_and_removes_nothing_of_its_run(lost: Lost, reason: str) -> None:
+    assert lost.end.code == 3
+    assert "Traceback" not in lost.end.stderr
+    *_, last = lost.end.stderr.splitlines()
+    assert last.startswith("penstock: ")
+    assert reason in last
+    assert lost.folder.config.exists()
+    assert lost.folder.numbered_checkpoints()
