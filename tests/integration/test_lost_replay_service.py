@@ -13,9 +13,11 @@ from helpers.servers import plan_with
 from penstock.acting.environments import make_environments
 from penstock.acting.spaces import segment_schema
 from penstock.cli.children import free_ports
+from penstock.replay.ring_store import RingStore
 from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
+from penstock.types import Schema
 
 UNROLL_LENGTH = 16
 
@@ -32,12 +34,15 @@ Loss = Callable[[Command, str, Path], AbstractContextManager[None]]
 """Called with the replay service, its address and the settings of the run; what it starts ends with the context."""
 
 
+def schema() -> Schema:
+    return segment_schema(make_environments("CartPole-v1", 1, kwargs={}).spec, UNROLL_LENGTH)
+
+
 @contextlib.contextmanager
 def another_learner(replay: Command, address: str, settings: Path) -> Iterator[None]:
     """Another learner takes the store over."""
-    schema = segment_schema(make_environments("CartPole-v1", 1, kwargs={}).spec, UNROLL_LENGTH)
     thread = LoopThread()
-    source = ReplayBatchSource(thread, address, schema, prefetch_batches=1)
+    source = ReplayBatchSource(thread, address, schema(), prefetch_batches=1)
     source.open(plan_with(next_batch=1_000_000, batch_segments=256, fresh_segments=128))
     try:
         yield
@@ -49,9 +54,14 @@ def another_learner(replay: Command, address: str, settings: Path) -> Iterator[N
 @contextlib.contextmanager
 def smaller_store(replay: Command, address: str, settings: Path) -> Iterator[None]:
     """The service is started again with a store that is too small for the learner's batches."""
+    folder, capacity_bytes = settings.parent / "smaller", 65_536
+    store = RingStore(folder, capacity_bytes)
+    # It knows its segments already, so that it refuses the learner whether or not the actor comes first.
+    store.adopt(schema())
+    store.flush()
     replay.kill()
     replay.wait()
-    options = [f"--replay.folder={settings.parent / 'smaller'}", "--replay.capacity-bytes=65536"]
+    options = [f"--replay.folder={folder}", f"--replay.capacity-bytes={capacity_bytes}"]
     with Command("replay", f"--config={settings}", *options, directory=settings.parent):
         yield
 
