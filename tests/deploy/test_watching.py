@@ -15,7 +15,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as grafana
 from grafana_foundation_sdk.models import units
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Metric
 
 import penstock.telemetry.metrics  # noqa: F401 - which registers them
 from e2e.panels import DASHBOARDS, VARIABLES, queries
@@ -71,6 +71,17 @@ def test_every_metric_that_is_asked_for_exists(expression: str) -> None:
     )
     assert named or re.search(r"\b(up|ALERTS)\{", expression)
     assert set(named) <= EXPOSED | RECORDED
+
+
+@pytest.mark.parametrize(
+    "family",
+    [family for family in REGISTRY.collect() if family.name.startswith(("penstock_", "grpc_server_"))],
+    ids=lambda family: family.name,
+)
+def test_every_metric_is_in_a_panel_or_a_rule(family: Metric) -> None:
+    names = {family.name + suffix for suffix in SUFFIXES.get(family.type, ("",))}
+    asked = "\n".join(str(expression.values[0]) for expression in EXPRESSIONS)
+    assert names & set(re.findall(r"\w+", asked))
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)

@@ -16,6 +16,8 @@ from penstock.rpc.snapshot_servicer import SnapshotServicer
 from penstock.telemetry import metrics
 from penstock.types import Snapshot
 
+_SNAPSHOT_SEGMENTS, _SNAPSHOT_BYTES = ("kept", "absent", "damaged"), ("written", "shared")
+"""Labels of a snapshot's metrics."""
 _STOP_CHECK_S = 0.1
 _SCRUB_PAUSE_S = 0.5
 
@@ -25,6 +27,7 @@ def run(config: Config) -> None:
     settings = config.replay
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         store = _open_store(settings, service)
+        _show_snapshot_metrics()
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
         snapshots = Snapshots(
             store,
@@ -48,6 +51,14 @@ def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
         metrics.REPLAY_DAMAGED.set(found.damaged)
         metrics.REPLAY_TORN.set(found.torn)
     return store
+
+
+def _show_snapshot_metrics() -> None:
+    """Shows every series at 0 from the start: a query for a series that does not exist yet has no answer."""
+    for name in _SNAPSHOT_SEGMENTS:
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
+    for kind in _SNAPSHOT_BYTES:
+        metrics.REPLAY_SNAPSHOT_BYTES.labels(kind)
 
 
 async def _serve(
@@ -103,7 +114,8 @@ def _note_snapshot(outcome: Snapshot | PenstockError, service: Service) -> None:
     metrics.REPLAY_SNAPSHOTS.inc()
     metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
     metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
-    for name, count in (("kept", outcome.segments), ("absent", outcome.absent), ("damaged", outcome.damaged)):
+    counts, sizes = (outcome.segments, outcome.absent, outcome.damaged), (outcome.written_bytes, outcome.shared_bytes)
+    for name, count in zip(_SNAPSHOT_SEGMENTS, counts, strict=True):
         metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
-    metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
-    metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)
+    for kind, size in zip(_SNAPSHOT_BYTES, sizes, strict=True):
+        metrics.REPLAY_SNAPSHOT_BYTES.labels(kind).set(size)
