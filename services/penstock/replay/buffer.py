@@ -472,13 +472,13 @@ class ReplayBuffer:
             number: The batch's.
             keys: <uint64>[B].
             priorities: <float64>[B] finite, at least 0.
-            version: The policy version that came out of the batch.
+            version: The policy version that came out of the batch: its number and one.
 
         Raises:
             SchemaMismatch: Another session's plan is in force.
             NotReady: This service restarted, and the session's plan has not come again yet.
             InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, the version
-                goes back or far ahead, or a segment was neither leased in it nor trained before.
+                is not the batch's, or a segment was neither leased in it nor trained before.
         """
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
@@ -499,9 +499,10 @@ class ReplayBuffer:
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
                 )
-            if not self.version <= version <= number + _VERSIONS_AHEAD:
+            if version != number + 1:
                 raise InvalidSegment(
-                    f"the commit of batch {number} brings version {version}, and {self.version} was committed last"
+                    f"the commit of batch {number} brings version {version}, and batch {number} makes version"
+                    f" {number + 1}"
                 )
             found = find_committed(self._store, keys, number) if keys.size else (np.zeros(0, np.int64),) * 2
             if found is None:

@@ -610,6 +610,16 @@ def test_commits_out_of_order_are_refused() -> None:
     commit(buffer, second)
 
 
+@pytest.mark.parametrize("version", [0, 2, 1_000])
+def test_a_batch_makes_the_version_of_its_number_and_one_and_no_other(version: int) -> None:
+    buffer = make_buffer()
+    Actor(buffer).send(version=0)
+    batch = take(buffer, 0)
+    with pytest.raises(InvalidSegment, match=f"brings version {version}, and batch 0 makes version 1"):
+        buffer.commit(PLAN.session, 0, batch.keys, np.ones(batch.keys.size), version)
+    assert (buffer.version, buffer.counts().leased) == (0, batch.keys.size)
+
+
 def test_a_batch_that_was_never_leased_cannot_be_committed() -> None:
     buffer = make_buffer()
     Actor(buffer).send()
