@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from penstock.acting import first_values
+from penstock.acting import faults, first_values
 from penstock.acting.arguments import check_arguments
 from penstock.acting.environments import import_modules, make_environments
 from penstock.acting.frames import with_frames
@@ -27,7 +27,6 @@ STEPS = 2
 """The second step is the first whose observation an environment made from its own state."""
 
 _SEED = 1
-_MAX_TEXT = 300
 _OUR_PACKAGES = ("/gymnasium/", "/penstock/", "/numpy/")
 
 Progress = Callable[[str, str], None]
@@ -139,10 +138,10 @@ class _Check:
             for role in ("observation_space", "action_space"):
                 mine, others = getattr(env, role), getattr(made[0], role)
                 if mine != others:
+                    differ = " and ".join(faults.shortened(str(space)) for space in (others, mine))
                     raise ConfigurationError(
-                        f"{self._name}: two environments that were made alike differ in their {role}, {_short(others)}"
-                        f" and {_short(mine)}; one policy needs the same spaces everywhere, so make them depend on"
-                        " nothing but the arguments"
+                        f"{self._name}: two environments that were made alike differ in their {role}, {differ}; one"
+                        " policy needs the same spaces everywhere, so make them depend on nothing but the arguments"
                     )
         spec = describe(env_id, made[0].observation_space, made[0].action_space)
         return with_frames(SingleEnvironments(made[:1], spec), frames).spec
@@ -197,14 +196,11 @@ def _explain(error: BaseException) -> str:
     theirs = [frame for frame in frames if not any(package in frame[0] for package in _OUR_PACKAGES)]
     if theirs:
         place = f" ({theirs[-1][0]}, line {theirs[-1][1]})"
-    return f"{_text(error, with_class=True)}{place}"
+    return f"{faults.describe(error).rstrip('.')}{place}"
 
 
-def _text(error: BaseException, *, with_class: bool = False) -> str:
-    text = " ".join(str(error).split())[:_MAX_TEXT].rstrip(".")
-    if not with_class:
-        return text or type(error).__name__
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _text(error: BaseException) -> str:
+    return faults.shortened(str(error)).rstrip(".") or type(error).__name__
 
 
 def _remedy(error: BaseException, stage: str) -> str:
@@ -236,7 +232,3 @@ def _leaves_no_choice(spec: EnvironmentSpec) -> bool:
     if isinstance(space, BoxSpace):
         return all(low == high for low, high in zip(space.low, space.high, strict=True))
     return space.n == 1
-
-
-def _short(space: gymnasium.Space[Any]) -> str:
-    return " ".join(str(space).split())[:_MAX_TEXT]
