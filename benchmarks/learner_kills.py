@@ -8,20 +8,17 @@ build/bench/learner_kills.json.
 
 import argparse
 import json
-import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version as version_of
 from pathlib import Path
 
+import provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -37,8 +34,6 @@ from penstock.run_folder import RunFolder
 from penstock.types import SamplingPlan
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "learner_kills.json"
-PACKAGES = ("torch", "numpy", "numba", "grpcio", "gymnasium")
-
 SETTINGS = {
     "run": {"total_steps": 2_000_000_000},
     "environment": {"id": "CartPole-v1"},
@@ -223,18 +218,6 @@ def going_on(folder: RunFolder, config: Config) -> Iterator[Command]:
         command.wait()
 
 
-def machine() -> dict[str, object]:
-    """What the results depend on."""
-    root = Path(__file__).parents[1]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "commit": commit.stdout.strip() or "unknown",
-        "python": platform.python_version(),
-        "packages": {name: version_of(name) for name in PACKAGES},
-    }
-
-
 def show(report: Report, console: Console) -> None:
     """Prints the table."""
     kills = report.kills
@@ -279,7 +262,9 @@ def main() -> None:
                 console.print(f"kill {number + 1}: {asdict(kill)}", highlight=False)
     report = assassin.report
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps({**machine(), "settings": SETTINGS, **asdict(report)}, indent=2) + "\n")
+    arguments.output.write_text(
+        json.dumps({**provenance.of_this_run(), "settings": SETTINGS, **asdict(report)}, indent=2) + "\n"
+    )
     show(report, console)
     console.print(f"written to {arguments.output}")
     sys.exit(1 if report.violations else 0)

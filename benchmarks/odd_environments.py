@@ -1,15 +1,18 @@
 """`make odd-environments`: trains with every kind of misbehaving environment, and says what a user sees of it.
 
 The environments are those of tests/helpers/odd_environments.py; `make test` trains with some of them. Exit code 1 if a
-run was not as it must be: silent, with a traceback, without its files, or with a process left behind.
+run was not as it must be: silent, with a traceback, without its files, or with a process left behind. Results go to
+build/bench/odd_environments.json.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from helpers.odd_environments import KINDS
 from helpers.odd_runs import OddRun, broken_promises, train_with
+
+OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "odd_environments.json"
 
 
 def last_line(run: OddRun) -> str:
@@ -35,14 +40,25 @@ def main() -> int:
     named = parser.parse_args()
     console, kinds = Console(highlight=False), named.kinds.split(",")
     table = Table("kind", "exit", "seconds", "broken promises", "last line", title="Odd environments")
-    failures = 0
+    failures, results = 0, []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(named.at_once) as pool:
         for run in pool.map(lambda kind: train_with(kind, Path(root), named.patience), kinds):
             broken = broken_promises(run)
             failures += bool(broken)
             table.add_row(run.kind, str(run.end.code), f"{run.seconds:.0f}", "; ".join(broken) or "-", last_line(run))
+            results.append(
+                {
+                    "kind": run.kind,
+                    "exit_code": run.end.code,
+                    "seconds": round(run.seconds, 1),
+                    "broken_promises": broken,
+                    "last_line": last_line(run).replace(root, "RUNS"),
+                }
+            )
             console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'as promised'}", markup=False)
     console.print(table)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps({**provenance.of_this_run(), "kinds": results}, indent=2) + "\n")
     console.print(f"{len(kinds) - failures} of {len(kinds)} kinds as promised")
     return 1 if failures else 0
 
