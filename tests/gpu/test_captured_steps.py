@@ -14,6 +14,7 @@ from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
 
 SHARED = dataclasses.replace(SMALL, trunk="shared")
+RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
 SQUASHED = dataclasses.replace(SMALL, squash_actions=True, state_dependent_std=True)
 SCHEDULED = {
     "clip_range_schedule": "linear",
@@ -70,6 +71,27 @@ def test_a_schedule_goes_on_after_the_capture(cuda: torch.device, name: str) -> 
         before, over = trained(0.0, "linear"), trained(0.0, "linear")
         over.train(batch, 1.0)
         assert torch.equal(over.parameters, before.parameters)
+
+
+@pytest.mark.parametrize("execution", ["eager", "graphed"])
+def test_a_step_without_a_finite_norm_is_refused_while_warming_up_and_when_captured(
+    cuda: torch.device, execution: str
+) -> None:
+    learner = make_learner(network=RAW, device=cuda, execution=execution, epochs=1, minibatches=1)
+    batch = make_batch(device=cuda)
+    # Beyond what squares of float32 hold. The first is a step that warms up, the second one that is captured.
+    absurd = dataclasses.replace(batch, reward=torch.full_like(batch.reward, 1e30))
+    for ordinary_before in (1, 6):
+        for _ in range(ordinary_before):
+            assert learner.train(batch, 0.0).refused_steps == 0
+        state = learner.optimizer.state[learner.parameters]
+        held = [learner.parameters.detach(), *(state[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
+        before = [tensor.clone() for tensor in held]
+        assert learner.train(absurd, 0.0).refused_steps == 1
+        assert all(torch.equal(tensor, other) for tensor, other in zip(held, before, strict=True))
+        learner.train(batch, 0.0)
+        assert not torch.equal(learner.parameters, before[0])
+        learner.check_finite()
 
 
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
