@@ -19,16 +19,17 @@ from rich.table import Table
 # The harness is the tests', and they find it there.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from helpers.odd_environments import KINDS
+from helpers.odd_environments import KINDS, env_id
 from helpers.odd_runs import OddRun, broken_promises, train_with
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "odd_environments.json"
 
 
-def last_line(run: OddRun) -> str:
-    """The last that the user saw."""
-    lines = (run.end.stderr or run.end.stdout).splitlines()
-    return lines[-1] if lines else ""
+def line_about(run: OddRun) -> str:
+    """The line that tells the user most about the environment."""
+    parts = (*KINDS[run.kind].says, env_id(run.kind), "environment")
+    lines = [*run.end.stderr.splitlines(), *run.end.stdout.splitlines()]
+    return max(lines, key=lambda line: sum(part in line for part in parts), default="").strip()
 
 
 def main() -> int:
@@ -39,20 +40,20 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=300.0, help="seconds before a run is interrupted")
     named = parser.parse_args()
     console, kinds = Console(highlight=False), named.kinds.split(",")
-    table = Table("kind", "exit", "seconds", "broken promises", "last line", title="Odd environments")
+    table = Table("kind", "exit", "seconds", "broken promises", "what the user is told", title="Odd environments")
     failures, results = 0, []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(named.at_once) as pool:
         for run in pool.map(lambda kind: train_with(kind, Path(root), named.patience), kinds):
             broken = broken_promises(run)
             failures += bool(broken)
-            table.add_row(run.kind, str(run.end.code), f"{run.seconds:.0f}", "; ".join(broken) or "-", last_line(run))
+            table.add_row(run.kind, str(run.end.code), f"{run.seconds:.0f}", "; ".join(broken) or "-", line_about(run))
             results.append(
                 {
                     "kind": run.kind,
                     "exit_code": run.end.code,
                     "seconds": round(run.seconds, 1),
                     "broken_promises": broken,
-                    "last_line": last_line(run).replace(root, "RUNS"),
+                    "line": line_about(run).replace(root, "RUNS"),
                 }
             )
             console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'as promised'}", markup=False)
