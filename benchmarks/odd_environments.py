@@ -27,10 +27,10 @@ OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "odd_environments.json"
 
 def line_about(run: OddRun) -> str:
     """The line that tells the user most about the environment."""
-    # A failure ends with the environment's id in brackets.
-    parts = (*KINDS[run.kind].says, env_id(run.kind), f"({env_id(run.kind)})")
+    name, says = env_id(run.kind), KINDS[run.kind].says
     lines = [*run.end.stderr.splitlines(), *run.end.stdout.splitlines()]
-    return max(lines, key=lambda line: sum(part in line for part in parts), default="").strip()
+    # A failure ends with the environment's id in brackets.
+    return max(lines, key=lambda line: (f"({name})" in line, sum(part in line for part in says), name in line)).strip()
 
 
 def main() -> int:
