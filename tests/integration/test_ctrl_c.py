@@ -16,6 +16,7 @@ SETTINGS = (
     " --evaluation.episodes=5 --evaluation.interval-steps=10000000 --checkpoint.save-interval=1000"
 )
 
+WAITING = r"stopping, waiting for the learner, [1-9]\d* s of at most"
 LONG = r"stopping, waiting for the learner, (9|1\d) s of at most 600 s \(Ctrl-C again to kill\)"
 
 
@@ -72,7 +73,8 @@ def killed(waited_for: Stopped, folder: Path) -> Stopped:
         command.children()["learner"].suspend()
         # A `kill` of the launcher is a Ctrl-C from afar.
         command.terminate()
-        command.until_it_says("stopping, waiting for the learner, ")
+        # Sooner, it would be taken for the same Ctrl-C (`stopping.REPEAT_S`).
+        command.until(lambda: re.search(WAITING, command.stdout), "it is waited for")
         command.interrupt()
         return Stopped(end_in_time(command), newest_step(folder))
 
