@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.buffer import MAX_LEASES, ReplayBuffer
+from penstock.replay.fresh_segments import Lease
 from penstock.replay.layout import State
 from penstock.replay.ring_store import RingStore
 from penstock.sharding.parts import join, place
@@ -69,7 +70,20 @@ class Shard:
     """A store whose segments have priorities and ages of their own, and a reference that no other has."""
 
     buffer: ReplayBuffer
-    session: int
+
+    def lease(self, wanted: int) -> Lease:
+        """The next batch, without fresh segments. It is not committed, so that no version passes.
+
+        The learner is replaced now and then, since few batches may be open; each one's draws differ.
+        """
+        plan = self.buffer.plan
+        assert plan is not None
+        if self.buffer._next_lease >= VERSION + MAX_LEASES:
+            plan = replace(plan, session=plan.session + 100, seed=plan.seed + 100, next_batch=VERSION)
+            self.buffer.adopt_plan(plan)
+        lease = self.buffer.lease(self.buffer._next_lease, wanted)
+        assert lease is not None
+        return lease
 
     def oracle(self) -> NDArray[np.float64]:
         """<float64>[capacity] the mass of every row by ALGORITHM.md, section 3: with the age, without a reference."""
@@ -89,7 +103,7 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
         seed=index,
         min_replay_segments=0,
         batch_segments=18,
-        # Thousands of batches are drawn at VERSION, and by their numbers everything would be too old for them.
+        # Thousands of batches are drawn, for which everything would be too old.
         max_staleness=2**31,
     )
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
@@ -97,22 +111,18 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
     buffer.open_actor(key, SCHEMA, 2, 0.0)
     buffer.adopt_plan(plan)
     random = np.random.default_rng(index)
-    for number in range(first_version, first_version + windows):
+    first = VERSION - windows
+    buffer.commit(plan.session, first - 1, np.zeros(0, np.uint64), np.zeros(0), first)
+    for number in range(first, VERSION):
         buffer.issue_grants(0.0)
-        version = VERSION - (first_version + windows - number)
-        # Of versions that a learner far ahead has published: neither late nor from the future.
-        window = make_window(1 + 2 * (number - first_version), slot=index, version=version)
-        buffer.append(window, 0.0)
+        buffer.append(make_window(1 + 2 * (number - first), slot=index, version=number), 0.0)
         lease = buffer.lease(number, 0)
         assert lease is not None
         assert lease.fresh_segments == 2
-        priorities = priority * random.random(2)
-        buffer.commit(plan.session, number, lease.keys, priorities, max(buffer.version, version))
-    # From here on without fresh segments, which nobody sends.
-    following = first_version + windows
-    buffer.commit(plan.session, following, np.zeros(0, np.uint64), np.zeros(0), VERSION)
+        buffer.commit(plan.session, number, lease.keys, priority * random.random(2), number + 1)
+    # From here on without fresh segments, of which no actor sends any.
     buffer.adjust_plan(replace(plan, hurried_below=10**9))
-    return Shard(buffer, plan.session)
+    return Shard(buffer)
 
 
 def make_shards() -> list[Shard]:
@@ -131,11 +141,8 @@ def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
     counts = rounded(shares, count, uniform)
     parts = []
     for shard, wanted in zip(shards, counts.tolist(), strict=True):
-        number = shard.buffer._next_lease
-        lease = shard.buffer.lease(number, wanted)
-        assert lease is not None
+        lease = shard.lease(wanted)
         parts.append(replace(shard.buffer.gather(lease, SCHEMA.empty(lease.keys.size)), number=step))
-        shard.buffer.commit(shard.session, number, np.zeros(0, np.uint64), np.zeros(0), VERSION)
     return join(parts, place(parts), shares.tolist(), SCHEMA, PayloadPool())
 
 
