@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers.odd_environments import KINDS, env_id
 from helpers.odd_runs import OddRun, broken_promises, train_with
 
-OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "odd_environments.json"
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / "build" / "bench" / "odd_environments.json"
 
 
 def line_about(run: OddRun) -> str:
@@ -54,7 +55,7 @@ def main() -> int:
                     "exit_code": run.end.code,
                     "seconds": round(run.seconds, 1),
                     "broken_promises": broken,
-                    "line": line_about(run).replace(root, "RUNS"),
+                    "line": line_about(run).replace(root, "RUNS").replace(str(ROOT), "."),
                 }
             )
             console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'as promised'}", markup=False)
