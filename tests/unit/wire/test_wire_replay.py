@@ -236,3 +236,11 @@ def test_an_acknowledgement_carries_the_grants() -> None:
     message = encode_append_response(17, [Grant(4, 2), Grant(5, 2)])
     assert message.stored_sequence == 17
     assert [(grant.batch, grant.minimum_version) for grant in message.grants] == [(4, 2), (5, 2)]
+
+
+def test_a_head_of_another_number_of_segments_than_its_block_is_refused() -> None:
+    (four,), (three,) = (encode_batch(make_batch(SCHEMA, segments), part=0, parts=1) for segments in (4, 3))
+    mixed, other = (replay_pb2.SampleBatchesResponse.FromString(data) for data in (four, three))
+    mixed.block.CopyFrom(other.block)
+    with pytest.raises(InvalidSegment, match="3 segments, and another head"):
+        BatchAssembler(2**30).add(SCHEMA, read_sample_response(mixed.SerializeToString()))
