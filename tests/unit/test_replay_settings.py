@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from benchmarks.study.in_process import train
 from helpers.training import make_batch

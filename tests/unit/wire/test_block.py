@@ -367,7 +367,7 @@ def test_columns_that_are_not_aligned_overlap_or_end_outside_are_refused(offsets
         parts=1,
         payload=bytes(total),
     )
-    with pytest.raises(InvalidSegment, match="column (first|second) of 4 segments covers bytes"):
+    with pytest.raises(InvalidSegment, match=r"column (first|second) of 4 segments covers bytes"):
         BlockReader(2**20).add(TWO_BYTES, block.SerializeToString())
 
 
