@@ -80,16 +80,16 @@ class Shard:
         return np.where(seen, mass, 0.0)
 
 
-def make_shard(index: int, *, first_version: int, windows: int, priority: float) -> Shard:
+def make_shard(index: int, seed: int, *, first_version: int, windows: int, priority: float) -> Shard:
     """Masses are stored relative to `first_version`; the segments come shortly before VERSION."""
     plan = replace(
         PLAN,
         session=index + 1,
         next_batch=first_version,
-        seed=index,
+        seed=3 * seed + index,
         min_replay_segments=0,
         batch_segments=18,
-        # Thousands of batches are drawn at VERSION, and by their numbers everything would be too old for them.
+        # Hundreds of batches are drawn, and by their numbers everything would be too old for them.
         max_staleness=2**31,
     )
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
@@ -97,29 +97,26 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
     buffer.open_actor(key, SCHEMA, 2, 0.0)
     buffer.adopt_plan(plan)
     random = np.random.default_rng(index)
-    for number in range(first_version, first_version + windows):
+    first_window = VERSION - windows
+    buffer.commit(plan.session, first_window - 1, np.zeros(0, np.uint64), np.zeros(0), first_window)
+    for number in range(first_window, VERSION):
         buffer.issue_grants(0.0)
-        version = VERSION - (first_version + windows - number)
-        # Of versions that a learner far ahead has published: neither late nor from the future.
-        window = make_window(1 + 2 * (number - first_version), slot=index, version=version)
-        buffer.append(window, 0.0)
+        buffer.append(make_window(1 + 2 * (number - first_window), slot=index, version=number), 0.0)
         lease = buffer.lease(number, 0)
         assert lease is not None
         assert lease.fresh_segments == 2
         priorities = priority * random.random(2)
-        buffer.commit(plan.session, number, lease.keys, priorities, max(buffer.version, version))
+        buffer.commit(plan.session, number, lease.keys, priorities, number + 1)
     # From here on without fresh segments, which nobody sends.
-    following = first_version + windows
-    buffer.commit(plan.session, following, np.zeros(0, np.uint64), np.zeros(0), VERSION)
     buffer.adjust_plan(replace(plan, hurried_below=10**9))
     return Shard(buffer, plan.session)
 
 
-def make_shards() -> list[Shard]:
+def make_shards(seed: int = 0) -> list[Shard]:
     shards = [
-        make_shard(0, first_version=0, windows=9, priority=1.0),
-        make_shard(1, first_version=150, windows=6, priority=5.0),
-        make_shard(2, first_version=280, windows=3, priority=0.5),
+        make_shard(0, seed, first_version=0, windows=9, priority=1.0),
+        make_shard(1, seed, first_version=150, windows=6, priority=5.0),
+        make_shard(2, seed, first_version=280, windows=3, priority=0.5),
     ]
     assert len({shard.buffer.mass.reference for shard in shards}) == 3
     return shards
@@ -135,7 +132,7 @@ def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
         lease = shard.buffer.lease(number, wanted)
         assert lease is not None
         parts.append(replace(shard.buffer.gather(lease, SCHEMA.empty(lease.keys.size)), number=step))
-        shard.buffer.commit(shard.session, number, np.zeros(0, np.uint64), np.zeros(0), VERSION)
+        shard.buffer.commit(shard.session, number, np.zeros(0, np.uint64), np.zeros(0), number + 1)
     return join(parts, place(parts), shares.tolist(), SCHEMA, PayloadPool())
 
 
@@ -174,6 +171,9 @@ def test_segments_of_three_stores_are_drawn_in_proportion_to_their_global_mass()
     counted = dict.fromkeys(expected, 0)
     # One segment a batch: draws of one batch depend on each other, and the test needs draws that do not.
     for step in range(draws):
+        if step % 500 == 0:
+            # Each batch makes all segments older, and at last the masses would be 0.
+            shards = make_shards(seed=1 + step)
         batch = draw(shards, step, 1, float(uniform.random()))
         (name,) = names(batch, known)
         counted[name] += 1
