@@ -28,6 +28,7 @@ def make_learner(
     device: torch.device = CPU,
     precision: Precision = "float32",
     execution: Execution = "eager",
+    sampling: SamplingConfig | None = None,
     **ppo: object,
 ) -> Learner:
     """A learner of this environment, with settings of [ppo]."""
@@ -35,7 +36,7 @@ def make_learner(
         spec_of(env_id),
         network,
         ppo=PPOConfig(**{"epochs": 2, "minibatches": 2, **ppo}),
-        sampling=SamplingConfig(),
+        sampling=sampling or SamplingConfig(),
         device=device,
         seed=seed,
         precision=precision,

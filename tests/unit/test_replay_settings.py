@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from benchmarks.study.in_process import train
-from helpers.training import make_batch, make_learner, same_parameters
+from helpers.training import make_batch
 from penstock.algo.priorities import segment_priorities
-from penstock.config import SamplingConfig, build
-from penstock.learning.learner import Learner
+from penstock.config import build
 from penstock.types import Batch
 
 BATCHES = 40
@@ -108,20 +106,3 @@ def test_eta_decides_between_one_surprise_and_many_small_ones() -> None:
     valid = batch.valid.new_ones((2, 32))
     one_surprise = [segment_priorities(correction, valid, eta).argmax().item() for eta in (0.0, 0.9)]
     assert one_surprise == [0, 1]
-
-
-def learner_with(**sampling: object) -> Learner:
-    learner = make_learner()
-    learner._sampling = SamplingConfig.model_validate(sampling)
-    return learner
-
-
-@pytest.mark.parametrize(("progress", "constant"), [(0.0, 0.2), (0.5, 0.6), (1.0, 1.0)])
-def test_beta_moves_from_its_first_to_its_final_value_over_the_run(progress: float, constant: float) -> None:
-    batch = make_batch(fresh=2)
-    annealed, fixed = learner_with(beta=0.2, final_beta=1.0), learner_with(beta=constant, final_beta=constant)
-    other = learner_with(beta=0.4, final_beta=0.4)
-    for learner in (annealed, fixed, other):
-        learner.train(batch, progress)
-    assert same_parameters(annealed, fixed)
-    assert not same_parameters(annealed, other)

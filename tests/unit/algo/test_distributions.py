@@ -186,3 +186,10 @@ def test_at_temperature_1_every_distribution_is_itself_bit_for_bit() -> None:
     assert categorical.tempered(1.0) is categorical
     assert gaussian.tempered(1.0) is gaussian
     assert squashed.tempered(1.0).gaussian is gaussian
+
+
+def test_the_last_action_is_sampled_where_rounded_probabilities_sum_up_to_less_than_the_noise() -> None:
+    noise = 1.0 - 2.0**-24
+    distribution = Categorical.of_logits(torch.zeros(1, 1_000))
+    assert distribution.log_probs.exp().cumsum(-1)[0, -1] <= noise
+    assert distribution.sample(torch.tensor([[noise]])).item() == 999

@@ -304,3 +304,16 @@ def test_settings_may_be_scalar_tensors() -> None:
         entropy_coefficient=torch.tensor(PLAIN.entropy_coefficient, dtype=torch.float64),
     )
     assert torch.equal(minibatch.loss(tensors).total, minibatch.loss().total)
+
+
+def test_the_clipped_share_is_of_ratios_to_the_anchor() -> None:
+    # Half way between the policy that acted and the proximal one, which is exp(0.6) times as likely: ratios of
+    # exp(0.3), beyond the clip range of 0.2, and 1, within it.
+    minibatch = random_minibatch(4, steps=2)
+    proximal = minibatch.proximal_log_prob
+    moved = minibatch.but(behaviour_log_prob=proximal - 0.6, log_prob=proximal + torch.tensor([0.0, -0.3]).double())
+    assert moved.movement(anchored(0.5)).clipped_share.item() == 0.5
+    # To the proximal policy they are 1 and exp(-0.3), to the one that acted exp(0.6) and exp(0.3).
+    assert moved.movement(anchored(1.0)).clipped_share.item() == 1.0
+    both = minibatch.but(behaviour_log_prob=proximal - 0.6, log_prob=proximal)
+    assert [both.movement(anchored(share)).clipped_share.item() for share in (0.0, 0.5)] == [0.0, 1.0]

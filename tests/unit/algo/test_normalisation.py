@@ -128,3 +128,10 @@ def test_no_variance_is_too_large_for_a_scale() -> None:
     moments = RunningMoments(())
     moments.variance.fill_(1e74)
     assert moments.scale().item() == pytest.approx(1e-37, rel=1e-3)
+
+
+def test_a_scaled_reward_is_cut_at_ten_deviations() -> None:
+    policy = fresh_policy(spec_of("CartPole-v1"))
+    # The first reward of a sparse task meets a deviation that is still almost nothing.
+    policy.return_moments.variance.fill_(1e-4)
+    assert policy.scale_rewards(torch.tensor([0.05, 0.5, -0.5])).tolist() == pytest.approx([5.0, 10.0, -10.0], rel=1e-3)

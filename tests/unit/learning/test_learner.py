@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import torch
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.priorities import segment_priorities
+from penstock.config import SamplingConfig
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.learner import Learner
 
@@ -15,7 +17,7 @@ TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
 
 @torch.no_grad()
-def estimates_of(learner: Learner, batch: TrainingBatch) -> Estimates:
+def estimates_of(learner: Learner, batch: TrainingBatch, rho_clip: float = 1.0, trace_clip: float = 1.0) -> Estimates:
     log_prob = learner.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
     return estimate(
         value=learner.policy.value(batch.observation),
@@ -26,8 +28,8 @@ def estimates_of(learner: Learner, batch: TrainingBatch) -> Estimates:
         log_ratio=(log_prob - batch.behaviour_log_prob) * batch.valid,
         discount=0.99,
         trace_decay=0.95,
-        rho_clip=1.0,
-        trace_clip=1.0,
+        rho_clip=rho_clip,
+        trace_clip=trace_clip,
     )
 
 
@@ -238,3 +240,82 @@ def test_without_v_trace_nothing_is_cut_however_far_the_policies_are_apart() -> 
     np.testing.assert_array_equal(gae, on_policy)
     # A ratio of exp(-3) leaves a twentieth of each temporal difference, and hardly a trace of those that follow.
     assert (cut < 0.1 * gae).all()
+
+
+def gradient_of(batch: TrainingBatch) -> torch.Tensor:
+    """The gradient of policy and values at one step over a whole batch, drawn with alpha 1 and corrected in full."""
+    sampling = SamplingConfig(alpha=1.0, beta=1.0, final_beta=1.0, epsilon=0.1)
+    learner = make_learner(
+        epochs=1,
+        minibatches=1,
+        normalise_advantages=False,
+        entropy_coefficient=0.0,
+        max_gradient_norm=1e6,
+        sampling=sampling,
+    )
+    learner.train(batch, 0.0)
+    # Adam's first moment after one step.
+    moment: torch.Tensor = learner.optimizer.state[learner.parameters]["exp_avg"]
+    return moment / (1.0 - 0.9)
+
+
+@pytest.mark.parametrize("fresh", [0, 1])
+def test_a_replayed_segment_counts_by_its_importance_in_the_policys_gradient_and_the_values(fresh: int) -> None:
+    segments = 2 + fresh
+    batch = make_batch(segments=segments, fresh=fresh)
+    # Of all that was drawn, the weights are as 1 / (priority + 0.1), with a mean of 1.
+    batch = dataclasses.replace(batch, priorities=torch.tensor([0.0] * fresh + [0.1, 0.5]).double())
+    weights = [1.0] * fresh + [1.5, 0.5]
+    expected, steps = torch.zeros(()), int(batch.valid.sum())
+    for segment, weight in enumerate(weights):
+        alone = batch.valid & (torch.arange(segments) == segment)[:, None]
+        equal = dataclasses.replace(batch, valid=alone, priorities=torch.ones(segments).double())
+        expected = expected + weight * gradient_of(equal) * int(alone.sum()) / steps
+    torch.testing.assert_close(gradient_of(batch), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_rewards_count_in_units_of_the_deviation_of_returns() -> None:
+    batch = make_batch()
+    one, other = make_learner(), make_learner()
+    other.policy.return_moments.variance.fill_(100.0)
+    ours = one.train(batch, 0.0).priorities
+    theirs = other.train(dataclasses.replace(batch, reward=10.0 * batch.reward), 0.0).priorities
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4)
+
+
+def test_the_bounds_of_corrections_and_of_traces_are_used_each_for_its_own() -> None:
+    learner = make_learner(rho_clip=2.0, trace_clip=0.5)
+    batch = make_batch(learner=learner)
+    # Each step is three times as likely as when it was taken.
+    batch = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob - math.log(3.0))
+    expected = [
+        segment_priorities(estimates_of(learner, batch, *clips).correction, batch.valid, 0.9)
+        for clips in ((2.0, 0.5), (0.5, 2.0))
+    ]
+    found = learner.train(batch, 0.0).priorities
+    np.testing.assert_allclose(found, expected[0], rtol=1e-4)
+    assert not np.allclose(found, expected[1], rtol=1e-2)
+
+
+def test_the_effective_share_of_fresh_data_leaves_out_what_was_replayed() -> None:
+    learner = make_learner()
+    batch = make_batch(learner=learner, fresh=3)
+    # The replayed half was collected by a policy that thought otherwise about every second step.
+    other = batch.behaviour_log_prob.clone()
+    other[3:, ::2] += 2.0
+    statistics = learner.train(dataclasses.replace(batch, behaviour_log_prob=other), 0.0).statistics
+    assert statistics.fresh_effective_share == pytest.approx(1.0, abs=1e-5)
+    assert statistics.effective_sample_share < 0.9
+
+
+@pytest.mark.parametrize(("progress", "constant"), [(0.0, 0.2), (0.5, 0.6), (1.0, 1.0)])
+def test_beta_moves_from_its_first_to_its_final_value_over_the_run(progress: float, constant: float) -> None:
+    batch = make_batch(fresh=2)
+    annealed, fixed, other = (
+        make_learner(sampling=SamplingConfig(beta=first, final_beta=final))
+        for first, final in ((0.2, 1.0), (constant, constant), (0.4, 0.4))
+    )
+    for learner in (annealed, fixed, other):
+        learner.train(batch, progress)
+    assert same_parameters(annealed, fixed)
+    assert not same_parameters(annealed, other)

@@ -16,7 +16,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
-from penstock.types import Batch, CommitOutcome, Drops, EvaluationTask, Weights
+from penstock.types import Batch, CommitOutcome, Drops, EvaluationResult, EvaluationTask, Weights
 
 
 @pytest.fixture
@@ -122,13 +122,15 @@ def test_every_record_of_the_journal_has_lag_staleness_and_the_times_since_the_o
         assert record["collect_environment_s"] is None
 
 
-def test_metrics_tell_how_old_segments_are_and_may_be_and_when_weights_were_published(folder: RunFolder) -> None:
-    before = time.time()
+def test_metrics_tell_how_old_segments_are_and_may_be_and_when_weights_were_published(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
     conclude(folder, InProcess(), lambda: False, batches=2, max_staleness=3, off_policy_degree=4, publish_interval=2)
     # The second of two batches is of the policy that acted in the first.
     assert REGISTRY.get_sample_value("penstock_learner_oldest_versions") == 1
     assert REGISTRY.get_sample_value("penstock_learner_staleness_bound_versions") == 5
-    assert before <= (REGISTRY.get_sample_value("penstock_learner_published_time_seconds") or 0.0) <= time.time()
+    assert REGISTRY.get_sample_value("penstock_learner_published_time_seconds") == 1_700_000_000.0
     conclude(folder, InProcess(), lambda: False, max_staleness=7)
     assert REGISTRY.get_sample_value("penstock_learner_staleness_bound_versions") == 7
 
@@ -185,6 +187,35 @@ def test_a_learner_that_waits_lets_collection_run_further_ahead_if_it_may(folder
     degrees = [plan.off_policy_degree for plan in outside.plans]
     assert degrees[:2] == [1, 2]
     assert len({plan.session for plan in outside.plans}) == 1
+
+
+class Timed(InProcess):
+    """By its own clock a batch takes 1 s, of which it is waited for 0.06 s; and an evaluation 100 s."""
+
+    now = 0.0
+
+    def next(self, timeout_s: float) -> Batch | None:
+        self.now += 0.06
+        return super().next(timeout_s)
+
+    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+        self.now += 0.94
+        return super().commit(batch, priorities, version)
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        self.now += 100.0 if timeout_s else 0.0
+        return super().result(timeout_s)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_the_share_of_time_that_is_waited_leaves_out_evaluations(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    outside = Timed()
+    monkeypatch.setattr(time, "monotonic", lambda: outside.now)
+    evaluation: dict[str, object] = {"interval_steps": 60, "mode": mode}
+    conclude(folder, outside, lambda: False, batches=33, off_policy_degree=-1, evaluation=evaluation)
+    assert [plan.off_policy_degree for plan in outside.plans] == [1, 2]
 
 
 def test_a_run_stops_at_its_return_and_no_sooner(folder: RunFolder) -> None:

@@ -111,7 +111,7 @@ def test_what_is_reserved_is_on_the_disk_before_a_version_above_it_is_used(
         lost.write_bytes(forced[-1])
         assert first(lost, boot="another") > version
         forced_by.append(len(forced))
-    assert forced_by[-1] == 3
+    assert forced_by[RESERVED_AHEAD : RESERVED_AHEAD + 2] == [1, 2] and forced_by[-1] == 3
     mark.close()
 
 

@@ -13,7 +13,15 @@ from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overlo
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import MAX_LEASES, Lease, ReplayBuffer
 from penstock.replay.ring_store import RingStore
-from penstock.types import Batch, CommitOutcome, SamplingPlan, Schema, StoreCounts, Window
+from penstock.types import (
+    LARGEST_VERSION_JUMP,
+    Batch,
+    CommitOutcome,
+    SamplingPlan,
+    Schema,
+    StoreCounts,
+    Window,
+)
 
 FRESH_ONLY = replace(PLAN, batch_segments=2)
 
@@ -485,7 +493,10 @@ def test_segments_overwritten_before_they_are_read_are_drawn_again() -> None:
     assert set(replayed.tolist()) <= {3, 4, 5, 6}
     assert batch.versions[2:].tolist() == ((replayed - 1) // 2).tolist()
     assert batch.priorities[2:].tolist() == [1.0, 1.0]
-    assert ((batch.probabilities[2:] > 0.1) & (batch.probabilities[2:] < 0.5)).all()
+    # Of equal priorities, a version apart, the younger two have 2^(alpha / half_life) times the mass.
+    older = 0.5 / (1.0 + 2.0 ** (PLAN.alpha / PLAN.half_life))
+    expected = np.where(replayed <= 4, older, 0.5 - older)
+    np.testing.assert_allclose(batch.probabilities[2:], expected, rtol=1e-9)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
 
 
@@ -586,6 +597,28 @@ def test_what_a_commit_leaves_out_is_fresh_again_and_first() -> None:
     counts = buffer.counts()
     assert (counts.unseen, counts.leased) == (5, 0)
     assert sorted(take(buffer, 1).keys.tolist()) == [1, 3, 4]
+
+
+def test_what_a_commit_leaves_out_is_fresh_again_in_its_order_of_arrival() -> None:
+    plan = replace(PLAN, fresh_segments=3, batch_segments=3)
+    buffer = make_buffer(plan)
+    Actor(buffer, segments=3).send(version=0)
+    batch = take(buffer, 0)
+    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1), 1)
+    buffer.adjust_plan(replace(plan, fresh_segments=1, batch_segments=1))
+    assert [take(buffer, number).keys.tolist() for number in (1, 2)] == [[1], [3]]
+
+
+@pytest.mark.parametrize("committed", [0, 3])
+def test_a_window_of_a_version_far_ahead_of_all_that_was_committed_is_refused(committed: int) -> None:
+    buffer = make_buffer()
+    actor = Actor(buffer)
+    train(buffer, actor, range(committed))
+    buffer.issue_grants(0.0)
+    furthest = committed + LARGEST_VERSION_JUMP + 1_000
+    with pytest.raises(InvalidSegment, match=f"sent version {furthest + 1}, and {committed} was committed last"):
+        buffer.append(actor.next_window(furthest + 1), 0.0)
+    actor.send(version=furthest)
 
 
 @pytest.mark.parametrize("priorities", [[1.0, np.nan], [1.0, np.inf], [-1e-9, 1.0], [1.0]])

@@ -80,6 +80,18 @@ def test_rows_that_a_window_is_on_its_way_into_are_not_given_to_another() -> Non
         store.reserve(first.keys + np.uint64(store.capacity))
 
 
+def test_a_window_on_its_way_counts_among_what_is_outstanding() -> None:
+    buffer = make_buffer(segments=4)
+    limit = 2 * 4
+    reserved = reserve(buffer, make_window(1, segments=4))
+    for _ in range(3):
+        buffer.issue_grants(0.0)
+        assert buffer.counts().granted == limit - 4
+    buffer.release(reserved)
+    buffer.issue_grants(0.0)
+    assert buffer.counts().granted == limit
+
+
 def test_a_window_that_is_given_up_leaves_empty_rows_and_its_keys_are_not_used_again() -> None:
     buffer = make_buffer(segments=4)
     reserved = reserve(buffer, make_window(1, segments=4))

@@ -125,3 +125,11 @@ def test_another_plan_is_apportioned_at_the_next_review() -> None:
     assert allotment.fresh_segments == [12, 12]
     assert allotment.review(2)
     assert allotment.fresh_segments == [24, 24]
+
+
+def test_the_smallest_part_is_rounded_up_so_that_the_gate_takes_the_window() -> None:
+    # With degree 2 a part of 2 lets windows of 4 in.
+    assert apportion(24, np.array([1.0, 1e6]), 3, np.full(2, 100)).tolist() == [3, 21]
+    allotment = Allotment(WHOLE, 2, 5)
+    train(allotment, 400, [1.0, 1000.0], window=5)
+    assert min(allotment.fresh_segments) == 3

@@ -344,3 +344,44 @@ def test_a_column_of_unknown_type_or_extent_is_refused(field: str, value: int) -
     setattr(message.columns[1], field, value)
     with pytest.raises(InvalidSegment, match="column action"):
         decode_schema(message)
+
+
+TWO_BYTES = Schema(1, (Column("first", "uint8"), Column("second", "uint8")))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "total"),
+    [
+        ((0, 12), 16),  # not aligned
+        ((0, 0), 8),  # on the same bytes
+        ((8, 0), 16),  # the other way round
+        ((0, 16), 16),  # past the end
+    ],
+)
+def test_columns_that_are_not_aligned_overlap_or_end_outside_are_refused(offsets: tuple[int, int], total: int) -> None:
+    block = block_pb2.Block(
+        schema_hash=TWO_BYTES.hash,
+        segments=4,
+        column_offsets=offsets,
+        total_bytes=total,
+        parts=1,
+        payload=bytes(total),
+    )
+    with pytest.raises(InvalidSegment, match=r"column (first|second) of 4 segments covers bytes"):
+        BlockReader(2**20).add(TWO_BYTES, block.SerializeToString())
+
+
+def test_memory_of_another_size_is_not_used_again() -> None:
+    pool = PayloadPool()
+    for size in (16, 8, 24):
+        assert pool.take(size).size == size
+
+
+def test_a_part_that_names_another_number_of_parts_is_refused() -> None:
+    columns, reader = make_columns([(0, 1, sequence) for sequence in range(1, 8)], IMAGES), BlockReader(2**30)
+    first, second, third = parse(encode(columns))
+    second.parts = 4
+    reader.add(IMAGES, first.SerializeToString())
+    with pytest.raises(InvalidSegment, match="part 1 differs from the part before"):
+        reader.add(IMAGES, second.SerializeToString())
+    assert third.part == 2

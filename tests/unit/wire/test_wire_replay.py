@@ -236,3 +236,42 @@ def test_an_acknowledgement_carries_the_grants() -> None:
     message = encode_append_response(17, [Grant(4, 2), Grant(5, 2)])
     assert message.stored_sequence == 17
     assert [(grant.batch, grant.minimum_version) for grant in message.grants] == [(4, 2), (5, 2)]
+
+
+def test_a_head_of_another_number_of_segments_than_its_block_is_refused() -> None:
+    (four,), (three,) = (encode_batch(make_batch(SCHEMA, segments), part=0, parts=1) for segments in (4, 3))
+    mixed, other = (replay_pb2.SampleBatchesResponse.FromString(data) for data in (four, three))
+    mixed.block.CopyFrom(other.block)
+    with pytest.raises(InvalidSegment, match="3 segments, and another head"):
+        BatchAssembler(2**30).add(SCHEMA, read_sample_response(mixed.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    ("field", "size", "says"),
+    [("skipped", 8, "5 skips for 6 segments"), ("environments", -8, "2 environments for 1 fresh segments")],
+)
+def test_a_head_with_too_few_skips_or_too_many_environments_is_refused(field: str, size: int, says: str) -> None:
+    (data,) = encode_batch(make_batch(SCHEMA, 6), part=0, parts=1)
+    message = replay_pb2.SampleBatchesResponse.FromString(data)
+    column = getattr(message, field)
+    setattr(message, field, column[:-size] if size > 0 else column + bytes(-size))
+    with pytest.raises(InvalidSegment, match=says):
+        BatchAssembler(2**30).add(SCHEMA, read_sample_response(message.SerializeToString()))
+
+
+def test_a_head_of_more_bytes_than_any_actor_sends_is_refused_before_it_is_parsed() -> None:
+    for size, taken in ((2**18 - 1_000, True), (2**18, False)):
+        request = replay_pb2.AppendSegmentsRequest()
+        request.open.schema.columns.add(name="x" * size)
+        if taken:
+            assert read_append_request(request.SerializeToString()).message == request
+        else:
+            with pytest.raises(InvalidSegment, match="bytes beside the payload"):
+                read_append_request(request.SerializeToString())
+
+
+def test_the_largest_plan_that_makes_sense_is_taken_and_a_larger_alpha_is_refused() -> None:
+    largest = replace(PLAN, batch_segments=2**16, alpha=100.0)
+    assert decode_plan(encode_plan(largest)) == largest
+    with pytest.raises(InvalidSegment, match="alpha must be from 0 to 100"):
+        decode_plan(encode_plan(replace(PLAN, alpha=100.5)))

@@ -1,0 +1,122 @@
+"""The mass of a store, which shards are drawn from by, and what has mass: told without a draw, which would tidy up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.ages import Ages
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.priority_index import PriorityIndex
+from penstock.replay.ring_store import RingStore
+from penstock.types import SamplingPlan
+
+FRESH_ONLY = replace(PLAN, batch_segments=2, half_life=1e9, max_staleness=3)
+"""Nothing is drawn, and a segment's mass hardly depends on its age."""
+
+ONE_MASS = (1.0 + PLAN.epsilon) ** PLAN.alpha
+
+
+def make_store(folder: Path | None = None) -> RingStore:
+    return RingStore(folder, capacity_bytes(2_100))
+
+
+def make_buffer(store: RingStore, plan: SamplingPlan) -> ReplayBuffer:
+    buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
+    buffer.open_actor(ActorKey(0, 1), SCHEMA, 2, 0.0)
+    buffer.adopt_plan(plan)
+    return buffer
+
+
+def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
+    """Batches of what was collected just before; the replayed are drawn, if the plan has any."""
+    for number in batches:
+        buffer.issue_grants(0.0)
+        assert buffer.append(make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
+        lease = buffer.lease(number)
+        assert lease is not None
+        buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority), number + 1)
+
+
+def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
+    buffer = make_buffer(make_store(), FRESH_ONLY)
+    sums = []
+    for number in range(12):
+        train(buffer, range(number, number + 1))
+        sums.append(buffer.mass.total / ONE_MASS)
+    # Two segments a version; at version k those of k - 3 to k - 1.
+    assert sums == pytest.approx([2.0, 4.0, 6.0] + [6.0] * 9)
+
+
+def test_what_an_earlier_process_left_loses_its_mass_as_it_ages(tmp_path: Path) -> None:
+    train(make_buffer(make_store(tmp_path), FRESH_ONLY), range(6))
+    again = make_buffer(make_store(tmp_path), FRESH_ONLY)
+    assert again.mass.total / ONE_MASS == pytest.approx(6.0)
+    for number in range(6, 10):
+        train(again, range(number, number + 1))
+        assert again.mass.total / ONE_MASS == pytest.approx(6.0)
+
+
+def test_a_more_patient_plan_gives_the_old_mass_and_the_plan_before_takes_it_again() -> None:
+    buffer = make_buffer(make_store(), FRESH_ONLY)
+    train(buffer, range(10))
+    buffer.adjust_plan(replace(FRESH_ONLY, max_staleness=100))
+    assert buffer.mass.total / ONE_MASS == pytest.approx(20.0)
+    train(buffer, range(10, 12))
+    assert buffer.mass.total / ONE_MASS == pytest.approx(24.0)
+    buffer.adjust_plan(FRESH_ONLY)
+    train(buffer, range(12, 14))
+    assert buffer.mass.total / ONE_MASS == pytest.approx(6.0)
+
+
+def test_one_outlier_counts_less_with_every_batch_for_what_comes_late() -> None:
+    buffer = make_buffer(make_store(), replace(FRESH_ONLY, off_policy_degree=2))
+    train(buffer, range(1), priority=1e6)
+    train(buffer, range(1, 201))
+    buffer.issue_grants(0.0)
+    buffer.append(make_window(403, version=0), 0.0)
+    assert buffer.lease(201) is None
+    assert buffer.counts().late == 2
+    priorities, _ = buffer.looked_over()
+    assert np.unique(priorities) == pytest.approx([1.0, 1e6 * 0.999**200, 1e6], rel=1e-9)
+
+
+def test_a_segment_that_is_trained_again_is_counted_once() -> None:
+    # 2 fresh segments and 2 replayed ones in each batch.
+    buffer = make_buffer(make_store(), replace(PLAN, half_life=1e9))
+    train(buffer, range(20))
+    sizes = []
+    for least in (40, 41):
+        buffer.adjust_plan(replace(PLAN, half_life=1e9, min_replay_segments=least))
+        buffer.issue_grants(0.0)
+        number = buffer.version
+        buffer.append(make_window(1 + 2 * number, version=number), 0.0)
+        lease = buffer.lease(number)
+        assert lease is not None
+        sizes.append(lease.keys.size)
+        buffer.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0), number + 1)
+    assert sizes == [4, 2]
+
+
+def test_each_attempt_at_a_batch_draws_others_and_repeats() -> None:
+    store = make_store()
+    train(make_buffer(store, FRESH_ONLY), range(40))
+    index = PriorityIndex(store, Ages(store.records, 40))
+    index.adopt(replace(PLAN, half_life=1e9))
+    drawn = [index.draw(number, 16, attempt)[0].tolist() for number, attempt in ((5, 0), (5, 0), (5, 1), (6, 0))]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2] and drawn[0] != drawn[3]
+
+
+def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> None:
+    buffer = make_buffer(make_store(), replace(FRESH_ONLY, half_life=1.0))
+    buffer.issue_grants(0.0)
+    buffer.append(make_window(1, version=50), 0.0)
+    lease = buffer.lease(0)
+    assert lease is not None
+    buffer.commit(PLAN.session, 0, lease.keys, np.ones(2), 1)
+    # Masses are relative to version 0; the newest that was committed is 1.
+    assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0**PLAN.alpha)

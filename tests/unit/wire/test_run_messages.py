@@ -1,0 +1,70 @@
+"""Numbers that no actor or evaluator can have are refused where their messages are read."""
+
+import dataclasses
+import hashlib
+
+import pytest
+
+from penstock.errors import InvalidSegment
+from penstock.types import ActorReport, Assignment, EvaluationResult, EvaluationTask, Weights
+from penstock.v1 import run_pb2
+from penstock.wire.run import (
+    decode_assignment,
+    decode_report,
+    decode_result,
+    decode_task,
+    encode_assignment,
+    encode_report,
+    encode_result,
+    encode_task,
+)
+
+WEIGHTS = Weights(4, b"weights", hashlib.sha256(b"weights").digest())
+TASK = EvaluationTask(9, WEIGHTS, episodes=2, deterministic=True, seed=3)
+RESULT = EvaluationResult(9, 4, (1.0, 2.0), (3, 4), 0.5, 1)
+
+
+@pytest.mark.parametrize("name", ["env_steps", "segments"])
+def test_a_report_of_more_steps_or_segments_than_an_actor_can_take_is_refused(name: str) -> None:
+    message = encode_report(ActorReport(0, 0.0, (), 0.0, 0.0, 0.0, 0.0))
+    setattr(message, name, 2**48)
+    assert getattr(decode_report(message), name) == 2**48
+    setattr(message, name, 2**48 + 1)
+    with pytest.raises(InvalidSegment, match="at most 281474976710656 are taken"):
+        decode_report(message)
+
+
+def test_an_assignment_without_a_temperature_is_at_1() -> None:
+    assignment = Assignment(slot=1, incarnation=2, environments=(3, 4), token=b"5", seed=6, replay_address="host:1")
+    message = encode_assignment(dataclasses.replace(assignment, temperature=0.5))
+    assert decode_assignment(message).temperature == 0.5
+    message.ClearField("temperature")
+    assert decode_assignment(message) == assignment
+    assert assignment.temperature == 1.0
+
+
+def test_a_task_and_its_result_come_back_as_they_went() -> None:
+    head, *_ = encode_task(TASK)
+    assert decode_task(head.task, WEIGHTS) == TASK
+    assert decode_result(encode_result(RESULT), TASK) == RESULT
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 5}, "its result is of version 5"),
+        ({"unfinished": 3}, "3 of them unfinished; 2 episodes"),
+        ({"returns": (1.0,)}, "1 returns and 2 lengths"),
+        ({"steps": (1, 2, 3)}, "2 returns and 3 lengths"),
+        ({"returns": (1.0, 1e101)}, "a return of 1e\\+101"),
+        ({"seconds": -1.0}, "-1 seconds"),
+    ],
+)
+def test_a_result_that_no_evaluation_has_is_refused(change: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidSegment, match=says):
+        decode_result(encode_result(dataclasses.replace(RESULT, **change)), TASK)  # type: ignore[arg-type]
+
+
+def test_chunks_of_one_task_carry_its_weights() -> None:
+    _, *chunks = encode_task(TASK)
+    assert run_pb2.WeightsChunk(version=4, total_bytes=7, sha256=WEIGHTS.sha256, data=b"weights") == chunks[0].weights
