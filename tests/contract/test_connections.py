@@ -16,15 +16,16 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from helpers.servers import PATIENCE_S, Loopback
+from helpers.servers import PATIENCE_S, Loopback, open_request, plan_with, window_request
 from helpers.timing import wait_for
+from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.channel import connect
 from penstock.rpc.health import is_serving
 from penstock.v1 import replay_pb2
 
 GIVEN_UP_S = 50.0
-"""A peer that hangs is given up after 15 s. gRPC's own default, 60 s after the ping that is sent 10 s late, is later."""
+"""The options give up a peer that hangs after 15 s. gRPC's default of 60 s for the answer to a ping makes it 70 s."""
 
 DESCRIPTORS = 256
 """Limit of the service's process; the test's own process may have more."""
@@ -189,3 +190,14 @@ def _can_watch(channel: grpc.Channel) -> bool:
         return False
     finally:
         watch.cancel()
+
+
+def test_an_actor_whose_slot_has_a_later_incarnation_is_to_join_again(loopback: Loopback) -> None:
+    server = loopback.replay()
+    loopback.source(server, plan_with())
+    later = loopback.plain(server, methods.APPEND_SEGMENTS)
+    later.send(open_request(0, incarnation=7), window_request(1, slot=0, incarnation=7))
+    wait_for(lambda: loopback.replay_status(server).counts.stored == 2, "the later incarnation's window")
+    sink = loopback.sink(0, server)
+    with pytest.raises(PlaceLost, match="incarnation 1 of slot 0 is over: 7 has taken it; join again"):
+        sink.next_grant(PATIENCE_S)

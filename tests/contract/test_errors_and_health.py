@@ -125,6 +125,7 @@ def test_a_host_that_is_not_this_machine_is_the_users_to_change(loopback: Loopba
         (errors.InvalidSegment, Code.INVALID_ARGUMENT),
         (errors.ConfigurationError, Code.FAILED_PRECONDITION),
         (errors.SchemaMismatch, Code.FAILED_PRECONDITION),
+        (errors.PlaceLost, Code.FAILED_PRECONDITION),
         (errors.RunFinished, Code.FAILED_PRECONDITION),
         (errors.Overloaded, Code.RESOURCE_EXHAUSTED),
         (errors.NotReady, Code.UNAVAILABLE),
@@ -152,6 +153,7 @@ def test_what_a_server_raises_has_its_status_and_is_raised_by_our_clients(
         (Code.UNAVAILABLE, errors.Unavailable),
         (Code.CANCELLED, errors.Unavailable),
         (Code.DEADLINE_EXCEEDED, errors.Unavailable),
+        (Code.UNKNOWN, errors.PeerFailed),
         (Code.INTERNAL, errors.Unavailable),
     ],
 )

@@ -18,6 +18,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NotReady: grpc.StatusCode.UNAVAILABLE,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.PlaceLost: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RunFinished: grpc.StatusCode.FAILED_PRECONDITION,
 }
 _BY_NAME = {error.__name__: error for error in _CODES}

@@ -53,7 +53,7 @@ class _Health(health.aio.HealthServicer):
         super().__init__()
         self._watches = 0
 
-    async def Watch(self, request: Any, context: Context) -> None:
+    async def Watch(self, request: Any, context: Context) -> None:  # noqa: N802
         if self._watches >= _MAX_WATCHES:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
