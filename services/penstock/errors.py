@@ -45,6 +45,10 @@ class Unavailable(PenstockError):
     """The peer can't be reached, or did not answer within its deadline."""
 
 
+class PeerFailed(Unavailable):
+    """The peer answered UNKNOWN: an error that it did not expect itself, and that its log explains."""
+
+
 class PlaceLost(PenstockError):
     """An actor's place in the run is no longer good: it must join again, as somebody new."""
 

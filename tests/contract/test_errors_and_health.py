@@ -125,6 +125,7 @@ def test_a_host_that_is_not_this_machine_is_the_users_to_change(loopback: Loopba
         (errors.InvalidSegment, Code.INVALID_ARGUMENT),
         (errors.ConfigurationError, Code.FAILED_PRECONDITION),
         (errors.SchemaMismatch, Code.FAILED_PRECONDITION),
+        (errors.PlaceLost, Code.FAILED_PRECONDITION),
         (errors.RunFinished, Code.FAILED_PRECONDITION),
         (errors.Overloaded, Code.RESOURCE_EXHAUSTED),
         (errors.NotReady, Code.UNAVAILABLE),
@@ -152,6 +153,7 @@ def test_what_a_server_raises_has_its_status_and_is_raised_by_our_clients(
         (Code.UNAVAILABLE, errors.Unavailable),
         (Code.CANCELLED, errors.Unavailable),
         (Code.DEADLINE_EXCEEDED, errors.Unavailable),
+        (Code.UNKNOWN, errors.PeerFailed),
         (Code.INTERNAL, errors.Unavailable),
     ],
 )
@@ -521,3 +523,33 @@ def test_a_mistake_of_the_servers_is_counted_and_costs_nobody_else(loopback: Loo
         loopback.replay_status(server)
     assert sample("grpc_server_handled_total", **labels, grpc_code="UNKNOWN") == before + 1
     assert loopback.ask(server.address, methods.COMMIT_BATCH, replay_pb2.CommitBatchRequest()).updated == 3
+
+
+@pytest.mark.parametrize("answers_first", [False, True])
+def test_a_server_that_fails_again_and_again_is_given_up_with_what_it_said(
+    loopback: Loopback, answers_first: bool
+) -> None:
+    streams = 0
+
+    async def fail(requests: AsyncIterator[object], context: Any) -> None:
+        nonlocal streams
+        streams += 1
+        await anext(requests)
+        if answers_first:
+            await context.write(replay_pb2.AppendSegmentsResponse())
+        raise RuntimeError("a mistake of the server's")
+
+    server = loopback.methods({methods.APPEND_SEGMENTS: fail})
+    sink = loopback.sink(0, server)
+
+    def given_up() -> str:
+        try:
+            sink.next_grant(0.1)
+        except PenstockError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    said = until(given_up, "the sink gives up")
+    assert said.startswith("PenstockError: gave up after 10 attempts")
+    assert server.address in said and "a mistake of the server's" in said
+    assert streams == 10

@@ -1,6 +1,7 @@
 """What every service process has: a logger, metrics, and one way to be told to stop."""
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -9,7 +10,7 @@ from types import FrameType, TracebackType
 from penstock.apps import allocator
 from penstock.config import TelemetryConfig
 from penstock.telemetry import logs
-from penstock.telemetry.metrics import MetricsServer
+from penstock.telemetry.metrics_server import MetricsServer
 
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
 """Set by a launcher that holds our standard input: when that ends, the launcher is gone and so should we be."""
@@ -30,6 +31,7 @@ class Service:
         """
         allocator.keep_freed_memory()
         self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
+        self._raise_descriptor_limit()
         self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
         # Plain text, set without locking or logging: a handler may interrupt its own thread in the middle of either.
         self._told_by = ""
@@ -47,6 +49,17 @@ class Service:
         self._metrics.close()
         if error is None:
             self.logger.info("stopped", told_by=self._told_by or None)
+
+    def _raise_descriptor_limit(self) -> None:
+        """Lets this process open as many files as the system allows it: each connection is one."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            except (OSError, ValueError) as error:
+                self.logger.warning("the limit of open files stays as it was", limit=soft, reason=str(error))
+                return
+        self.logger.info("limit of open files", limit=hard, before=soft)
 
     def take_signals(self) -> None:
         """Has the signals that end a service tell it to stop. On the main thread.

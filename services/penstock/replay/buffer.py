@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch, Unavailable
+from penstock.errors import (
+    ConfigurationError,
+    InvalidSegment,
+    NotReady,
+    Overloaded,
+    PlaceLost,
+    SchemaMismatch,
+    Unavailable,
+)
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.ages import Ages
 from penstock.replay.fresh_segments import FreshSegments, Lease
@@ -90,7 +98,8 @@ class ReplayBuffer:
         """Connects an actor; returns the last sequence that is stored for it.
 
         Raises:
-            SchemaMismatch: The store holds another schema, or a later incarnation has the slot.
+            SchemaMismatch: The store holds another schema.
+            PlaceLost: A later incarnation has the slot.
             ConfigurationError, Overloaded: As `Gate.connect`.
             InvalidSegment: The window has no segments, or more than the store.
         """
@@ -142,7 +151,7 @@ class ReplayBuffer:
             The last sequence stored for this actor, or None if it has no grant to spend: offer the window again later.
 
         Raises:
-            InvalidSegment, SchemaMismatch, Overloaded: As `reserve` and `seal`.
+            InvalidSegment, PlaceLost, Overloaded: As `reserve` and `seal`.
         """
         reserved = self.reserve(window.head, now)
         if not isinstance(reserved, Reservation):
@@ -160,7 +169,7 @@ class ReplayBuffer:
 
         Raises:
             InvalidSegment: The sequence leaves a gap, or the version is one that no learner can have published.
-            SchemaMismatch: A later incarnation has the slot.
+            PlaceLost: A later incarnation has the slot.
             Overloaded: The row to overwrite has not been trained yet.
         """
         key = ActorKey(head.slot, head.incarnation)
@@ -206,7 +215,7 @@ class ReplayBuffer:
         Raises:
             InvalidSegment: Values that no learner could use. The rows are given up.
             Unavailable: The same window was stored by another stream meanwhile. The rows are given up.
-            SchemaMismatch: A later incarnation has taken the slot meanwhile. The rows are given up.
+            PlaceLost: A later incarnation has taken the slot meanwhile. The rows are given up.
         """
         head, keys = reservation.head, reservation.keys
         try:
@@ -222,7 +231,7 @@ class ReplayBuffer:
             expected = head.first_sequence + reservation.first - 1
             try:
                 watermark = self._store.watermark(head.slot, head.incarnation)
-            except SchemaMismatch:
+            except PlaceLost:
                 self._store.release(keys)
                 raise
             if watermark != expected:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, SchemaMismatch
+from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.description import DESCRIPTION_FILE, read_schema, write_description
 from penstock.replay.layout import (
     HEADER,
@@ -155,13 +155,13 @@ class RingStore:
 
         Raises:
             InvalidSegment: The slot is out of range.
-            SchemaMismatch: A later incarnation has taken the slot.
+            PlaceLost: A later incarnation has taken the slot.
         """
         if not 0 <= slot < MAX_SLOTS:
             raise InvalidSegment(f"slot must be below {MAX_SLOTS}, got {slot}")
         mark = self._watermarks[slot]
         if mark["incarnation"] > incarnation:
-            raise SchemaMismatch(
+            raise PlaceLost(
                 f"incarnation {incarnation} of slot {slot} is over: {mark['incarnation']} has taken it; join again"
             )
         return int(mark["sequence"]) if mark["incarnation"] == incarnation else 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -9,23 +10,25 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PeerFailed, PenstockError, Unavailable
 from penstock.rpc.errors import from_rpc, is_passing
-from penstock.rpc.server import MAX_MESSAGE_BYTES
+from penstock.rpc.server import KEEPALIVE, MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method, Stream, serialise, unwrap
 from penstock.telemetry import logs, metrics
 
 UNARY_TIMEOUT_S = 5.0
 _ABSENCE_S = 3.0
 """Services that start together find one another in less."""
+_PEER_FAILURES = 10
+"""Streams in a row that a peer ends by an error that it did not expect. A restarted peer may be cured of it."""
+
+_SOUND_S = 60.0
+"""A stream that lives for so long shows that the peer works."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
+    *KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
     # In truth how long an attempt to connect may take: a busy host needs its time, and one that is gone never answers.
     ("grpc.min_reconnect_backoff_ms", 2_000),
@@ -108,8 +111,9 @@ async def keep_open(
 async def _keep_open(
     stream: "Callable[[Backoff], Awaitable[None]]", peer: str, service: str, broken: Callable[[], None]
 ) -> PenstockError:
-    backoff, reconnections, noted = Backoff(), metrics.RECONNECTIONS.labels(service), ""
+    backoff, reconnections, noted, failures = Backoff(), metrics.RECONNECTIONS.labels(service), "", 0
     while True:
+        began = time.monotonic()
         try:
             async with translated(peer):
                 await stream(backoff)
@@ -120,8 +124,13 @@ async def _keep_open(
             # Nobody awaits this task: a mistake of ours must reach the caller like any other failure.
             error = PenstockError(f"the stream to {peer} failed with {type(raised).__name__}: {raised}")
         broken()
+        if time.monotonic() - began > _SOUND_S:
+            failures = 0
+        failures += isinstance(error, PeerFailed)
         if not is_passing(error):
             return error
+        if failures >= _PEER_FAILURES:
+            return PenstockError(f"gave up after {failures} attempts: {error}")
         reconnections.inc()
         if backoff.is_first or str(error) != noted:
             noted = str(error)

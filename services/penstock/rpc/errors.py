@@ -18,6 +18,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NotReady: grpc.StatusCode.UNAVAILABLE,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.PlaceLost: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RunFinished: grpc.StatusCode.FAILED_PRECONDITION,
 }
 _BY_NAME = {error.__name__: error for error in _CODES}
@@ -42,6 +43,8 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
             return _BY_NAME[str(value)](details)
     if error.code() in _WITHOUT_NAME:
         return _WITHOUT_NAME[error.code()](f"{peer}: {details}")
+    if error.code() == grpc.StatusCode.UNKNOWN:
+        return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
     return errors.Unavailable(f"{peer} can't be reached or did not answer ({error.code().name}: {details})")
 
 

@@ -23,9 +23,9 @@ from penstock.replay.staging import StagingAreas
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
 from penstock.rpc.server import Server
-from penstock.rpc.service import Context, Method, opening_message, write_whole
+from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
-from penstock.types import BatchHead, Grant, StagingOffer, WindowHead
+from penstock.types import BatchHead, Grant, SamplingPlan, StagingOffer, WindowHead
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
@@ -193,6 +193,7 @@ class ReplayServicer:
         watermark = self._buffer.open_actor(key, schema, opening.open.window_segments, time.monotonic())
         _, window_bytes = block.layout(schema, opening.open.window_segments)
         staging = self._staging.allocate(window_bytes)
+        returned = watermark > 0 or key in self._outboxes
         # A client that lost its stream comes back before this server has noticed; the old stream is then nobody's.
         outbox = self._outboxes[key] = _Outbox(watermark, staging.offer if staging else None)
         reader = wire.WindowReader(
@@ -202,14 +203,16 @@ class ReplayServicer:
             window_segments=opening.open.window_segments,
             staging=staging.slots if staging else None,
         )
+        place = {"slot": str(key.slot), "incarnation": str(key.incarnation), "stored": str(watermark)}
         try:
-            self._distribute()
-            async with asyncio.TaskGroup() as tasks:
-                writing = tasks.create_task(self._write_acknowledgements(outbox, context))
-                await self._read_windows(requests, key, outbox, reader)
-                writing.cancel()
-            if outbox.owes:
-                await write_whole(context, outbox.take())
+            with logged_stay("actor", returned=returned, **place):
+                self._distribute()
+                async with asyncio.TaskGroup() as tasks:
+                    writing = tasks.create_task(self._write_acknowledgements(outbox, context))
+                    await self._read_windows(requests, key, outbox, reader)
+                    writing.cancel()
+                if outbox.owes:
+                    await write_whole(context, outbox.take())
         finally:
             if staging is not None:
                 staging.close()
@@ -308,6 +311,17 @@ class ReplayServicer:
         plan = wire.decode_plan(opening.plan)
         former = self._buffer.plan
         self._buffer.adopt_plan(plan)
+        returned = former is not None and former.session == plan.session
+        with logged_stay("learner", returned=returned, batch=str(plan.next_batch)):
+            await self._sample_by(plan, former, requests, context)
+
+    async def _sample_by(
+        self,
+        plan: SamplingPlan,
+        former: SamplingPlan | None,
+        requests: AsyncIterator[replay_pb2.SampleBatchesRequest],
+        context: Context,
+    ) -> None:
         metrics.REPLAY_RUN_FINISHED.set(0)
         if former is not None and former != plan:
             for outbox in self._outboxes.values():

@@ -16,7 +16,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.rpc import methods
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import Server
-from penstock.rpc.service import Context, Method, opening_message, write_whole
+from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
 from penstock.types import EvaluationResult, EvaluationTask, Weights
 from penstock.v1 import evaluation_pb2, run_pb2
@@ -134,10 +134,12 @@ class RunServicer:
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         name = name or f"slot {assignment.slot}"
         self._statistics.actors.joined(name, assignment.slot)
+        place = {"actor": name, "slot": str(assignment.slot), "incarnation": str(assignment.incarnation)}
         try:
-            await context.write(run_pb2.JoinResponse(assignment=wire.encode_assignment(assignment)))
-            if await self._serve(self._send_weights(context), self._read(requests, name, assignment.variant)):
-                await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
+            with logged_stay("actor", returned=assignment.token == hello.token, **place):
+                await context.write(run_pb2.JoinResponse(assignment=wire.encode_assignment(assignment)))
+                if await self._serve(self._send_weights(context), self._read(requests, name, assignment.variant)):
+                    await context.write(run_pb2.JoinResponse(finished=run_pb2.Finished(reason=self._reason)))
         finally:
             self._statistics.actors.left(name)
             self._roster.leave(assignment, time.monotonic())
@@ -194,9 +196,10 @@ class RunServicer:
             )
         self.evaluators += 1
         try:
-            if await self._serve(self._work_through_tasks(requests, context)):
-                finished = run_pb2.Finished(reason=self._reason)
-                await context.write(evaluation_pb2.RunEvaluationsResponse(finished=finished))
+            with logged_stay("evaluator", returned=False, peer=context.peer()):
+                if await self._serve(self._work_through_tasks(requests, context)):
+                    finished = run_pb2.Finished(reason=self._reason)
+                    await context.write(evaluation_pb2.RunEvaluationsResponse(finished=finished))
         finally:
             self.evaluators -= 1
 

@@ -1,5 +1,6 @@
 """A gRPC server with the standard health service, on one address."""
 
+import resource
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -7,23 +8,62 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.errors import ConfigurationError
-from penstock.rpc.service import Handler, Method, handler
+from penstock.rpc.service import Capacity, Context, Handler, Method, handler
 
 MAX_MESSAGE_BYTES = 4 * 2**20
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10_000),
+    # The first is for bytes that TCP does not acknowledge; the second is for a process that hangs while its kernel
+    # answers.
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+"""Both sides of a connection give their peer up 15 s after it stops answering."""
+
 _DRAIN_S = 0.5
 """Streams are opened again elsewhere or later; only unary calls need time to end."""
+
+_MAX_WATCHES = 32
+"""Health watches at once, beside all other calls."""
+
+_SPARE_CALLS = 256
+"""Calls that are being refused, health checks, and unary calls whose message is on its way."""
+
+_MOST_CONNECTIONS = 8_192
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # Two servers on one port would share its connections; the second must fail instead.
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
+    *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Connections that don't speak HTTP/2, and those without a call, hold a file descriptor each.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 20_000),
 )
+
+
+class _Health(health.aio.HealthServicer):
+    """gRPC's own, with a bound on the watches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches = 0
+
+    async def Watch(self, request: Any, context: Context) -> None:  # noqa: N802
+        if self._watches >= _MAX_WATCHES:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{_MAX_WATCHES} health watches are open; end some, or ask with Check",
+            )
+        self._watches += 1
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watches -= 1
 
 
 class Server:
@@ -32,14 +72,20 @@ class Server:
     def __init__(self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int) -> None:
         """Args:
         behaviours: Coroutines by method.
-        max_streams: Calls served at once; more get RESOURCE_EXHAUSTED.
+        max_streams: Calls served at once, without health checks; more get RESOURCE_EXHAUSTED.
         """
-        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=max_streams)
-        self._health = health.aio.HealthServicer()
+        # Those that are left are for files.
+        connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._server = grpc.aio.server(
+            options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)),
+            maximum_concurrent_rpcs=max_streams + _MAX_WATCHES + _SPARE_CALLS,
+        )
+        self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        capacity = Capacity(max_streams)
         services: dict[str, dict[str, Handler]] = {}
         for method, behaviour in behaviours.items():
-            services.setdefault(method.service, {})[method.name] = handler(method, behaviour)
+            services.setdefault(method.service, {})[method.name] = handler(method, behaviour, capacity)
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._services = list(services)

@@ -1,17 +1,18 @@
 """How servicers' methods become gRPC handlers: with metrics, and with errors mapped, in one place."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from penstock.errors import InvalidSegment, PenstockError
+from penstock.errors import InvalidSegment, Overloaded, PenstockError
 from penstock.rpc.errors import ERROR_KEY, to_status
-from penstock.telemetry import metrics
+from penstock.telemetry import logs, metrics
 
 _OPENING_TIMEOUT_S = 10.0
 _CANCELLATION_DELAY_S = 0.005
@@ -64,14 +65,32 @@ class Method:
         return "client_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
 
 
+class Capacity:
+    """How many calls a server answers at once. On one event loop."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._calls = most, 0
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Takes room for one call. Raises `Overloaded` if there is none."""
+        if self._calls >= self._most:
+            raise Overloaded(f"{self._most} calls are open, and this service answers no more at once")
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+
 def serialise(message: Message | bytes) -> bytes:
     """Messages to bytes; what is bytes already goes as it is."""
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
-def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler:
+def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: Capacity) -> Handler:
     """The gRPC handler of a servicer's coroutine: unary (request, context) -> response, server stream
-    (request, context), or stream (requests, context).
+    (request, context), or stream (requests, context). Its calls take room of `capacity`.
     """
 
     async def observed(request: Any, context: Context) -> Any:
@@ -81,7 +100,8 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]]) -> Handler
         try:
             read = method.read_request or method.request.FromString
             request = _read_all(request, read) if method.request_stream else read(request)
-            response = await behaviour(request, context)
+            with capacity.taken():
+                response = await behaviour(request, context)
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
             code = grpc.StatusCode.CANCELLED if context.cancelled() else grpc.StatusCode.OK
@@ -142,6 +162,28 @@ async def _cancellation(timeout_s: float) -> None:
     if task.cancelling():
         raise asyncio.CancelledError
     await asyncio.sleep(timeout_s)
+
+
+@contextlib.contextmanager
+def logged_stay(who: str, *, returned: bool, **where: str) -> Iterator[None]:
+    """Logs that a peer has come or is back, and when its stream ends, that it has left and why.
+
+    Args:
+        who: What kind of peer it is.
+        returned: Whether it was here before.
+        where: More of it, such as its name and its slot.
+    """
+    logs.note(f"{who} returned" if returned else f"{who} joined", **where)
+    reason = "its stream ended"
+    try:
+        yield
+    except BaseException as raised:
+        error = unwrap(raised)
+        lost = isinstance(error, (asyncio.CancelledError, grpc.aio.BaseError))
+        reason = "it ended its stream, or its connection was lost" if lost else f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        logs.note(f"{who} left", **where, reason=reason)
 
 
 def unwrap(error: BaseException) -> BaseException:

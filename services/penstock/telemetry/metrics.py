@@ -4,15 +4,11 @@ Base units with unit suffixes; labels are bounded. Each process exposes all of t
 zero.
 """
 
-import threading
-from wsgiref.simple_server import WSGIServer
-
 import numpy as np
 import prometheus_client
 from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge, Histogram
 
-from penstock.errors import ConfigurationError
 from penstock.telemetry.machine import Machine
 
 # When a series began says nothing here, and would double what is scraped.
@@ -228,27 +224,3 @@ def set_quantiles(gauge: Gauge, values: NDArray[np.float64] | NDArray[np.int64])
     if values.size:
         for quantile, value in zip(_QUANTILES, np.quantile(values, _QUANTILES).tolist(), strict=True):
             gauge.labels(str(quantile)).set(value)
-
-
-class MetricsServer:
-    """Prometheus' text format over HTTP, in a thread of its own."""
-
-    def __init__(self, host: str, port: int) -> None:
-        """Serves on this port; 0: not at all. Raises `ConfigurationError` if the port is in use."""
-        self._server: WSGIServer | None = None
-        self._thread: threading.Thread | None = None
-        if port == 0:
-            return
-        try:
-            self._server, self._thread = prometheus_client.start_http_server(port, addr=host)
-        except OSError as error:
-            raise ConfigurationError(
-                f"can't serve metrics on {host}:{port}: {error.strerror}; choose another metrics_port, or 0 for none"
-            ) from None
-
-    def close(self) -> None:
-        """Stops serving."""
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()

@@ -17,7 +17,7 @@ from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from penstock.apps.service import SUPERVISED_VARIABLE
-from penstock.errors import SchemaMismatch
+from penstock.errors import PlaceLost
 from penstock.replay.admission import Gate
 from penstock.replay.ages import Ages
 from penstock.replay.buffer import ReplayBuffer
@@ -175,7 +175,7 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
     marks = {}
     for slot, incarnation in ledger.stays:
         # A later incarnation has the slot: what this one left unacknowledged is nobody's concern.
-        with suppress(SchemaMismatch):
+        with suppress(PlaceLost):
             marks[slot, incarnation] = store.watermark(slot, incarnation)
     waiting = {name for name, state in states.items() if state in (State.UNSEEN, State.LEASED)}
     late = ledger.settle(waiting, set(states) - waiting, marks)

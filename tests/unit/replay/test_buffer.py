@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
-from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, SchemaMismatch
+from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import MAX_LEASES, Lease, ReplayBuffer
 from penstock.replay.ring_store import RingStore
@@ -150,9 +150,9 @@ def test_an_actor_whose_slot_was_taken_is_refused() -> None:
     buffer = make_buffer()
     actor = Actor(buffer)
     Actor(buffer, incarnation=2).send()
-    with pytest.raises(SchemaMismatch, match="join again"):
+    with pytest.raises(PlaceLost, match="join again"):
         buffer.append(actor.next_window(0), 0.0)
-    with pytest.raises(SchemaMismatch, match="join again"):
+    with pytest.raises(PlaceLost, match="join again"):
         Actor(buffer)
 
 
@@ -388,6 +388,21 @@ def test_masses_stay_right_however_far_versions_go() -> None:
     batch = take(buffer, 60)
     assert set(batch.keys[2:].tolist()) == {119, 120}
     np.testing.assert_allclose(batch.probabilities[2:], 0.5, rtol=1e-9)
+
+
+def test_a_version_that_was_not_published_yet_gives_no_more_mass_than_the_newest() -> None:
+    plan = replace(PLAN, batch_segments=52, alpha=1.0, epsilon=0.0, half_life=1.0)
+    buffer = make_buffer(plan, rows=100)
+    actor = Actor(buffer)
+    train(buffer, actor, range(10))
+    actor.send(version=900)
+    commit(buffer, take(buffer, 10))
+    actor.send(version=11)
+    batch = take(buffer, 11)
+    ahead = batch.versions[2:] == 900
+    # Age 0, beside two segments of each age from 2 to 11.
+    assert 0 < np.count_nonzero(ahead) < ahead.size
+    np.testing.assert_allclose(batch.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
 
 
 def test_the_draws_of_a_batch_follow_from_seed_and_number() -> None:

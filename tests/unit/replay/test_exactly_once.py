@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
-from penstock.errors import InvalidSegment, Overloaded, SchemaMismatch, Unavailable
+from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import FreshSegments
@@ -270,7 +270,7 @@ def test_a_window_of_a_former_incarnation_gives_up_its_rows_when_a_later_one_has
     put(buffer, former, window)
     connect(buffer, incarnation=2)
     send(buffer, make_window(1, segments=4, incarnation=2))
-    with pytest.raises(SchemaMismatch, match="join again"):
+    with pytest.raises(PlaceLost, match="join again"):
         buffer.seal(former, 0.0)
     buffer.close_actor(ActorKey(0, 1))
     commit(buffer, take(buffer, 0))

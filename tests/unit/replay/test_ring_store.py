@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_store, make_window
-from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, SchemaMismatch
+from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.layout import State
 from penstock.replay.ring_store import RingStore
 from penstock.types import Columns, Schema, Window
@@ -189,7 +189,7 @@ def test_a_later_incarnation_closes_the_slot_to_the_earlier() -> None:
     assert store.watermark(0, 2) == 0
     write(store, make_window(1, incarnation=2), 3)
     assert store.watermark(0, 2) == 2
-    with pytest.raises(SchemaMismatch, match="incarnation 1 of slot 0 is over: 2"):
+    with pytest.raises(PlaceLost, match="incarnation 1 of slot 0 is over: 2"):
         store.watermark(0, 1)
 
 

@@ -1,0 +1,115 @@
+"""Prometheus' text format over HTTP/1, one request a connection.
+
+One thread with an event loop serves everybody, so that a connection that says nothing costs a file descriptor and no
+thread. It is closed when its time is over, or earlier when a newer one needs its place.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import io
+import os
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import prometheus_client
+
+from penstock.errors import ConfigurationError
+
+_TIMEOUT_S = 10.0
+_MOST_CONNECTIONS = 64
+_HEAD_BYTES = 2**14
+
+
+class MetricsServer:
+    """Serves this process's metrics, in a thread of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Serves on this port; 0: not at all. Raises `ConfigurationError` if the port is in use."""
+        self._app = prometheus_client.make_wsgi_app()
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        # The oldest first.
+        self._connections: dict[asyncio.Task[None], None] = {}
+        if port == 0:
+            return
+        try:
+            self._server = self._loop.run_until_complete(
+                asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
+            )
+        except OSError as error:
+            self._loop.close()
+            # The event loop puts its own words before the system's.
+            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+            raise ConfigurationError(
+                f"can't serve metrics on {host}:{port}: {reason}; choose another metrics_port, or 0 for none"
+            ) from None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops serving, and closes all connections."""
+        if self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._thread = None
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = None
+        if len(self._connections) > _MOST_CONNECTIONS:
+            next(iter(self._connections)).cancel()
+        # `drain` then waits until everything was taken.
+        writer.transport.set_write_buffer_limits(0)
+        try:
+            with contextlib.suppress(TimeoutError, OSError, EOFError, ValueError, http.client.HTTPException):
+                async with asyncio.timeout(_TIMEOUT_S):
+                    writer.write(self._answer(await _read_head(reader)))
+                    await writer.drain()
+                    writer.close()
+        finally:
+            del self._connections[task]
+            writer.transport.abort()
+
+    def _answer(self, head: bytes) -> bytes:
+        """The whole answer to a request. Raises `ValueError` or `HTTPException` if that is not one."""
+        request, _, fields = head.partition(b"\r\n")
+        method, target, _ = request.decode("latin-1").split(" ")
+        headers, url = http.client.parse_headers(io.BytesIO(fields)), urlsplit(target)
+        answer: list[str] = []
+
+        def begin(status: str, given: list[tuple[str, str]]) -> None:
+            answer.extend([f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in given)])
+
+        body = b"".join(
+            self._app(
+                {
+                    "REQUEST_METHOD": method,
+                    "PATH_INFO": url.path,
+                    "QUERY_STRING": url.query,
+                    "HTTP_ACCEPT": headers.get("Accept", ""),
+                    "HTTP_ACCEPT_ENCODING": headers.get("Accept-Encoding", ""),
+                },
+                begin,
+            )
+        )
+        answer += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        return "\r\n".join(answer).encode("latin-1") + body
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    """The request's line and headers. Raises `ValueError` if they are too long."""
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise ValueError(str(error)) from None

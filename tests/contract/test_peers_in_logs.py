@@ -1,0 +1,79 @@
+"""Each service logs who joins, returns and leaves, and why."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from helpers.servers import PATIENCE_S, Loopback, hello_request, open_request, plan_with, until, window_request
+from penstock.rpc import methods
+from penstock.telemetry import logs
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    with capture_logs() as events:
+        yield events  # type: ignore[misc]
+    structlog.reset_defaults()
+    logs.note("logging is set back")
+
+
+def find(events: Events, event: str, **values: str) -> Events:
+    return [each for each in events if each["event"] == event and values.items() <= each.items()]
+
+
+def test_the_learner_logs_actors_that_join_return_and_leave(loopback: Loopback, tmp_path: Path, events: Events) -> None:
+    server = loopback.run(tmp_path / "roster.json")
+    request = hello_request()
+    request.hello.name = "left-hand"
+    first = loopback.plain(server, methods.JOIN)
+    first.send(request)
+    request.hello.token = first.receive().assignment.token
+    assert len(find(events, "actor joined", actor="left-hand", slot="0", incarnation="1")) == 1
+    first.close()
+    until(lambda: find(events, "actor left", slot="0"), "the actor's end is logged")
+    second = loopback.plain(server, methods.JOIN)
+    second.send(request)
+    second.receive()
+    assert len(find(events, "actor returned", actor="left-hand", slot="0")) == 1
+    second.send(hello_request())
+    until(lambda: len(find(events, "actor left", slot="0")) == 2, "the actor's end is logged")
+    lost, refused = find(events, "actor left", slot="0")
+    assert "connection was lost" in lost["reason"]
+    assert refused["reason"].startswith("InvalidSegment: after `hello`")
+
+
+def test_the_learner_logs_evaluators(loopback: Loopback, tmp_path: Path, events: Events) -> None:
+    work = loopback.work(loopback.run(tmp_path / "roster.json"))
+    until(lambda: find(events, "evaluator joined"), "the evaluator is logged")
+    work.close()
+    until(lambda: find(events, "evaluator left"), "its end is logged")
+
+
+def test_the_replay_service_logs_actors_and_learners(loopback: Loopback, events: Events) -> None:
+    server = loopback.replay()
+    plan = plan_with()
+    source = loopback.source(server, plan)
+    stream = loopback.plain(server, methods.APPEND_SEGMENTS)
+    stream.send(open_request())
+    stream.receive()
+    assert len(find(events, "actor joined", slot="0", incarnation="1", stored="0")) == 1
+    stream.send(window_request(1))
+    until(lambda: loopback.replay_status(server).counts.stored == 2, "the window is stored")
+    stream.leave()
+    stream.status()
+    assert find(events, "actor left", slot="0")[0]["reason"] == "its stream ended"
+    again = loopback.plain(server, methods.APPEND_SEGMENTS)
+    again.send(open_request())
+    again.receive()
+    assert len(find(events, "actor returned", slot="0", stored="2")) == 1
+    until(lambda: find(events, "learner joined"), "the learner is logged")
+    source.close()
+    until(lambda: find(events, "learner left"), "its end is logged", PATIENCE_S)

@@ -1,0 +1,21 @@
+import json
+import subprocess
+import sys
+
+from helpers.timing import PATIENCE_S
+
+SCRIPT = """
+import resource
+from penstock.apps.service import Service
+from penstock.config import TelemetryConfig
+with Service("replay", TelemetryConfig(log_format="json"), listen="127.0.0.1:0", metrics_port=0):
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_a_service_may_open_as_many_files_as_the_system_allows_and_logs_it() -> None:
+    command = ["sh", "-c", 'ulimit -Sn 128 && ulimit -Hn 512 && exec "$@"', "sh", sys.executable, "-c", SCRIPT]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert ended.stdout.split() == ["512", "512"]
+    line = json.loads(ended.stderr.splitlines()[0])
+    assert (line["event"], line["limit"], line["before"]) == ("limit of open files", 512, 128)

@@ -1,0 +1,92 @@
+import contextlib
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from helpers.timing import PATIENCE_S, wait_for
+from penstock.errors import ConfigurationError
+from penstock.telemetry import metrics
+from penstock.telemetry.metrics_server import MetricsServer
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def server(port: int) -> Iterator[MetricsServer]:
+    server = MetricsServer("127.0.0.1", port)
+    yield server
+    server.close()
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as response:
+        return str(response.read().decode())
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
+
+def test_the_metrics_of_this_process_are_served(server: MetricsServer, port: int) -> None:
+    metrics.EVALUATOR_SECONDS.inc()
+    assert "penstock_evaluator_seconds_total" in scrape(port)
+    with connect(port) as client:
+        client.sendall(b"POST /metrics HTTP/1.1\r\n\r\n")
+        assert client.recv(2**16).startswith(b"HTTP/1.1 405 ")
+
+
+@pytest.mark.parametrize("idle", [100, 300])
+def test_idle_connections_get_no_threads_and_keep_no_scrape_waiting(
+    server: MetricsServer, port: int, idle: int
+) -> None:
+    threads = threading.active_count()
+    with contextlib.ExitStack() as connections:
+        for number in range(idle):
+            client = connections.enter_context(connect(port))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n" * (number % 2))
+        assert "penstock_evaluator_seconds_total" in scrape(port)
+        assert threading.active_count() <= threads
+
+
+def test_a_connection_without_a_request_is_closed(server: MetricsServer, port: int) -> None:
+    with connect(port) as silent, connect(port) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert silent.recv(1) == slow.recv(1) == b""
+
+
+def test_a_client_that_reads_nothing_is_let_go(server: MetricsServer, port: int) -> None:
+    with contextlib.ExitStack() as clients:
+        for _ in range(8):
+            client = clients.enter_context(connect(port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        wait_for(lambda: not server._connections, "all connections are over")
+        assert "penstock_evaluator_seconds_total" in scrape(port)
+
+
+@pytest.mark.parametrize("request_of", [b"\r\n\r\n", b"x" * 2**17, b"\xff\xfe \r\n\r\n", b"GET\r\n\r\n"])
+def test_what_is_no_request_is_closed_and_others_are_served(
+    server: MetricsServer, port: int, request_of: bytes
+) -> None:
+    with connect(port) as client, contextlib.suppress(ConnectionError):
+        client.sendall(request_of)
+        assert client.recv(1) == b""
+    assert "penstock_evaluator_seconds_total" in scrape(port)
+
+
+def test_a_port_in_use_is_the_users_to_change(server: MetricsServer, port: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}: Address already in use; .*metrics_port"):
+        MetricsServer("127.0.0.1", port)
+
+
+def test_no_port_serves_nothing() -> None:
+    threads = threading.active_count()
+    MetricsServer("127.0.0.1", 0).close()
+    assert threading.active_count() == threads
