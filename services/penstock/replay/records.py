@@ -33,6 +33,7 @@ class KeptTwice:
     Attributes:
         record: <SESSION or AGES>[1] of this process; `save` writes it.
         damaged: Copies that were not what had been written.
+        alike: Whether both copies are the same; they are not after a kill between their writes.
     """
 
     def __init__(self, copies: NDArray[Any]) -> None:
@@ -42,7 +43,7 @@ class KeptTwice:
             raise DamagedFile("both copies of a record are not what was written: their checksums differ")
         newest = max(sound, key=lambda copy: int(copy["sequence"]))
         self.record: NDArray[Any] = np.array([newest], copies.dtype)
-        self.damaged = len(copies) - len(sound)
+        self.damaged, self.alike = len(copies) - len(sound), copies[0].tobytes() == copies[1].tobytes()
         # Written some times for each batch and window: through these it takes a microsecond.
         self._bytes = self.record.view(np.uint8).data
         self._words = self._bytes.cast("Q")
@@ -85,9 +86,9 @@ class Records:
         self._marks_in_file[...] = self._marks
         self.repaired = damaged_marks
         for kept in (self._session, ages):
-            if kept.damaged:
+            self.repaired += kept.damaged
+            if not kept.alike:
                 kept.save()
-                self.repaired += kept.damaged
         self.session: NDArray[Any] = self._session.record
 
     def save_session(self) -> None:

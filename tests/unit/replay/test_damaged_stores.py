@@ -149,6 +149,19 @@ def test_half_of_the_records_is_enough(whole: dict[str, bytes], tmp_path: Path, 
     assert RingStore(tmp_path, SIZE).recovery.repaired == 0
 
 
+def test_a_copy_that_a_kill_left_behind_is_brought_up_to_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
+    records = np.frombuffer(bytearray(whole["records.bin"]), np.uint8)
+    kept, before = KeptTwice(ages_copies(records)), ages_copies(records).copy()
+    kept.record["lag"] = 9
+    kept.save()
+    # Killed between the two writes.
+    ages_copies(records)[1] = before[1]
+    lay(tmp_path, {**whole, "records.bin": records.tobytes()})
+    store = RingStore(tmp_path, SIZE)
+    assert store.recovery.repaired == 0
+    assert ages_copies(store.records)["lag"].tolist() == [9, 9]
+
+
 @pytest.mark.parametrize("state", sorted({code ^ 1 << bit for code in State for bit in range(32)} | {0, 3, 11}))
 def test_a_state_that_no_code_writes_is_damage(tmp_path: Path, state: int) -> None:
     store = RingStore(tmp_path, SIZE)
