@@ -98,7 +98,7 @@ def test_a_file_that_is_lost_is_named_and_nothing_is_served_for_it(
     else:
         (tmp_path / name).write_bytes(DAMAGES[damage](whole[name]))
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    # Whoever starts the service again is told the same.
+    # The next start says the same.
     for _ in range(2):
         with pytest.raises(DamagedFile) as raised:
             RingStore(tmp_path, SIZE)
