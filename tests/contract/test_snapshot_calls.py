@@ -14,7 +14,7 @@ from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overlo
 from penstock.learning.checkpoints import RunProgress, Snapshot
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
-from penstock.replay.layout import session_of
+from penstock.replay.records import session_of
 from penstock.replay.restoring import Restored, restore_store
 from penstock.replay.ring_store import RingStore
 from penstock.replay.snapshot_folder import SnapshotFolder

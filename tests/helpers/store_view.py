@@ -11,15 +11,12 @@ from penstock.replay.ages import Ages
 from penstock.replay.description import read_schema
 from penstock.replay.layout import (
     HEADER,
-    MAX_SLOTS,
-    RECORDS_BYTES,
     RECORDS_FILE,
     SEGMENTS_FILE,
-    WATERMARK,
     State,
     rows_within,
-    session_of,
 )
+from penstock.replay.records import read_watermarks, session_of
 from penstock.types import SamplingPlan
 
 
@@ -73,7 +70,7 @@ class StoreView:
     def __init__(self, folder: Path, records: Path | None = None) -> None:
         """Maps it; an actor must have come before. `records` is where the records lie, if not in their usual place."""
         self._segments = np.memmap(folder / SEGMENTS_FILE, np.uint8, "r")
-        self._records = np.memmap(records or folder / RECORDS_FILE, np.uint8, "r")[:RECORDS_BYTES]
+        self._records = np.memmap(records or folder / RECORDS_FILE, np.uint8, "r")
         capacity = rows_within(self._segments.size, read_schema(folder))
         self._headers = self._segments[: capacity * HEADER.itemsize].view(HEADER)
 
@@ -91,7 +88,7 @@ class StoreView:
         """The store now; of one moment only if nothing is written meanwhile."""
         records, headers = np.array(self._records), np.array(self._headers)
         session = session_of(records)[0]
-        marks = records[: MAX_SLOTS * WATERMARK.itemsize].view(WATERMARK)
+        marks, _ = read_watermarks(records)
         used = np.flatnonzero(marks["incarnation"])
         return Look(
             session=int(session["session"]),

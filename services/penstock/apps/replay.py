@@ -8,6 +8,7 @@ from penstock.config import Config, ReplayConfig
 from penstock.errors import PenstockError
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.layout import RECORDS_FILE, SEGMENTS_FILE
 from penstock.replay.ring_store import RingStore
 from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots import Snapshots
@@ -48,6 +49,14 @@ def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
     if store.schema is not None:
         found = store.recovery
         service.logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
+        if found.damaged:
+            service.logger.error(
+                "dropped damaged segments", file=f"{store.folder}/{SEGMENTS_FILE}", segments=found.damaged
+            )
+        if found.repaired:
+            service.logger.warning(
+                "repaired records from their other copy", file=f"{store.folder}/{RECORDS_FILE}", copies=found.repaired
+            )
         metrics.REPLAY_DAMAGED.set(found.damaged)
         metrics.REPLAY_TORN.set(found.torn)
     return store

@@ -8,19 +8,18 @@ numbers in between belong to no batch. They are a *gap*, and the age clock leave
 A version within a gap was published by a learner that died before its batch was committed; it has the clock of the
 gap's end. So the death of a learner, however many numbers it costs, makes no segment older.
 
-What is known stands in the store's records file, twice, each copy with a checksum and the newer one last written, so
-that a kill in the middle of a write leaves the other. A store of an earlier layout has zeros there, which is: no gap.
+What is known stands in the store's records file, as `records` keeps it: a kill in the middle of a write does no harm.
 
 Called by `replay.buffer` and its parts, under the buffer's lock.
 """
 
-import zlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.layout import MAX_GAPS, ages_of
+from penstock.replay.layout import MAX_GAPS, ages_copies
+from penstock.replay.records import KeptTwice
 from penstock.types import SamplingPlan
 
 
@@ -37,12 +36,12 @@ class Ages:
         Args:
             records: <uint8>[RECORDS_BYTES] of the store, mapped.
             version: The store's. A gap that goes beyond it was of a session that did not begin, and counts up to it.
+
+        Raises:
+            DamagedFile: Both copies of the record are damaged.
         """
-        self._copies = ages_of(records)
-        sound = [copy for copy in self._copies if copy["checksum"] == _checksum(copy) and copy["gaps"] <= MAX_GAPS]
-        self._record: Any = max(sound, key=lambda copy: int(copy["sequence"]), default=self._copies[0]).copy()
-        if not sound:
-            self._record = np.zeros((), self._copies.dtype)[()]
+        self._kept = KeptTwice(ages_copies(records))
+        self._record: Any = self._kept.record[0]
         count = int(self._record["gaps"])
         starts, ends = self._record["starts"][:count], np.minimum(self._record["ends"][:count], version)
         self._set_gaps([gap for gap in zip(starts.tolist(), ends.tolist(), strict=True) if gap[0] < gap[1]])
@@ -94,7 +93,7 @@ class Ages:
             (first, first_end), (second, second_end) = gaps[:2]
             gaps[:2] = [(second - (first_end - first), second_end)]
         self._set_gaps(gaps)
-        self._write()
+        self._kept.save()
 
     def work_by(self, plan: SamplingPlan, next_batch: int) -> None:
         """Judges by this plan what is late.
@@ -110,7 +109,7 @@ class Ages:
             record["former_until"] = max(int(record["former_until"]), next_batch + int(record["degree"]))
         record["lag"], record["degree"] = plan.largest_lag, plan.off_policy_degree
         if record.tobytes() != before:
-            self._write()
+            self._kept.save()
 
     def _skipped_below(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
         """<int64>[B] how many numbers below each version are in gaps."""
@@ -128,15 +127,3 @@ class Ages:
         self.skipped = int(self._below[-1])
         self._record["gaps"], self._record["starts"], self._record["ends"] = len(gaps), 0, 0
         self._record["starts"][: len(gaps)], self._record["ends"][: len(gaps)] = self._starts, self._ends
-
-    def _write(self) -> None:
-        """Into the older copy; its checksum comes out right only when all of it is there."""
-        self._record["sequence"] += 1
-        self._record["checksum"] = _checksum(self._record)
-        self._copies[int(self._record["sequence"]) % len(self._copies)] = self._record
-
-
-def _checksum(record: Any) -> int:
-    """CRC-32 of all of a record but the checksum; that of zeros is the checksum of no record."""
-    data = record.tobytes()
-    return zlib.crc32(data[record.dtype.fields["checksum"][0].itemsize :])

@@ -200,6 +200,7 @@ class ReplayBuffer:
             overwritten = self._priorities.seen_among(rows)
             self._store.reserve(keys)
             self._store.session["next_key"] = next_key + keys.size
+            self._store.save_session()
             self._priorities.forget(overwritten)
             self._stored -= held
             self._writing += keys.size
@@ -240,6 +241,7 @@ class ReplayBuffer:
             self._store.seal(keys, header, head)
             self._stored += keys.size
             self._store.session["inserted"] += np.uint64(keys.size)
+            self._store.save_session()
             if self._gate.plan is not None and self._gate.plan.fresh_segments == 0:
                 self._replay_at_once(self._store.rows(keys))
             else:
@@ -294,9 +296,9 @@ class ReplayBuffer:
         if record["session"][0] or record["inserted"][0]:
             self._ages.skip(self.version, plan.next_batch)
         self.refunded_leases += self._fresh.refund()
-        # The session last: killed in between, this is still another's, and all of it is done again.
         record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch
         record["session"] = plan.session
+        self._store.save_session()
         self._passed_over = -1
 
     def _replay_at_once(self, rows: NDArray[np.int64]) -> None:
@@ -392,12 +394,15 @@ class ReplayBuffer:
             self._fresh.open(lease)
             self._next_lease = max(self._next_lease, number + 1)
             self._store.session["next_lease"] = self._next_lease
+            self._store.save_session()
             return lease
 
     def _retire_late(self, number: int) -> None:
         """What is too old to be fresh in this batch becomes replay, at the largest priority present."""
         rows = self._fresh.take_older(self._ages.oldest_fresh(number))
-        self._store.session["late"] += np.uint64(rows.size)
+        if rows.size:
+            self._store.session["late"] += np.uint64(rows.size)
+            self._store.save_session()
         self._replay_at_once(rows)
 
     def gather(self, lease: Lease, into: Columns, part: int = 0, parts: int = 1) -> Batch:
@@ -517,6 +522,7 @@ class ReplayBuffer:
             if found is None:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
             record["version"] = version
+            self._store.save_session()
             self._priorities.advance()
             if not keys.size:
                 self._pass_over(number)
@@ -526,6 +532,7 @@ class ReplayBuffer:
             self._priorities.note_largest(priorities)
             self._fresh.close(number)
             record["next_batch"] = number + 1
+            self._store.save_session()
             self.ignored_priorities += keys.size - rows.size
             return CommitOutcome(rows.size, keys.size - rows.size)
 
@@ -534,6 +541,7 @@ class ReplayBuffer:
         self._passed_over, self._next_lease = number, max(self._next_lease, number + 1)
         self._store.session["next_lease"] = self._next_lease
         self._store.session["next_batch"] = number + 1
+        self._store.save_session()
 
     @property
     def _priorities(self) -> PriorityIndex:
@@ -632,6 +640,21 @@ class ReplayBuffer:
             self._store.remove(rows)
             self._stored -= rows.size
             return int(rows.size)
+
+    def drop_without_state(self, rows: NDArray[np.int64]) -> int:
+        """Removes those of these rows' segments whose state is damaged; how many there were.
+
+        What waits for its training gets its state back.
+        """
+        with self._lock:
+            damaged = self._store.without_state(rows)
+            if self._index is None or not damaged.size:
+                return 0
+            damaged = self._fresh.put_back(damaged)
+            self._index.remove(damaged)
+            self._store.remove(damaged)
+            self._stored -= damaged.size
+            return int(damaged.size)
 
     @property
     def mass(self) -> Mass:

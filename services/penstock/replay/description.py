@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import write_json
 from penstock.types import Column, Extent, Schema
 
-FORMAT = 2
+FORMAT = 3
 DESCRIPTION_FILE = "store.json"
 
 
@@ -24,8 +24,22 @@ def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None
     )
 
 
+def damaged_store(path: Path, finding: str) -> DamagedFile:
+    """The error for a store that can't be used, since one of its files is not what was written."""
+    return DamagedFile(
+        f"{path} {finding}",
+        f"make a run of a snapshot with penstock replay restore, or remove the folder {path.parent} to go on with an"
+        " empty store",
+    )
+
+
 def read_schema(folder: Path) -> Schema:
     """The schema of the store in a folder. Raises `ConfigurationError` if there is none of this format."""
+    return read_description(folder)[0]
+
+
+def read_description(folder: Path) -> tuple[Schema, int]:
+    """The schema and the size in bytes of the store in a folder; raises as `read_schema`."""
     path = folder / DESCRIPTION_FILE
     try:
         description = json.loads(path.read_text())
@@ -34,9 +48,9 @@ def read_schema(folder: Path) -> Schema:
                 f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
                 " replay.folder"
             )
-        return schema_of(description, path)
+        return schema_of(description, path), int(description["capacity_bytes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path} does not describe a store ({error}); choose another replay.folder") from None
+        raise damaged_store(path, f"does not describe a store ({error})") from None
 
 
 def describe_schema(schema: Schema) -> dict[str, object]:

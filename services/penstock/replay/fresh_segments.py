@@ -165,6 +165,22 @@ class FreshSegments:
             )
         self._orphans = 0
 
+    def put_back(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Writes the states of those of these rows again that are unseen or leased; <int64>[...] the others."""
+        headers, others = self._store.headers, []
+        leased = {
+            key: lease.number for lease in self._leases.values() for key in lease.keys[: lease.fresh_segments].tolist()
+        }
+        for row in rows.tolist():
+            key = int(headers["key"][row])
+            if key in self._unseen:
+                headers["state"][row] = State.UNSEEN
+            elif key in leased:
+                headers["batch"][row], headers["state"][row] = leased[key], State.LEASED
+            else:
+                others.append(row)
+        return np.array(others, np.int64)
+
     def _in_order(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """By environment, then time."""
         return keys[np.lexsort((keys, self._store.headers["environment"][self._store.rows(keys)]))]

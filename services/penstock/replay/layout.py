@@ -7,7 +7,6 @@ Called by `ring_store`, `store_reader`, and by all that read headers.
 import enum
 import mmap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,11 @@ HEADER = np.dtype(
         ("state", "<u4"),
     ]
 )
-WATERMARK = np.dtype([("incarnation", "<u8"), ("sequence", "<u8")])
+WATERMARK = np.dtype([("incarnation", "<u4"), ("checksum", "<u4"), ("sequence", "<u8")])
 SESSION = np.dtype(
     [
+        ("checksum", "<u8"),
+        ("sequence", "<u8"),
         ("session", "<u8"),
         ("next_batch", "<i8"),
         ("version", "<i8"),
@@ -70,21 +71,27 @@ AGES = np.dtype(
 _WATERMARKS_END = MAX_SLOTS * WATERMARK.itemsize
 _SESSION_END = _WATERMARKS_END + SESSION.itemsize
 
-RECORDS_BYTES = _SESSION_END + 2 * AGES.itemsize
-"""All watermarks, then the session record, then two copies of what `ages` keeps."""
-
-RECORDS_FILE_BYTES = _WATERMARKS_END + PAGE
-"""The file's size, which is that of the layout before too: what it had no use for is zero."""
+RECORDS_BYTES = 2 * (_WATERMARKS_END + PAGE)
+"""The size of the records file: two copies, each of all watermarks, then the session record and what `ages` keeps."""
 
 
 class State(enum.IntEnum):
-    """What has become of a segment; stored in its header."""
+    """What has become of a row; stored in its header.
+
+    Each code has an odd number of bits that are set, so that no flipped bit makes one code another.
+    """
 
     UNSEEN = 1
     LEASED = 2
-    SEEN = 3
-    WRITING = 4
+    SEEN = 4
+    WRITING = 7
     """The row has no key: a window is on its way into it."""
+    RELEASED = 8
+    """The row has no key: its segment was removed, or its window never became whole."""
+
+
+SEGMENT_STATES = (State.UNSEEN, State.LEASED, State.SEEN)
+"""Those of rows with a key."""
 
 
 def whole_pages(size: int) -> int:
@@ -154,27 +161,20 @@ def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
             yield start, stop
 
 
-def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<SESSION>[1] the session record in <uint8>[RECORDS_BYTES]; a view."""
-    return records[_WATERMARKS_END:_SESSION_END].view(SESSION)
+def session_copies(records: NDArray[np.uint8]) -> NDArray[Any]:
+    """<SESSION>[2] both copies of the session record in <uint8>[RECORDS_BYTES]; a view."""
+    return _copies(records, _WATERMARKS_END, SESSION)
 
 
-def ages_of(records: NDArray[np.uint8]) -> NDArray[Any]:
+def ages_copies(records: NDArray[np.uint8]) -> NDArray[Any]:
     """<AGES>[2] both copies of what `ages` keeps in <uint8>[RECORDS_BYTES]; a view."""
-    return records[_SESSION_END:RECORDS_BYTES].view(AGES)
+    return _copies(records, _SESSION_END, AGES)
 
 
-def watermarks_of(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<WATERMARK>[MAX_SLOTS] the watermarks in <uint8>[RECORDS_BYTES]; a view."""
-    return records[: MAX_SLOTS * WATERMARK.itemsize].view(WATERMARK)
+def watermark_copies(records: NDArray[np.uint8]) -> NDArray[Any]:
+    """<WATERMARK>[2, MAX_SLOTS] both copies of the watermarks in <uint8>[RECORDS_BYTES]; a view."""
+    return records.reshape(2, -1)[:, :_WATERMARKS_END].view(WATERMARK)
 
 
-def read_identity(folder: Path) -> int:
-    """The number that names the store in a folder; 0 if there is none that can be read."""
-    try:
-        with (folder / RECORDS_FILE).open("rb") as file:
-            file.seek(_WATERMARKS_END)
-            record = file.read(SESSION.itemsize)
-    except OSError:
-        return 0
-    return int(np.frombuffer(record, SESSION)["identity"][0]) if len(record) == SESSION.itemsize else 0
+def _copies(records: NDArray[np.uint8], start: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    return records.reshape(2, -1)[:, start : start + dtype.itemsize].view(dtype)[:, 0]

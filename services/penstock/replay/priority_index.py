@@ -97,6 +97,11 @@ class PriorityIndex:
         self._tree.update(rows, np.zeros(rows.size))
         self.seen -= rows.size
 
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        """Takes segments out of which it is not known any more whether they were seen. Costs O(capacity)."""
+        self._tree.update(rows, np.zeros(rows.size))
+        self.seen = self.seen_among(np.arange(self._store.capacity)).size
+
     def advance(self) -> None:
         """After the store's version moved: rebases the masses when it is time, and removes those of what is too old."""
         assert self._plan is not None

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError
 from penstock.files import sync_folder
 from penstock.replay.chunk_files import chunk_ranges, read_chunk
-from penstock.replay.layout import State, rows_within, session_of, watermarks_of
+from penstock.replay.layout import State, rows_within
+from penstock.replay.records import read_watermarks, session_of
 from penstock.replay.ring_store import RingStore
 from penstock.replay.snapshot_folder import Manifest, SnapshotFolder
 from penstock.types import SnapshotProgress
@@ -66,10 +67,10 @@ def restore_store(
             f"none of the {damaged} segments of snapshot {name!r} in {source.root} is what had been stored; choose"
             " another"
         )
-    _write_records(store, records)
+    store.adopt_records(records)
     store.flush()
     sync_folder(folder)
-    incarnations = watermarks_of(records)["incarnation"]
+    incarnations = read_watermarks(records)[0]["incarnation"]
     slots = {int(slot): int(incarnations[slot]) for slot in np.flatnonzero(incarnations)}
     return Restored(headers.size - damaged, damaged, dropped, slots)
 
@@ -110,6 +111,8 @@ def _fill(
         path, rows = (place / chunk.file, chunk.rows) if chunk is not None else (place, 0)
         damaged += _fill_from_chunk(store, path, rows, headers[start:stop])
         show(SnapshotProgress(stop, headers.size, stop * width, headers.size * width))
+    # So that what the snapshot has not is not taken for lost from the store.
+    store.remove(np.flatnonzero(store.headers["key"] == 0))
     return damaged
 
 
@@ -132,12 +135,3 @@ def _fill_from_chunk(store: RingStore, path: Path, rows: int, headers: NDArray[A
     damaged = target[store.checksums(target) != headers["checksum"]]
     store.headers[damaged] = np.zeros(1, store.headers.dtype)
     return missing + int(damaged.size)
-
-
-def _write_records(store: RingStore, records: NDArray[np.uint8]) -> None:
-    identity = int(store.session["identity"][0])
-    store.records[...] = records
-    # The other store may still be there: a learner that maps one of them must not take it for the other.
-    store.session["identity"] = identity
-    # Leases were those of another run's learner: the first that comes makes them fresh again.
-    store.session["session"] = 0

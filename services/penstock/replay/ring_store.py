@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
-from penstock.replay.description import DESCRIPTION_FILE, read_schema, write_description
+from penstock.errors import ConfigurationError, DamagedFile, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
+from penstock.replay.description import DESCRIPTION_FILE, damaged_store, read_description, write_description
 from penstock.replay.layout import (
     HEADER,
+    PAGE,
     RECORDS_BYTES,
     RECORDS_FILE,
-    RECORDS_FILE_BYTES,
+    SEGMENT_STATES,
     SEGMENTS_FILE,
-    WATERMARK,
     Regions,
     State,
     runs,
-    session_of,
 )
+from penstock.replay.records import Records, session_of
 from penstock.replay.row_checks import check_values, checksums_of
 from penstock.types import MAX_SLOTS, Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
@@ -44,13 +44,15 @@ class Recovery:
 
     Attributes:
         segments: Rows that are whole.
-        damaged: Rows that had a key but another checksum, or lay in the wrong place; dropped.
+        damaged: Rows whose segments were not what had been stored, or that were lost; dropped.
         torn: Rows that were being written when the last process ended; nobody was told that they are stored.
+        repaired: Copies of watermarks and other records that were damaged, or half written; there was another copy.
     """
 
     segments: int = 0
     damaged: int = 0
     torn: int = 0
+    repaired: int = 0
 
 
 class RingStore:
@@ -59,7 +61,6 @@ class RingStore:
     Attributes:
         capacity: Rows; 0 before the schema is known.
         headers: <HEADER>[capacity] the mapped headers.
-        session: <SESSION>[1] the mapped record of the learner's session and the counters.
     """
 
     def __init__(self, folder: Path | None, capacity_bytes: int) -> None:
@@ -68,26 +69,41 @@ class RingStore:
         Raises:
             ConfigurationError: The folder can't be written, the disk is too full, or the store there has another size
                 or format.
+            DamagedFile: A file of the store is missing or is not what was written.
         """
         self._folder = folder
         self._capacity_bytes = capacity_bytes
+        schema = _check_files(folder, capacity_bytes) if folder is not None else None
         self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
-        self._records = _allocate(folder, RECORDS_FILE, RECORDS_FILE_BYTES)
-        self._watermarks = np.frombuffer(self._records, WATERMARK, MAX_SLOTS)
-        self.session = session_of(self.records)
+        self._records_memory = _allocate(folder, RECORDS_FILE, RECORDS_BYTES)
+        self._records = self._open_records(new=schema is None)
         self.schema: Schema | None = None
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
-        # Each by itself: a kill may come between the two. Key 0 is nobody's.
-        self.session["next_key"] = max(1, int(self.session["next_key"][0]))
-        if self.session["identity"][0] == 0:
-            self.session["identity"] = secrets.randbits(63) | 1
         self._layout: Regions | None = None
         self._regions: tuple[NDArray[np.uint8], ...] = ()
         self.recovery = Recovery()
-        if folder is not None and (folder / DESCRIPTION_FILE).exists():
-            self._lay_out(read_schema(folder))
+        if schema is not None:
+            self._lay_out(schema)
             self.recovery = self._recover()
+
+    def _open_records(self, *, new: bool) -> Records:
+        memory = np.frombuffer(self._records_memory, np.uint8)
+        try:
+            records = Records(memory, new=False)
+        except DamagedFile as error:
+            if self._folder is not None and not new:
+                raise damaged_store(self._folder / RECORDS_FILE, f"is damaged: {error}") from None
+        else:
+            if self._folder is not None and new and records.session["next_key"][0] > 1:
+                raise damaged_store(self._folder / DESCRIPTION_FILE, f"is missing, and {RECORDS_FILE} counts segments")
+            return records
+        # Nothing was stored yet: there were no records, or a kill has cut their making.
+        records = Records(memory, new=True)
+        # Key 0 is nobody's.
+        records.session["next_key"], records.session["identity"] = 1, secrets.randbits(63) | 1
+        records.save_session()
+        return records
 
     def adopt(self, schema: Schema) -> None:
         """Lays the columns out for the first schema; checks every later one against it.
@@ -113,20 +129,42 @@ class RingStore:
         self.headers, self.schema, self.capacity = regions.headers, schema, regions.capacity
 
     def _recover(self) -> Recovery:
-        keys = self.headers["key"]
-        torn = (keys == 0) & (self.headers["state"] == State.WRITING)
-        self.headers["state"][keys == 0] = 0
-        self.session["next_key"] = max(int(self.session["next_key"][0]), int(keys.max(initial=0)) + 1)
+        keys, states = self.headers["key"], self.headers["state"]
         rows = np.flatnonzero(keys)
         sound = keys[rows] % np.uint64(self.capacity) == rows
+        sound &= self._plausible(rows)
         sound &= self.checksums(rows) == self.headers["checksum"][rows]
-        self.headers["key"][rows[~sound]] = 0
+        # Killed before its key was written, or while it was overwritten.
+        torn = (keys == 0) & np.isin(states, (*SEGMENT_STATES, State.WRITING))
+        # The ring has come by there, and leaves no row without a state.
+        reached = (np.arange(self.capacity) - 1) % self.capacity < int(self.session["next_key"][0]) - 1
+        lost = (keys == 0) & ~torn & (states != State.RELEASED) & (reached | (states != 0))
+        damaged = int(np.count_nonzero(~sound)) + int(np.count_nonzero(lost))
+        if lost.any() and not keys.any():
+            assert self._folder is not None
+            raise damaged_store(
+                self._folder / SEGMENTS_FILE,
+                f"has none of the {damaged} segments that were stored: its headers are lost",
+            )
+        self.remove(np.concatenate([rows[~sound], np.flatnonzero(lost | torn)]))
         whole = self.headers[rows[sound]]
+        self.session["next_key"] = max(int(self.session["next_key"][0]), int(whole["key"].max(initial=0)) + 1)
+        self.save_session()
         for slot in np.unique(whole["slot"]):
             mine = whole[whole["slot"] == slot]
             newest = mine[mine["incarnation"] == mine["incarnation"].max()]
             self._raise_watermark(int(slot), int(newest["incarnation"][0]), int(newest["sequence"].max()))
-        return Recovery(int(sound.sum()), int((~sound).sum()), int(torn.sum()))
+        return Recovery(int(sound.sum()), damaged, int(torn.sum()), self._records.repaired)
+
+    def _plausible(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """<bool>[B] which of these rows with keys have values that some code writes where no checksum covers them."""
+        headers, session = self.headers[rows], self.session[0]
+        result: NDArray[np.bool_] = np.isin(headers["state"], SEGMENT_STATES)
+        result &= np.isfinite(headers["priority"]) & (headers["priority"] >= 0.0) & (headers["batch"] >= -1)
+        # Killed after the states of a batch were written, it is still the next one.
+        open_batch = (headers["batch"] >= session["next_batch"]) & (headers["batch"] <= session["next_lease"])
+        result &= (headers["state"] != State.LEASED) | open_batch
+        return result
 
     @property
     def columns(self) -> tuple[NDArray[np.uint8], ...]:
@@ -136,7 +174,32 @@ class RingStore:
     @property
     def records(self) -> NDArray[np.uint8]:
         """<uint8>[RECORDS_BYTES] the mapped watermarks, the session record and what `ages` keeps."""
-        return np.frombuffer(self._records, np.uint8, RECORDS_BYTES)
+        return self._records.memory
+
+    @property
+    def session(self) -> NDArray[Any]:
+        """<SESSION>[1] the record of the learner's session and the counters; `save_session` writes what is set here."""
+        return self._records.session
+
+    def save_session(self) -> None:
+        """Writes `session`, all of it or nothing: a kill in between leaves what was saved before."""
+        self._records.save_session()
+
+    def adopt_records(self, records: NDArray[np.uint8]) -> None:
+        """Takes over the <uint8>[RECORDS_BYTES] of another store, but for its identity and its session.
+
+        Raises:
+            DamagedFile: They are damaged.
+        """
+        identity = int(self.session["identity"][0])
+        session_of(records)
+        self._records.memory[...] = records
+        self._records = Records(self._records.memory, new=False)
+        # The other store may still be there: a learner that maps one of them must not take it for the other.
+        self.session["identity"] = identity
+        # Leases were those of another run's learner: the first that comes makes them fresh again.
+        self.session["session"] = 0
+        self.save_session()
 
     @property
     def folder(self) -> Path | None:
@@ -159,20 +222,14 @@ class RingStore:
         """
         if not 0 <= slot < MAX_SLOTS:
             raise InvalidSegment(f"slot must be below {MAX_SLOTS}, got {slot}")
-        mark = self._watermarks[slot]
-        if mark["incarnation"] > incarnation:
-            raise PlaceLost(
-                f"incarnation {incarnation} of slot {slot} is over: {mark['incarnation']} has taken it; join again"
-            )
-        return int(mark["sequence"]) if mark["incarnation"] == incarnation else 0
+        newest, sequence = self._records.watermark(slot)
+        if newest > incarnation:
+            raise PlaceLost(f"incarnation {incarnation} of slot {slot} is over: {newest} has taken it; join again")
+        return sequence if newest == incarnation else 0
 
     def _raise_watermark(self, slot: int, incarnation: int, sequence: int) -> None:
-        mark = self._watermarks[slot]
-        if (incarnation, sequence) > (int(mark["incarnation"]), int(mark["sequence"])):
-            # A kill between the two writes must not leave the old sequence under the new incarnation.
-            self._watermarks["sequence"][slot] = 0
-            self._watermarks["incarnation"][slot] = incarnation
-            self._watermarks["sequence"][slot] = sequence
+        if (incarnation, sequence) > self._records.watermark(slot):
+            self._records.set_watermark(slot, incarnation, sequence)
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """<int64>[B] where the segments of these keys lie, or lay."""
@@ -266,12 +323,18 @@ class RingStore:
 
     def release(self, keys: NDArray[np.uint64]) -> None:
         """Gives up reserved rows; they stay empty until the ring comes by again."""
-        self.headers["state"][self.rows(keys)] = 0
+        self.headers["state"][self.rows(keys)] = State.RELEASED
+
+    def without_state(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of these rows hold segments whose state is none that a segment can have: they are damaged."""
+        headers = self.headers[rows]
+        damaged: NDArray[np.int64] = rows[(headers["key"] != 0) & ~np.isin(headers["state"], SEGMENT_STATES)]
+        return damaged
 
     def remove(self, rows: NDArray[np.int64]) -> None:
         """Removes the segments in these rows."""
         self.headers["key"][rows] = 0
-        self.headers["state"][rows] = 0
+        self.headers["state"][rows] = State.RELEASED
 
     def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
         """Copies these rows' columns, in this order, into columns of as many segments."""
@@ -316,7 +379,7 @@ class RingStore:
         """Has the kernel write the mapped pages to disk (a clean stop; not needed to survive a kill)."""
         if self._folder is not None:
             self._memory.flush()
-            self._records.flush()
+            self._records_memory.flush()
 
 
 def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, into: NDArray[np.uint8]) -> None:
@@ -334,6 +397,49 @@ def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, i
         rest[:] = region[rows[row + whole], : rest.size]
 
 
+def _check_files(folder: Path, capacity_bytes: int) -> Schema | None:
+    """The schema of the store in a folder; None where nothing was stored yet.
+
+    Raises:
+        ConfigurationError: Another size is configured, or the store is of another format.
+        DamagedFile: A file is missing, or has another size than it was made with.
+    """
+    segments, records = folder / SEGMENTS_FILE, folder / RECORDS_FILE
+    if not (folder / DESCRIPTION_FILE).exists():
+        if _begins_with_data(segments):
+            raise damaged_store(folder / DESCRIPTION_FILE, f"is missing, and {SEGMENTS_FILE} holds segments")
+        return None
+    schema, described = read_description(folder)
+    if described != capacity_bytes:
+        if segments.exists() and segments.stat().st_size == capacity_bytes:
+            raise damaged_store(folder / DESCRIPTION_FILE, f"names {described} bytes, and {segments} has another size")
+        raise _another_size(segments, described, capacity_bytes)
+    for path, size in ((segments, described), (records, RECORDS_BYTES)):
+        present = path.stat().st_size if path.exists() else -1
+        if present != size:
+            raise damaged_store(
+                path, f"has {present} bytes, and was made with {size}" if present >= 0 else "is missing"
+            )
+    return schema
+
+
+def _begins_with_data(path: Path) -> bool:
+    """Whether there is anything but zeros in the first page: the headers of the first rows that are used."""
+    try:
+        with path.open("rb") as file:
+            return any(file.read(PAGE))
+    except OSError:
+        # Not there, or `_allocate` says what is wrong.
+        return False
+
+
+def _another_size(path: Path, present: int, wanted: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is a store of {present} bytes, and {wanted} are configured; set replay.capacity_bytes as it"
+        " was, or choose another replay.folder"
+    )
+
+
 def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
     if folder is None:
         return mmap.mmap(-1, size)
@@ -344,10 +450,7 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
         try:
             present = os.fstat(descriptor).st_size
             if present not in (0, size):
-                raise ConfigurationError(
-                    f"{path} is a store of {present} bytes, and {size} are configured; set replay.capacity_bytes as it"
-                    " was, or choose another replay.folder"
-                )
+                raise _another_size(path, present, size)
             _fill_holes(descriptor, size)
             return mmap.mmap(descriptor, size)
         finally:

@@ -1,7 +1,8 @@
 """Looks for segments whose bytes are no longer those that were stored, slowly, going round the store while it serves.
 
-Recovery checks all there is, and so does a snapshot; between them a disk or a memory may lose what it was given. Only
-segments that may be replayed are looked at: the others are gone from here within seconds.
+Recovery checks all there is, and so does a snapshot; between them a disk or a memory may lose what it was given. Of the
+bytes only those of segments that may be replayed are looked at: the others are gone from here within seconds. A row
+whose state is damaged would block the ring for ever.
 
 Called by `apps.replay`, from any one thread.
 """
@@ -27,8 +28,10 @@ class Scrub:
             return 0
         first = self._next_row if self._next_row < self._store.capacity else 0
         self._next_row = first + max(1, STEP_BYTES // self._store.schema.segment_bytes)
-        keys = self._buffer.replayable(np.arange(first, min(self._next_row, self._store.capacity)))
+        looked_at = np.arange(first, min(self._next_row, self._store.capacity))
+        dropped = self._buffer.drop_without_state(looked_at)
+        keys = self._buffer.replayable(looked_at)
         rows = self._store.rows(keys)
         damaged = keys[self._store.checksums(rows) != self._store.headers["checksum"][rows]]
         # One that was overwritten meanwhile looks damaged too, and is no longer there to be dropped.
-        return self._buffer.drop(damaged) if damaged.size else 0
+        return dropped + (self._buffer.drop(damaged) if damaged.size else 0)

@@ -30,7 +30,7 @@ from penstock.replay.description import describe_schema, schema_of
 from penstock.replay.layout import HEADER, RECORDS_BYTES
 from penstock.types import Schema, Snapshot
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST_FILE, HEADERS_FILE, RECORDS_FILE = "manifest.json", "headers.bin", "records.bin"
 POLICY_FILE = "policy.safetensors"
 
@@ -177,7 +177,8 @@ class SnapshotFolder:
     def publish(self, manifest: Manifest) -> None:
         """Writes the manifest, and gives the snapshot its name. Raises `OSError`."""
         unfinished = self.unfinished(manifest.snapshot.name)
-        write_json(unfinished / MANIFEST_FILE, _describe(manifest))
+        content = _describe(manifest)
+        write_json(unfinished / MANIFEST_FILE, {**content, "sha256": _digest(content)})
         unfinished.rename(self.path(manifest.snapshot.name))
         sync_folder(self.root)
 
@@ -190,6 +191,11 @@ class SnapshotFolder:
         """Removes what earlier processes left unfinished. Raises `OSError`."""
         for path in self.root.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path)
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """SHA-256 of a manifest without this digest, in hexadecimal digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(manifest: Manifest) -> dict[str, object]:
@@ -211,6 +217,8 @@ def _describe(manifest: Manifest) -> dict[str, object]:
 def _parse(content: dict[str, Any], name: str, folder: Path) -> Manifest:
     if content["format"] != FORMAT:
         raise ValueError(f"it has format {content['format']}, and this version reads {FORMAT}")
+    if content.pop("sha256") != _digest(content):
+        raise ValueError("it is damaged: it is not what was written")
     # Name and folder are where it is found, so that snapshots may be moved and copied.
     snapshot = Snapshot(
         name=name,

@@ -25,7 +25,8 @@ from penstock.errors import ConfigurationError, Unavailable
 from penstock.files import sync_folder
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.chunk_files import KEY_BYTES, ChunkWriter, chunk_ranges
-from penstock.replay.layout import HEADER, session_of
+from penstock.replay.layout import HEADER
+from penstock.replay.records import session_of
 from penstock.replay.ring_store import RingStore
 from penstock.replay.snapshot_folder import (
     HEADERS_FILE,

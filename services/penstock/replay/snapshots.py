@@ -22,8 +22,8 @@ from penstock.types import Schema, Snapshot, SnapshotRequest
 CHUNK_BYTES = 16 * 2**20
 """Large enough for few files, small enough that one overwritten segment has little written again."""
 
-MOST_SNAPSHOTS = 100
-"""In one folder; each shares what it can with the one before, and costs the rest."""
+MOST_NAMED = 100
+"""Snapshots in one folder that were asked for: only users remove them, and they must not fill a disk without end."""
 
 
 class Snapshots:
@@ -114,9 +114,10 @@ class Snapshots:
         try:
             with folder.locked():
                 folder.sweep()
-                if len(folder.complete()) >= MOST_SNAPSHOTS:
+                named = sum(not manifest.snapshot.automatic for manifest in folder.complete())
+                if not running.request.automatic and named >= MOST_NAMED:
                     raise ConfigurationError(
-                        f"there are {MOST_SNAPSHOTS} snapshots in {folder.root}; remove the folders of some"
+                        f"there are {named} snapshots in {folder.root} that were asked for; remove the folders of some"
                     )
                 try:
                     work = SnapshotWork(self._store, folder, schema, running, self._stopping, self._bytes_per_s)

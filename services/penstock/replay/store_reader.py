@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
 from penstock.replay.description import read_schema
-from penstock.replay.layout import SEGMENTS_FILE, Regions, read_identity
+from penstock.replay.layout import SEGMENTS_FILE, Regions
+from penstock.replay.records import read_identity
 from penstock.types import Columns, MappedStore, Schema
 
 

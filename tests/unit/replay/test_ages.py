@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from helpers.segments import PLAN
 from penstock.replay.ages import Ages
-from penstock.replay.layout import MAX_GAPS, RECORDS_BYTES, ages_of
+from penstock.replay.layout import MAX_GAPS, RECORDS_BYTES, ages_copies
+from penstock.replay.records import make_record
 
 NEWEST = 400
 
@@ -18,7 +19,9 @@ GAPS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30)), max_size=8)
 
 
 def records() -> np.ndarray:
-    return np.zeros(RECORDS_BYTES, np.uint8)
+    memory = np.zeros(RECORDS_BYTES, np.uint8)
+    make_record(ages_copies(memory))
+    return memory
 
 
 def make(sessions: list[tuple[int, int]], memory: np.ndarray | None = None) -> tuple[Ages, set[int], int]:
@@ -105,15 +108,15 @@ def test_of_more_gaps_than_there_is_room_for_the_oldest_are_joined() -> None:
     assert (ages.clock(versions) >= exact).all()
 
 
+@pytest.mark.parametrize("copy", [0, 1])
 @pytest.mark.parametrize("bit", [0, 70, 130, 600, 5_000])
-def test_a_damaged_copy_leaves_the_other(bit: int) -> None:
+def test_a_damaged_copy_leaves_the_other(bit: int, copy: int) -> None:
     memory = records()
     ages = Ages(memory, 0)
     ages.skip(3, 5)
     ages.skip(8, 9)
-    newest = max(range(2), key=lambda copy: int(ages_of(memory)[copy]["sequence"]))
-    ages_of(memory)[newest : newest + 1].view(np.uint8)[bit // 8] ^= 1 << bit % 8
-    assert Ages(memory, 9).skipped == 2
+    ages_copies(memory)[copy : copy + 1].view(np.uint8)[bit // 8] ^= 1 << bit % 8
+    assert Ages(memory, 9).skipped == 3
 
 
 def test_windows_granted_under_a_higher_degree_are_judged_by_it() -> None:

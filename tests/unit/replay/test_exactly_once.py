@@ -329,11 +329,11 @@ def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
     window = make_window(21, segments=4, version=5)
     reserved = reserve(buffer, window)
     put(buffer, reserved, window)
-    watermark = store._watermarks[0].copy()
+    watermark = store._records.watermark(0)
     buffer.seal(reserved, 0.0)
     # As a kill leaves it: keys are written one after another, then the watermark.
     store.headers["key"][store.rows(reserved.keys[whole:])] = 0
-    store._watermarks[0] = watermark
+    store._records.set_watermark(0, *watermark)
 
     again, recovered = open_buffer(tmp_path, rows=rows)
     assert recovered.recovery.damaged == 0
@@ -383,41 +383,51 @@ def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
 def test_a_learner_that_came_as_the_service_was_killed_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dying(np.ndarray):
-        """A session record after whose every write the process may be killed."""
+    class Dying:
+        """A copy of the session's record: killed in the middle of a write, or after it."""
 
-        writes = 0
+        steps = 0
 
-        def __setitem__(self, field: str, value: object) -> None:
-            super().__setitem__(field, value)
-            type(self).writes -= 1
-            if type(self).writes == 0:
-                raise Killed
+        def __init__(self, copy: memoryview) -> None:
+            self._copy = copy
+
+        def __setitem__(self, everything: slice, content: memoryview) -> None:
+            for part in (slice(0, 30), everything):
+                self._copy[part] = content[part]
+                Dying.steps -= 1
+                if Dying.steps == 0:
+                    raise Killed
 
     successor = replace(WIDE, session=9, next_batch=2)
-    for writes in range(1, 5):
-        folder = tmp_path / str(writes)
+    for steps in range(1, 5):
+        folder = tmp_path / str(steps)
         buffer, store = open_buffer(folder)
         connect(buffer)
         send(buffer, make_window(1, segments=4))
         take(buffer, 0)
-        store.session, Dying.writes = store.session.view(Dying), writes
+        kept = store._records._session
+        monkeypatch.setattr(kept, "_in_file", [Dying(copy) for copy in kept._in_file])
+        Dying.steps = steps
         with pytest.raises(Killed):
             buffer.adopt_plan(successor)
+        # The write into the first copy decides.
+        left = RingStore(folder, store._capacity_bytes)
+        assert int(left.session["session"][0]) == (WIDE.session if steps == 1 else 9)
         again, _ = open_buffer(folder, successor)
         assert (again.session, again.version) == (9, 2)
         assert take(again, 2).keys.tolist() == [1, 2, 3, 4]
 
 
 def test_a_store_whose_making_was_cut_never_gives_key_zero(tmp_path: Path) -> None:
-    store = RingStore(tmp_path, capacity_bytes(40))
-    # As a kill leaves the record of a new store between its two writes, in one order and the other.
-    for name in ("next_key", "identity"):
-        store.session["identity"], store.session["next_key"] = 77, 1
-        store.session[name] = 0
+    RingStore(tmp_path, capacity_bytes(40))
+    # As a kill leaves the file: nothing written yet, or half of it.
+    for whole in (0, 1_000, 70_000):
+        content = (tmp_path / "records.bin").read_bytes()
+        (tmp_path / "records.bin").write_bytes(content[:whole].ljust(len(content), b"\0"))
         buffer, again = open_buffer(tmp_path)
         assert int(again.session["next_key"][0]) == 1
         assert int(again.session["identity"][0]) != 0
+    buffer, _ = open_buffer(tmp_path)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
     assert take(buffer, 0).keys.tolist() == [1, 2, 3, 4]

@@ -9,7 +9,6 @@ import pytest
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
-from penstock.replay.layout import ages_of
 from penstock.replay.ring_store import RingStore
 from penstock.sharding.shares import shares_of_mass
 from penstock.types import Mass, SamplingPlan
@@ -166,16 +165,6 @@ def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
     after = true_mass(again)
     again.adopt_plan(another(300, session=9))
     assert true_mass(again) == pytest.approx(after, rel=1e-12)
-
-
-def test_a_store_of_the_layout_before_has_no_gaps(tmp_path: Path) -> None:
-    buffer = trained(until=20, folder=tmp_path)
-    before = true_mass(buffer)
-    ages_of(buffer._store.records).view(np.uint8)[:] = 0
-    del buffer
-    again = make_buffer(None, folder=tmp_path)
-    again.adopt_plan(another(60))
-    assert true_mass(again) == pytest.approx(before, rel=1e-12)
 
 
 def test_a_learner_killed_as_it_came_leaves_no_gap_behind(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_a_reopened_folder_has_every_segment_and_watermark(tmp_path: Path) -> No
     write(store, make_window(1, segments=3), 1)
     write(store, make_window(1, segments=3, slot=9, incarnation=4), 4)
     store.session["next_batch"] = 11
+    store.save_session()
 
     again = RingStore(tmp_path, capacity_bytes(5))
     assert again.schema == SCHEMA
@@ -157,6 +158,8 @@ def test_a_new_priority_or_state_damages_no_row(tmp_path: Path) -> None:
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=2), 1)
     store.headers["priority"], store.headers["state"], store.headers["batch"] = 4.5, State.LEASED, 8
+    store.session["next_lease"] = 9
+    store.save_session()
     again = RingStore(tmp_path, capacity_bytes(5))
     assert again.recovery.segments == 2
     assert again.headers["priority"][again.rows(keys_of(1, 2))].tolist() == [4.5, 4.5]
@@ -217,11 +220,11 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     description = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(description | {"format": 1}))
-    with pytest.raises(ConfigurationError, match="format 1, and this version reads 2"):
+    with pytest.raises(ConfigurationError, match="format 1, and this version reads 3"):
         RingStore(tmp_path, capacity_bytes(5))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2, "unroll_length": 3, "columns": [["x"]]}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 3, "unroll_length": 3, "columns": [["x"]]}'])
 def test_a_description_that_describes_nothing_is_refused(tmp_path: Path, content: str) -> None:
     make_store(5, tmp_path)
     (tmp_path / "store.json").write_text(content)

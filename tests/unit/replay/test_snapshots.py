@@ -476,14 +476,20 @@ def test_of_those_on_the_interval_the_newest_are_kept_and_none_that_was_asked_fo
     assert_holds(restore(tmp_path, "a")[0], list(range(1, 13)))
 
 
-def test_a_folder_full_of_snapshots_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "MOST_SNAPSHOTS", 2)
+def test_a_folder_full_of_named_snapshots_takes_no_more_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MOST_NAMED", 2)
     service = new_service(tmp_path)
     service.insert(4)
     service.take("one")
     service.take("two")
-    with pytest.raises(ConfigurationError, match=r"there are 2 snapshots in .*remove the folders of some"):
+    with pytest.raises(
+        ConfigurationError, match=r"there are 2 snapshots in .*that were asked for; remove the folders of some"
+    ):
         service.take("three")
+    # Those on the interval go on: nobody's names keep them out.
+    service.take("on-the-interval", automatic=True)
     shutil.rmtree(tmp_path / "snapshots" / "one")
     service.take("three")
 
