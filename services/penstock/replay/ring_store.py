@@ -83,6 +83,7 @@ class RingStore:
         if self.session["identity"][0] == 0:
             self.session["identity"] = secrets.randbits(63) | 1
         self._layout: Regions | None = None
+        self._proof = secrets.randbits(62)
         self._regions: tuple[NDArray[np.uint8], ...] = ()
         self.recovery = Recovery()
         if folder is not None and (folder / DESCRIPTION_FILE).exists():
@@ -149,6 +150,16 @@ class RingStore:
         if self._folder is None:
             return None
         return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
+
+    def prove(self) -> int:
+        """Writes a number into the memory, which only who maps it can read there; one more than the last.
+
+        The store must know its schema.
+        """
+        assert self._layout is not None
+        self._proof += 1
+        self._layout.proof[0] = self._proof
+        return self._proof
 
     def watermark(self, slot: int, incarnation: int) -> int:
         """The last sequence stored for this slot and incarnation; 0: none.
