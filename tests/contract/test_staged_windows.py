@@ -29,10 +29,12 @@ from penstock.errors import ConfigurationError
 from penstock.replay import staging
 from penstock.replay.staging import SLOTS, StagingAreas, StagingSlots
 from penstock.rpc import methods
-from penstock.types import Schema, StagingOffer
+from penstock.types import Column, Schema, StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.replay import encode_staged_window
+from penstock.wire.replay import encode_staged_window, encode_window
+
+REQUEST = replay_pb2.GetReplayStatusRequest()
 
 
 def staging_files(folder: Path) -> list[Path]:
@@ -101,9 +103,9 @@ def test_areas_are_removed_with_their_stream_and_after_a_kill_and_keep_to_their_
 class StagedStream:
     """A client without our code, but for the area's memory."""
 
-    def __init__(self, loopback: Loopback, server: LiveReplay) -> None:
+    def __init__(self, loopback: Loopback, server: LiveReplay, schema: Schema = SCHEMA) -> None:
         self.stream: PlainStream = loopback.plain(server, methods.APPEND_SEGMENTS)
-        self.stream.send(open_request())
+        self.stream.send(open_request(schema=schema))
         offer = self.stream.receive().staging
         self.area = StagingSlots(StagingOffer(offer.path, offer.slot_bytes))
         self.slots = self.area.slots
@@ -140,6 +142,32 @@ def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: L
     block.pack(columns, 0, client.slots[1])
     assert "observation" in client.refused(staged_request(1))
     assert server.store.headers["key"].max() == 0
+
+
+def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loopback, tmp_path: Path) -> None:
+    schema = Schema(2, (Column("observation", "float32", (2,)), Column("valid", "bool")))
+    server = loopback.replay(folder=tmp_path, schema=schema)
+    loopback.source(server, plan_with(), schema=schema)
+    empty = make_window(schema=schema)
+    empty.columns.column("valid")[...] = False
+    (whole,) = encode_window(empty)
+    plain = loopback.plain(server, methods.APPEND_SEGMENTS)
+    plain.send(open_request(schema=schema), whole)
+    code, details = plain.status()
+    assert code == StatusCode.INVALID_ARGUMENT
+    assert "valid marks no row" in details
+    client = StagedStream(loopback, server, schema).proved()
+    client.slots[...] = 0
+    request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(empty, 0))
+    assert "valid marks no row" in client.refused(request)
+    until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")
+    assert server.store.headers["key"].max() == 0
+    # One row of one segment is enough.
+    empty.columns.column("valid")[1, 1] = True
+    sink = loopback.sink(0, server, schema=schema)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(empty)
+    assert sink.drain(PATIENCE_S)
 
 
 def test_a_slot_that_is_not_there_is_invalid(loopback: Loopback, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ from penstock.replay.layout import (
 from penstock.replay.row_checks import check_values, checksums_of
 from penstock.types import MAX_SLOTS, Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
+_VALID = "valid"
+"""The column that is true where a row is to be learnt from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -250,10 +253,11 @@ class RingStore:
             <HEADER>[B] what `seal` is to write.
 
         Raises:
-            InvalidSegment: Values that no learner could use. The rows are still reserved.
+            InvalidSegment: Values that no learner could use, or not one row to learn from. The rows are still reserved.
         """
         assert self.schema is not None
         rows = self.rows(keys)
+        marked, learnable = any(column.name == _VALID for column in self.schema.columns), False
         header = np.zeros(rows.size, HEADER)
         header["key"] = keys
         header["sequence"] = np.arange(head.first_sequence + first, head.last_sequence + 1)
@@ -264,7 +268,11 @@ class RingStore:
             contents = [region[rows[start] : rows[stop - 1] + 1] for region in self._regions]
             for column, content in zip(self.schema.columns, contents, strict=True):
                 check_values(column, content)
+                learnable |= column.name == _VALID and bool(content.any())
             header["checksum"][start:stop] = checksums_of(header[start:stop], contents)
+        if marked and not learnable:
+            # Every second step of an environment is valid at least: these are not bytes that an actor collected.
+            raise InvalidSegment(f"malformed segments: column {_VALID} marks no row of the window to learn from")
         return header
 
     def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
