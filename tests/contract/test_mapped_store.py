@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_window
+from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
 from helpers.servers import IMAGES, PATIENCE_S, Actor, Loopback, Recorder, Trainer, plan_with, sample, until
 from penstock.errors import ConfigurationError
 from penstock.replay.store_reader import StoreReader
-from penstock.types import Schema
+from penstock.types import MappedStore, Schema
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, IMAGES])
@@ -57,6 +57,56 @@ def test_a_folder_of_the_same_name_with_another_store_is_not_read(loopback: Loop
     with pytest.raises(ConfigurationError, match="can't map the store"):
         StoreReader(offer, SCHEMA)
     shutil.move(tmp_path / "segments.bin", tmp_path / "store" / "segments.bin")
+
+
+def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = []
+
+    def read_copy(store: MappedStore, schema: Schema) -> StoreReader:
+        copy = tmp_path / "of another host"
+        shutil.copytree(store.folder, copy)
+        return StoreReader(replace(store, folder=str(copy)), schema)
+
+    monkeypatch.setattr("penstock.rpc.batch_source.StoreReader", read_copy)
+    monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, values)))
+    server = loopback.replay(folder=tmp_path / "store", staging_bytes=0)
+    source, sink = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2)), loopback.sink(0, server)
+    for number in range(3):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = make_window(1 + 2 * number, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+    assert source.reads == "gRPC"
+    assert sample("penstock_learner_reads_mapped_store") == 0
+    assert [event for event, _ in notes] == ["batches come from the replay service in messages"]
+
+
+@pytest.mark.parametrize("rows", [400, 512])
+def test_a_proof_is_seen_in_the_memory_that_the_service_writes_and_in_no_earlier_copy(
+    tmp_path: Path, rows: int
+) -> None:
+    # Headers of 512 rows fill whole pages.
+    store = make_store(rows, tmp_path / "store")
+    store.write(np.arange(1, 3, dtype=np.uint64), make_window(), 0)
+    offer = store.mapped
+    assert offer is not None
+    first = store.prove()
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    here, copy = StoreReader(offer, SCHEMA), StoreReader(replace(offer, folder=str(tmp_path / "copy")), SCHEMA)
+    assert here.shows(first)
+    assert copy.shows(first)
+    second = store.prove()
+    assert here.shows(second)
+    assert here.shows(first), "another stream's proof came after ours"
+    assert not copy.shows(second)
+    into = SCHEMA.empty(2)
+    assert here.gather(np.arange(1, 3, dtype=np.uint64), into)
+    assert_same_columns(into, make_window().columns)
+    assert make_store(rows, tmp_path / "store").recovery.damaged == 0
 
 
 def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segment(

@@ -1,5 +1,8 @@
 """Actors that see the store's folder hand their windows over through it."""
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +25,16 @@ from helpers.servers import (
     sample,
     until,
 )
+from penstock.errors import ConfigurationError
+from penstock.replay import staging
 from penstock.replay.staging import SLOTS, StagingAreas, StagingSlots
 from penstock.rpc import methods
-from penstock.rpc.segment_sink import _map
-from penstock.types import Schema, StagingOffer
+from penstock.types import Column, Schema, StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.replay import encode_staged_window
+from penstock.wire.replay import encode_staged_window, encode_window
+
+REQUEST = replay_pb2.GetReplayStatusRequest()
 
 
 def staging_files(folder: Path) -> list[Path]:
@@ -78,7 +84,7 @@ def test_windows_of_a_broken_stream_are_stored_once_from_the_memory_they_lie_in(
 
 
 def test_areas_are_removed_with_their_stream_and_after_a_kill_and_keep_to_their_budget(tmp_path: Path) -> None:
-    areas = StagingAreas(tmp_path, 3 * SLOTS * 4096)
+    areas = StagingAreas(tmp_path, 3 * (1 + SLOTS) * 4096)
     given = [areas.allocate(4000), areas.allocate(4096)]
     assert areas.allocate(4097) is None
     given.append(areas.allocate(1))
@@ -97,11 +103,24 @@ def test_areas_are_removed_with_their_stream_and_after_a_kill_and_keep_to_their_
 class StagedStream:
     """A client without our code, but for the area's memory."""
 
-    def __init__(self, loopback: Loopback, server: LiveReplay) -> None:
+    def __init__(self, loopback: Loopback, server: LiveReplay, schema: Schema = SCHEMA) -> None:
         self.stream: PlainStream = loopback.plain(server, methods.APPEND_SEGMENTS)
-        self.stream.send(open_request())
+        self.stream.send(open_request(schema=schema))
         offer = self.stream.receive().staging
-        self.slots = StagingSlots(StagingOffer(offer.path, offer.slot_bytes)).slots
+        self.area = StagingSlots(StagingOffer(offer.path, offer.slot_bytes))
+        self.slots = self.area.slots
+
+    def prove(self, number: int | None = None) -> int:
+        """The service's answer to this number, or to the one that is in the area."""
+        proof = replay_pb2.StagingProof(number=self.area.number if number is None else number)
+        self.stream.send(replay_pb2.AppendSegmentsRequest(staging=proof))
+        while not (response := self.stream.receive()).HasField("staging_proof"):
+            pass
+        return int(response.staging_proof.number)
+
+    def proved(self) -> "StagedStream":
+        assert self.area.is_shared(self.prove())
+        return self
 
     def refused(self, request: replay_pb2.AppendSegmentsRequest) -> str:
         self.stream.send(request)
@@ -117,7 +136,7 @@ def staged_request(slot: int) -> replay_pb2.AppendSegmentsRequest:
 def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
-    client = StagedStream(loopback, server)
+    client = StagedStream(loopback, server).proved()
     columns = make_window().columns
     columns.arrays[0][0, 0, 0] = np.nan
     block.pack(columns, 0, client.slots[1])
@@ -125,27 +144,159 @@ def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: L
     assert server.store.headers["key"].max() == 0
 
 
+def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loopback, tmp_path: Path) -> None:
+    schema = Schema(2, (Column("observation", "float32", (2,)), Column("valid", "bool")))
+    server = loopback.replay(folder=tmp_path, schema=schema)
+    loopback.source(server, plan_with(), schema=schema)
+    empty = make_window(schema=schema)
+    empty.columns.column("valid")[...] = False
+    (whole,) = encode_window(empty)
+    plain = loopback.plain(server, methods.APPEND_SEGMENTS)
+    plain.send(open_request(schema=schema), whole)
+    code, details = plain.status()
+    assert code == StatusCode.INVALID_ARGUMENT
+    assert "valid marks no row" in details
+    client = StagedStream(loopback, server, schema).proved()
+    client.slots[...] = 0
+    request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(empty, 0))
+    assert "valid marks no row" in client.refused(request)
+    until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")
+    assert server.store.headers["key"].max() == 0
+    # One row of one segment is enough.
+    empty.columns.column("valid")[1, 1] = True
+    sink = loopback.sink(0, server, schema=schema)
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(empty)
+    assert sink.drain(PATIENCE_S)
+
+
 def test_a_slot_that_is_not_there_is_invalid(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
-    assert "slot 4" in StagedStream(loopback, server).refused(staged_request(SLOTS))
+    assert "slot 4" in StagedStream(loopback, server).proved().refused(staged_request(SLOTS))
     request = staged_request(0)
     request.window.block.payload = b"1234"
-    assert "a staged block with a payload" in StagedStream(loopback, server).refused(request)
+    assert "a staged block with a payload" in StagedStream(loopback, server).proved().refused(request)
     request = staged_request(0)
     request.window.block.parts = 2
-    assert "part 0 of 2" in StagedStream(loopback, server).refused(request)
+    assert "part 0 of 2" in StagedStream(loopback, server).proved().refused(request)
     elsewhere = loopback.plain(loopback.replay(), methods.APPEND_SEGMENTS)
     elsewhere.send(open_request(), staged_request(0))
     assert elsewhere.status()[0] == StatusCode.INVALID_ARGUMENT
 
 
-def test_an_offer_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
-    areas = StagingAreas(tmp_path, 2**20)
-    area = areas.allocate(100)
+def test_a_window_is_staged_only_in_memory_that_the_client_has_proved(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(folder=tmp_path)
+    loopback.source(server, plan_with())
+    assert "not proved" in StagedStream(loopback, server).refused(staged_request(0))
+    for wrong in (0, 1):
+        client = StagedStream(loopback, server)
+        assert client.prove(wrong) == 0
+        assert not client.area.is_shared(0)
+        assert "not proved" in client.refused(staged_request(0))
+    without = loopback.plain(loopback.replay(), methods.APPEND_SEGMENTS)
+    proof = replay_pb2.StagingProof(number=1)
+    without.send(open_request(), replay_pb2.AppendSegmentsRequest(staging=proof))
+    assert without.status()[0] == StatusCode.INVALID_ARGUMENT
+    assert server.store.headers["key"].max() == 0
+
+
+def test_where_the_file_is_seen_and_not_the_memory_windows_go_in_messages(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_here, notes = staging._open, []
+
+    def open_copy(offer: StagingOffer) -> object:
+        copy = tmp_path / "of another host" / "staging" / Path(offer.path).name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(offer.path, copy)
+        return open_here(replace(offer, path=str(copy)))
+
+    monkeypatch.setattr("penstock.replay.staging._open", open_copy)
+    monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, values)))
+    server = loopback.replay(folder=tmp_path / "store", rows=60)
+    source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
+    sink = loopback.sink(0, server)
+    for number in range(2 * SLOTS):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = make_window(1 + 2 * number, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+    assert sample("penstock_actor_stages_windows") == 0
+    assert [event for event, _ in notes] == ["windows go to the replay service in messages"]
+
+
+def linked(path: Path, target: Path) -> Path:
+    path.symlink_to(target)
+    return path
+
+
+def fifo(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def named(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+NAME = "0123456789abcdef" * 2
+SIZE = (1 + SLOTS) * 4096
+
+
+@pytest.mark.parametrize(
+    "disguised",
+    [
+        pytest.param(lambda folder, area: named(folder / NAME, bytes(SIZE)), id="not a staging area"),
+        pytest.param(lambda folder, area: Path(shutil.copy(area, folder / "notes.txt")), id="another name"),
+        pytest.param(lambda folder, area: Path(shutil.copy(area, folder.parent / NAME)), id="another folder"),
+        pytest.param(lambda folder, area: linked(folder / NAME, area), id="a link"),
+        pytest.param(
+            lambda folder, area: linked(folder.parent / "elsewhere", folder.parent) / "staging" / area.name,
+            id="a link on the way",
+        ),
+        pytest.param(lambda folder, area: folder / ".." / "staging" / area.name, id="dots on the way"),
+        pytest.param(lambda folder, area: fifo(folder / NAME), id="a FIFO"),
+        pytest.param(lambda folder, area: named(folder / NAME, area.read_bytes() + b"x"), id="longer"),
+        pytest.param(lambda folder, area: named(folder / NAME, area.read_bytes()[:-1]), id="shorter"),
+        pytest.param(lambda folder, area: folder / ("f" * 32), id="not there"),
+    ],
+)
+def test_a_rogue_service_can_have_no_other_file_written(
+    tmp_path: Path, disguised: Callable[[Path, Path], Path]
+) -> None:
+    area = StagingAreas(tmp_path, 2**20).allocate(4096)
     assert area is not None
-    assert _map(area.offer) is not None
-    assert _map(replace(area.offer, slot_bytes=2**20)) is None
-    area.close()
-    assert _map(area.offer) is None
-    assert _map(None) is None
+    path = disguised(tmp_path / "staging", Path(area.offer.path))
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(ConfigurationError, match="can't map"):
+        StagingSlots(replace(area.offer, path=str(path)))
+    assert (path.read_bytes() if path.is_file() else b"") == before
+    StagingSlots(area.offer)
+
+
+def test_a_file_with_another_name_or_of_another_size_than_offered_is_not_mapped(tmp_path: Path) -> None:
+    area = StagingAreas(tmp_path, 2**20).allocate(100)
+    assert area is not None
+    for slot_bytes in (0, 4095, 8192, 2**60):
+        with pytest.raises(ConfigurationError, match="can't map"):
+            StagingSlots(replace(area.offer, slot_bytes=slot_bytes))
+    StagingSlots(area.offer)
+    os.link(area.offer.path, tmp_path / "other name")
+    with pytest.raises(ConfigurationError, match="one name"):
+        StagingSlots(area.offer)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_not_mapped(tmp_path: Path) -> None:
+    area = StagingAreas(tmp_path, 2**20).allocate(100)
+    assert area is not None
+    os.chown(area.offer.path, 12345, -1)
+    with pytest.raises(ConfigurationError, match="another user"):
+        StagingSlots(area.offer)
+    # A service may run under another user than its actors, which then has made the folder too.
+    os.chown(tmp_path / "staging", 12345, -1)
+    StagingSlots(area.offer)

@@ -18,7 +18,7 @@ from penstock.algo.parameters import flatten
 from penstock.algo.policies import MomentsUpdates, Network, Policy
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
-from penstock.errors import Diverged
+from penstock.errors import Diverged, TrainingFailed
 from penstock.learning import schedules, training_statistics
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
@@ -124,6 +124,9 @@ class Learner:
         Args:
             batch: On this learner's device.
             progress: Share of the run that is done, 0 to 1; schedules follow it.
+
+        Raises:
+            TrainingFailed: The batch has segments, and not one valid row. Nothing was learnt from it.
         """
         ppo = self._ppo
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
@@ -134,6 +137,12 @@ class Learner:
         epochs: list[_Epoch] = []
         if count := estimated.steps.advantage.shape[0]:
             self._descent.begin(estimated.steps, settings, largest)
+        elif batch.valid.numel() and not bool(batch.valid.any()):
+            raise TrainingFailed(
+                f"none of the {batch.valid.numel()} rows of a batch is valid, so there is nothing to learn from: what"
+                " the replay service stores is not what the actors collected; look at its log, and at the file system"
+                " of replay.folder"
+            )
         for _ in range(ppo.epochs if count else 0):
             epochs.append(self._train_epoch(estimated.steps, settings))
             if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:

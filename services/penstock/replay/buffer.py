@@ -590,6 +590,11 @@ class ReplayBuffer:
         """Where a learner on this host can read the columns itself; None in anonymous memory."""
         return self._store.mapped
 
+    def prove_store(self) -> int:
+        """As `RingStore.prove`."""
+        with self._lock:
+            return self._store.prove()
+
     @property
     def schema(self) -> Schema | None:
         """The schema of the stored segments, once one is known."""

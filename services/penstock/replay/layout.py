@@ -117,13 +117,17 @@ class Regions:
         capacity: Rows.
         headers: <HEADER>[capacity].
         columns: <uint8>[capacity, bytes of a segment's column], one a column.
+        proof: <uint64>[1] where the service writes what a reader must find.
     """
 
     def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
         """Lays the regions out. Raises `ConfigurationError` if not even two segments fit."""
         self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
         self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
+        after_headers, columns_start = self.headers.nbytes, self._end
         self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
+        # Headers that fill whole pages leave one at the end: `rows_within` counts a spare page for each region.
+        self.proof = np.frombuffer(memory, "<u8", 1, after_headers if after_headers < columns_start else self._end)
 
     def _region(self, width: int) -> NDArray[np.uint8]:
         size = self.capacity * width

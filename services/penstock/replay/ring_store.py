@@ -37,6 +37,9 @@ from penstock.replay.records import Records, session_of
 from penstock.replay.row_checks import check_values, checksums_of
 from penstock.types import MAX_SLOTS, Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
+_VALID = "valid"
+"""The column that is true where a row is to be learnt from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
@@ -81,6 +84,7 @@ class RingStore:
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
         self._layout: Regions | None = None
+        self._proof = secrets.randbits(62)
         self._regions: tuple[NDArray[np.uint8], ...] = ()
         self.recovery = Recovery()
         if schema is not None:
@@ -213,6 +217,16 @@ class RingStore:
             return None
         return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
 
+    def prove(self) -> int:
+        """Writes a number into the memory, which only who maps it can read there; one more than the last.
+
+        The store must know its schema.
+        """
+        assert self._layout is not None
+        self._proof += 1
+        self._layout.proof[0] = self._proof
+        return self._proof
+
     def watermark(self, slot: int, incarnation: int) -> int:
         """The last sequence stored for this slot and incarnation; 0: none.
 
@@ -296,10 +310,11 @@ class RingStore:
             <HEADER>[B] what `seal` is to write.
 
         Raises:
-            InvalidSegment: Values that no learner could use. The rows are still reserved.
+            InvalidSegment: Values that no learner could use, or not one row to learn from. The rows are still reserved.
         """
         assert self.schema is not None
         rows = self.rows(keys)
+        marked, learnable = any(column.name == _VALID for column in self.schema.columns), False
         header = np.zeros(rows.size, HEADER)
         header["key"] = keys
         header["sequence"] = np.arange(head.first_sequence + first, head.last_sequence + 1)
@@ -310,7 +325,11 @@ class RingStore:
             contents = [region[rows[start] : rows[stop - 1] + 1] for region in self._regions]
             for column, content in zip(self.schema.columns, contents, strict=True):
                 check_values(column, content)
+                learnable |= column.name == _VALID and bool(content.any())
             header["checksum"][start:stop] = checksums_of(header[start:stop], contents)
+        if marked and not learnable:
+            # Every second step of an environment is valid at least: these are not bytes that an actor collected.
+            raise InvalidSegment(f"malformed segments: column {_VALID} marks no row of the window to learn from")
         return header
 
     def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:

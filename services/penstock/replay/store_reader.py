@@ -1,7 +1,8 @@
 """Reads the columns of a store that another process of this host writes: a learner's batches without a socket.
 
 The store's rows may be overwritten while they are read. A row's key is zeroed before that and written last, so whoever
-finds the key unchanged after copying has copied one segment. Called by `rpc.batch_source`.
+finds the key unchanged after copying has copied one segment. That the rows seen here are the service's own must be
+proved first, by `shows`. Called by `rpc.batch_source`.
 """
 
 import mmap
@@ -16,6 +17,9 @@ from penstock.replay.description import read_schema
 from penstock.replay.layout import SEGMENTS_FILE, Regions
 from penstock.replay.records import read_identity
 from penstock.types import Columns, MappedStore, Schema
+
+_LATER_PROOFS = 2**32
+"""Streams of other processes may have asked meanwhile."""
 
 
 class StoreReader:
@@ -41,6 +45,13 @@ class StoreReader:
         except OSError as error:
             raise ConfigurationError(f"can't map the store in {folder}: {error.strerror}") from None
         self._regions = Regions(memory, schema, len(memory))
+
+    def shows(self, proof: int) -> bool:
+        """Whether the service's proof can be read here, or a later one: this is the memory that the service writes.
+
+        On a file system that is not coherent, such as NFS, a mapping keeps what it once read.
+        """
+        return 0 <= int(self._regions.proof[0]) - proof < _LATER_PROOFS
 
     def gather(self, keys: NDArray[np.uint64], into: Columns) -> bool:
         """Copies these segments' columns, in this order, into columns of as many.

@@ -5,7 +5,6 @@ answered. The training thread uses the source. An error that no retry can cure i
 """
 
 import asyncio
-import contextlib
 import math
 import threading
 import time
@@ -77,7 +76,7 @@ class ReplayBatchSource:
         self._pool = PayloadPool()
         self.reads = ""
         self._plan: SamplingPlan | None = None
-        self._adjusted = False
+        self._adjusted = self._noted_columns = False
         self._uncommitted: deque[_Commit] = deque()
         self._unsent: deque[_Commit] = deque()
         self._failure: PenstockError | None = None
@@ -245,11 +244,16 @@ class ReplayBatchSource:
                 self._take_outcome(response.message)
                 if not response.message.HasField("counts"):
                     return
-            if response.message.HasField("opened"):
+            if response.message.HasField("opened") or response.message.HasField("proof"):
                 self._heard_at = time.monotonic()
-                stream.open_store(wire.decode_mapped_store(response.message.opened))
-                self.reads = "mapped store" if stream.reader else "gRPC"
-                metrics.LEARNER_MAPPED.set(stream.reader is not None)
+                if response.message.HasField("opened"):
+                    reason = stream.open_store(wire.decode_mapped_store(response.message.opened))
+                else:
+                    reason = stream.read_if_shown(response.message.proof.number)
+                self._note_columns(reason)
+                if stream.opened:
+                    self.reads = "mapped store" if stream.reader else "gRPC"
+                    metrics.LEARNER_MAPPED.set(stream.reader is not None)
                 self._wanted.set()
             elif response.message.waiting:
                 with self._lock:
@@ -258,6 +262,11 @@ class ReplayBatchSource:
                 stream.take(response)
 
         await stream.live(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)), take, self._ask, self._deliver)
+
+    def _note_columns(self, reason: str) -> None:
+        if reason and not self._noted_columns:
+            self._noted_columns = True
+            logs.note("batches come from the replay service in messages", reason=reason)
 
     @property
     def _first_unasked(self) -> int:
@@ -272,6 +281,7 @@ class ReplayBatchSource:
             self._wanted.clear()
             with self._lock:
                 plan, adjusted, self._adjusted = self._plan, self._adjusted, False
+            await stream.prove_if_mapped()
             if adjusted and plan is not None:
                 await stream.adjust(replace(plan, next_batch=asked))
             while stream.opened:
@@ -339,15 +349,40 @@ class _Stream:
         self._batches: asyncio.Queue[Batch | BatchHead] = asyncio.Queue()
         self._redrawn: asyncio.Queue[BatchHead] = asyncio.Queue()
         self._newest = -1
+        self._mapped: StoreReader | None = None
+        self._asked_for_proof = False
         self.opened = False
         self.reader: StoreReader | None = None
 
-    def open_store(self, store: MappedStore | None) -> None:
-        """Maps the store that the server offers, if it is the one that can be seen here."""
-        self.opened = True
+    def open_store(self, store: MappedStore | None) -> str:
+        """Maps the store that the server offers, if it can be seen here; it is read once it is proved to be the same.
+
+        Returns:
+            Why it is not read although it was offered; empty otherwise.
+        """
+        reason = ""
         if store is not None:
-            with contextlib.suppress(ConfigurationError):
-                self.reader = StoreReader(store, self._schema)
+            try:
+                self._mapped = StoreReader(store, self._schema)
+            except ConfigurationError as error:
+                reason = str(error)
+        self.opened = self._mapped is None
+        return reason
+
+    async def prove_if_mapped(self) -> None:
+        """Asks once for a proof that what is mapped here is what the server writes."""
+        if self._mapped is not None and not self._asked_for_proof:
+            self._asked_for_proof = True
+            async with self._writing:
+                await self._call.write(replay_pb2.SampleBatchesRequest(prove=replay_pb2.ProveStore()))
+
+    def read_if_shown(self, proof: int) -> str:
+        """Reads the mapped store from now on, if it shows the proof; returns why not, as `open_store`."""
+        self.opened = True
+        if self._mapped is None or not self._mapped.shows(proof):
+            return "the store's file is seen here, and not the memory that the service maps"
+        self.reader = self._mapped
+        return ""
 
     async def adjust(self, plan: SamplingPlan) -> None:
         async with self._writing:

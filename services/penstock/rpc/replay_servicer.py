@@ -19,7 +19,7 @@ from penstock.errors import InvalidSegment, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.buffer import MAX_LEASES, ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import Lease
-from penstock.replay.staging import StagingAreas
+from penstock.replay.staging import StagingArea, StagingAreas
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
 from penstock.rpc.server import Server
@@ -46,6 +46,7 @@ class _Outbox:
     def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
         self._stored_sequence, self._staging = stored_sequence, staging
         self._grants: list[Grant] = []
+        self._staging_proof: int | None = None
         self._returned = 0
         self._recalled = False
         self._due: asyncio.TimerHandle | None = None
@@ -66,6 +67,11 @@ class _Outbox:
     def take_back(self, count: int) -> None:
         """So many grants of this stream have returned to the gate."""
         self._returned += count
+        self._filled.set()
+
+    def prove_staging(self, number: int) -> None:
+        """The service's side of the proof; 0: the client's did not hold."""
+        self._staging_proof = number
         self._filled.set()
 
     def recall(self) -> None:
@@ -91,7 +97,8 @@ class _Outbox:
         grants, self._grants = self._grants, []
         returned, self._returned = self._returned, 0
         staging, self._staging = self._staging, None
-        return wire.encode_append_response(self._stored_sequence, grants, staging, returned)
+        proof, self._staging_proof = self._staging_proof, None
+        return wire.encode_append_response(self._stored_sequence, grants, staging, returned, proof)
 
 
 class _Writer:
@@ -201,7 +208,6 @@ class ReplayServicer:
             slot=key.slot,
             incarnation=key.incarnation,
             window_segments=opening.open.window_segments,
-            staging=staging.slots if staging else None,
         )
         place = {"slot": str(key.slot), "incarnation": str(key.incarnation), "stored": str(watermark)}
         try:
@@ -209,7 +215,7 @@ class ReplayServicer:
                 self._distribute()
                 async with asyncio.TaskGroup() as tasks:
                     writing = tasks.create_task(self._write_acknowledgements(outbox, context))
-                    await self._read_windows(requests, key, outbox, reader)
+                    await self._read_windows(requests, key, outbox, reader, staging)
                     writing.cancel()
                 if outbox.owes:
                     await write_whole(context, outbox.take())
@@ -222,7 +228,12 @@ class ReplayServicer:
                 self._distribute()
 
     async def _read_windows(
-        self, requests: AsyncIterator[wire.AppendRequest], key: ActorKey, outbox: _Outbox, reader: wire.WindowReader
+        self,
+        requests: AsyncIterator[wire.AppendRequest],
+        key: ActorKey,
+        outbox: _Outbox,
+        reader: wire.WindowReader,
+        staging: StagingArea | None,
     ) -> None:
         reserved: Reservation | int = 0
         answering_s = 0.0
@@ -231,9 +242,7 @@ class ReplayServicer:
             async for request in requests:
                 self._check_current(key, outbox)
                 if request.window is None:
-                    if request.message.WhichOneof("message") != "heartbeat":
-                        raise InvalidSegment("after `open` an append stream carries windows and heartbeats")
-                    self._buffer.heard(key, time.monotonic(), request.message.heartbeat.steps)
+                    self._take_small(request.message, key, outbox, reader, staging)
                     continue
                 part = reader.add(request.window)
                 if not part.first:
@@ -256,6 +265,27 @@ class ReplayServicer:
                     answer_seconds.observe(answering_s)
         finally:
             self._give_up(reserved)
+
+    def _take_small(
+        self,
+        message: replay_pb2.AppendSegmentsRequest,
+        key: ActorKey,
+        outbox: _Outbox,
+        reader: wire.WindowReader,
+        staging: StagingArea | None,
+    ) -> None:
+        kind = message.WhichOneof("message")
+        if kind == "heartbeat":
+            self._buffer.heard(key, time.monotonic(), message.heartbeat.steps)
+        elif kind == "staging" and staging is not None:
+            answer = staging.answer(message.staging.number)
+            if answer:
+                reader.take_staged(staging.slots)
+            outbox.prove_staging(answer)
+        else:
+            raise InvalidSegment(
+                "after `open` an append stream carries windows and heartbeats, and a proof of the staging area"
+            )
 
     async def _reserve(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> Reservation | int:
         """Rows for a window, once there is a grant for it; or the last sequence, if it is stored already."""
@@ -352,13 +382,16 @@ class ReplayServicer:
         elif kind == "commit":
             writer.owe(self._answer(request.commit))
             await writer.write_answers()
+        elif kind == "prove":
+            proof = replay_pb2.StoreProof(number=self._buffer.prove_store())
+            await writer.write(replay_pb2.SampleBatchesResponse(proof=proof))
         elif kind == "batch" and 0 <= request.batch.part < max(1, request.batch.parts):
             if request.batch.HasField("commit"):
                 writer.owe(self._answer(request.batch.commit))
             await asked.put(request.batch)
         else:
             raise InvalidSegment(
-                "after `plan` a sampling stream carries plans, commits, and requests for part 0 to parts - 1"
+                "after `plan` a sampling stream carries plans, commits, `prove`, and requests for part 0 to parts - 1"
             )
 
     def _answer(self, commit: replay_pb2.CommitBatchRequest) -> replay_pb2.SampleBatchesResponse:

@@ -18,7 +18,7 @@ from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Stream
-from penstock.telemetry import metrics
+from penstock.telemetry import logs, metrics
 from penstock.types import Assignment, Grant, Schema, StagingOffer, Window
 from penstock.v1 import replay_pb2
 from penstock.wire import block
@@ -81,7 +81,9 @@ class ReplaySegmentSink:
         self._taken = 0
         self._sent = self._stored = 0
         self._failure: PenstockError | None = None
+        self._offered: StagingSlots | None = None
         self._staging: StagingSlots | None = None
+        self._noted_messages = False
         self._wake = asyncio.Event()
         self._unsent: deque[_Pending] = deque()
         self._task = thread.spawn(self._run())
@@ -182,6 +184,9 @@ class ReplaySegmentSink:
             responses = aiter(call)
             self._resume(await anext(responses))
             backoff.reset()
+            if self._offered is not None:
+                proof = replay_pb2.StagingProof(number=self._offered.number)
+                await call.write(replay_pb2.AppendSegmentsRequest(staging=proof))
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(self._write(call))
                 async for response in responses:
@@ -201,10 +206,9 @@ class ReplaySegmentSink:
                 f"the replay service at {self._assignment.replay_address} holds this actor's segments up to"
                 f" {first.stored_sequence}, and it had stored {self._stored} of the {self._sent} that were sent"
             )
-        staging = _map(wire.decode_staging(first))
-        metrics.ACTOR_STAGES.set(staging is not None)
+        self._look_at(wire.decode_staging(first))
         with self._lock:
-            self._staging = staging
+            self._staging = None
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
                 self._pending.popleft()
             self._unsent = deque(self._pending)
@@ -213,7 +217,32 @@ class ReplaySegmentSink:
         self._wake.set()
         self._take(first)
 
+    def _look_at(self, offer: StagingOffer | None) -> None:
+        """Maps an area that is offered. It is used once both sides have proved that they see the same memory."""
+        self._offered = None
+        metrics.ACTOR_STAGES.set(0)
+        if offer is not None:
+            try:
+                self._offered = StagingSlots(offer)
+            except ConfigurationError as error:
+                self._note_messages(str(error))
+
+    def _stage_if_shared(self, answer: int) -> None:
+        if self._offered is None or not self._offered.is_shared(answer):
+            self._note_messages("the file that it offers is seen here, and not the memory that it maps")
+            return
+        metrics.ACTOR_STAGES.set(1)
+        with self._lock:
+            self._staging = self._offered
+
+    def _note_messages(self, reason: str) -> None:
+        if not self._noted_messages:
+            self._noted_messages = True
+            logs.note("windows go to the replay service in messages", reason=reason)
+
     def _take(self, response: replay_pb2.AppendSegmentsResponse) -> None:
+        if response.HasField("staging_proof"):
+            self._stage_if_shared(response.staging_proof.number)
         with self._lock:
             self._stored = max(self._stored, response.stored_sequence)
             while self._pending and self._pending[0].last_sequence <= response.stored_sequence:
@@ -248,11 +277,3 @@ class ReplaySegmentSink:
                     await self._wake.wait()
             except TimeoutError:
                 await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat(steps=self._steps())))
-
-
-def _map(offer: StagingOffer | None) -> StagingSlots | None:
-    """The area that the service offers, if this process sees it."""
-    try:
-        return StagingSlots(offer) if offer is not None else None
-    except ConfigurationError:
-        return None

@@ -10,14 +10,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AppendSegmentsRequest(_message.Message):
-    __slots__ = ("open", "heartbeat", "window")
+    __slots__ = ("open", "heartbeat", "staging", "window")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    STAGING_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     open: OpenAppend
     heartbeat: Heartbeat
+    staging: StagingProof
     window: Window
-    def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., staging: _Optional[_Union[StagingProof, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
 
 class OpenAppend(_message.Message):
     __slots__ = ("schema", "slot", "incarnation", "window_segments")
@@ -52,16 +54,18 @@ class Window(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
-    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging")
+    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "staging_proof")
     STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     RETURNED_GRANTS_FIELD_NUMBER: _ClassVar[int]
     STAGING_FIELD_NUMBER: _ClassVar[int]
+    STAGING_PROOF_FIELD_NUMBER: _ClassVar[int]
     stored_sequence: int
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     returned_grants: int
     staging: StagingArea
-    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ...) -> None: ...
+    staging_proof: StagingProof
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ...) -> None: ...
 
 class StagingArea(_message.Message):
     __slots__ = ("path", "slot_bytes")
@@ -70,6 +74,12 @@ class StagingArea(_message.Message):
     path: str
     slot_bytes: int
     def __init__(self, path: _Optional[str] = ..., slot_bytes: _Optional[int] = ...) -> None: ...
+
+class StagingProof(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("batch", "minimum_version")
@@ -80,14 +90,16 @@ class Grant(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., minimum_version: _Optional[int] = ...) -> None: ...
 
 class SampleBatchesRequest(_message.Message):
-    __slots__ = ("plan", "batch", "commit")
+    __slots__ = ("plan", "batch", "commit", "prove")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    PROVE_FIELD_NUMBER: _ClassVar[int]
     plan: SamplingPlan
     batch: BatchRequest
     commit: CommitBatchRequest
-    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
+    prove: ProveStore
+    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
     __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below")
@@ -119,6 +131,10 @@ class SamplingPlan(_message.Message):
     hurried_below: int
     def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ...) -> None: ...
 
+class ProveStore(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class BatchRequest(_message.Message):
     __slots__ = ("batch", "part", "parts", "head_only", "replay_segments", "commit")
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -136,7 +152,7 @@ class BatchRequest(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "skipped", "opened", "committed", "block")
+    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "skipped", "opened", "proof", "committed", "block")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +167,7 @@ class SampleBatchesResponse(_message.Message):
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     batch: int
@@ -167,9 +184,10 @@ class SampleBatchesResponse(_message.Message):
     environments: bytes
     skipped: bytes
     opened: SamplingOpened
+    proof: StoreProof
     committed: CommitBatchResponse
     block: _block_pb2.Block
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class Mass(_message.Message):
     __slots__ = ("total", "reference")
@@ -192,6 +210,12 @@ class MappedStore(_message.Message):
     folder: str
     identity: int
     def __init__(self, folder: _Optional[str] = ..., identity: _Optional[int] = ...) -> None: ...
+
+class StoreProof(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
     __slots__ = ("session", "batch", "keys", "priorities", "version")

@@ -127,15 +127,18 @@ class WindowReader:
         slot: int,
         incarnation: int,
         window_segments: int,
-        staging: NDArray[np.uint8] | None = None,
     ) -> None:
-        """What `OpenAppend` said; and <uint8>[slots, bytes] the stream's staging area, if it has one."""
-        self._staging = staging
+        """What `OpenAppend` said."""
+        self._staging: NDArray[np.uint8] | None = None
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
         self._segments = window_segments
         _, total = block.layout(schema, window_segments)
         self._blocks = BlockReader(total, window_segments)
         self._environments: NDArray[np.uint32] = np.zeros(0, np.uint32)
+
+    def take_staged(self, slots: NDArray[np.uint8]) -> None:
+        """From now on windows may lie in these <uint8>[slots, bytes] of the stream's staging area."""
+        self._staging = slots
 
     def add(self, message: memoryview) -> WindowPart:
         """Takes the next serialised Window. Raises `InvalidSegment` if it does not fit."""
@@ -160,7 +163,9 @@ class WindowReader:
 
     def _staged(self, number: int) -> NDArray[np.uint8]:
         if self._staging is None or number >= len(self._staging):
-            raise InvalidSegment(f"a window in slot {number} of a staging area that has no such slot")
+            raise InvalidSegment(
+                f"a window in slot {number} of a staging area that has no such slot, or was not proved"
+            )
         slot: NDArray[np.uint8] = self._staging[number]
         return slot
 
@@ -173,7 +178,11 @@ def _check_head(head: bytes) -> None:
 
 
 def encode_append_response(
-    stored_sequence: int, grants: list[Grant], staging: StagingOffer | None = None, returned: int = 0
+    stored_sequence: int,
+    grants: list[Grant],
+    staging: StagingOffer | None = None,
+    returned: int = 0,
+    staging_proof: int | None = None,
 ) -> replay_pb2.AppendSegmentsResponse:
     """The message of an acknowledgement, new grants and returned ones; the first also offers the staging area."""
     area = None if staging is None else replay_pb2.StagingArea(path=staging.path, slot_bytes=staging.slot_bytes)
@@ -181,6 +190,7 @@ def encode_append_response(
         stored_sequence=stored_sequence,
         staging=area,
         returned_grants=returned,
+        staging_proof=None if staging_proof is None else replay_pb2.StagingProof(number=staging_proof),
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
 

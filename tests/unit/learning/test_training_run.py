@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
 from helpers.training import SMALL, make_learner
-from penstock.errors import Diverged, SchemaMismatch, Unavailable
+from penstock.errors import Diverged, SchemaMismatch, TrainingFailed, Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.versions import VersionMark
@@ -334,6 +334,25 @@ def test_a_run_that_diverges_ends_by_itself_and_leaves_its_last_checkpoint_as_it
     assert outside.batches == 2 + 10
     assert checkpoints.newest(folder) == earlier
     assert earlier.read_bytes() == before
+
+
+class Emptied(InProcess):
+    """Zeros in place of what was collected, from the third batch on."""
+
+    def next(self, timeout_s: float) -> Batch | None:
+        batch = super().next(timeout_s)
+        if batch is not None and self.batches > 2:
+            for array in batch.columns.arrays:
+                array[...] = 0
+        return batch
+
+
+def test_a_batch_without_a_valid_row_ends_the_run_with_one_line_and_a_checkpoint(folder: RunFolder) -> None:
+    outside = Emptied()
+    with pytest.raises(TrainingFailed, match=r"^none of the 128 rows of a batch is valid[^\n]*$"):
+        conclude(folder, outside, lambda: False, batches=40)
+    assert outside.batches == 3
+    assert checkpoints.newest(folder) is not None
 
 
 def test_a_batch_that_is_not_the_one_that_is_due_is_not_trained(folder: RunFolder) -> None:
