@@ -250,3 +250,11 @@ def test_each_segment_keeps_the_numbers_that_its_own_shard_skipped() -> None:
     batch = join(parts, place(parts), [0.5, 0.5], SCHEMA, PayloadPool())
     assert batch.skipped.tolist() == [0, 7, 0, 0, 9]
     assert join(parts[:1], place(parts[:1]), [1.0], SCHEMA, PayloadPool()).skipped.size == 0
+
+
+def test_three_shards_whose_environments_interleave_give_the_order_of_one_store() -> None:
+    environments = [[1, 4], [2, 5], [0, 3]]
+    parts = [make_part(shard, numbers, 0) for shard, numbers in enumerate(environments)]
+    rows = place(parts)
+    assert [part.tolist() for part in rows] == environments
+    assert join(parts, rows, [0.0] * 3, SCHEMA, PayloadPool()).environments.tolist() == list(range(6))
