@@ -51,15 +51,16 @@ class Service:
             self.logger.info("stopped", told_by=self._told_by or None)
 
     def _raise_descriptor_limit(self) -> None:
-        """Lets this process open as many files as the system allows it: each connection is one."""
+        """Lets this process open as many files as the system allows it: each connection is one.
+
+        The metric `process_max_fds` shows the limit.
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             except (OSError, ValueError) as error:
                 self.logger.warning("the limit of open files stays as it was", limit=soft, reason=str(error))
-                return
-        self.logger.info("limit of open files", limit=hard, before=soft)
 
     def take_signals(self) -> None:
         """Has the signals that end a service tell it to stop. On the main thread.

@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 
@@ -13,9 +12,7 @@ with Service("replay", TelemetryConfig(log_format="json"), listen="127.0.0.1:0",
 """
 
 
-def test_a_service_may_open_as_many_files_as_the_system_allows_and_logs_it() -> None:
+def test_a_service_may_open_as_many_files_as_the_system_allows() -> None:
     command = ["sh", "-c", 'ulimit -Sn 128 && ulimit -Hn 512 && exec "$@"', "sh", sys.executable, "-c", SCRIPT]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout.split() == ["512", "512"]
-    line = json.loads(ended.stderr.splitlines()[0])
-    assert (line["event"], line["limit"], line["before"]) == ("limit of open files", 512, 128)
