@@ -248,7 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where the run lies meanwhile; default: a temporary folder")
+    parser.add_argument("--folder", type=Path, help="folder for the run (default: a temporary one)")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     console = Console()

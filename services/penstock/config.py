@@ -522,7 +522,7 @@ class Config(BaseSettings):
         return self
 
     def repeatable(self) -> "Config":
-        """Without where this run lies, which is no part of what repeats it."""
+        """This configuration without the run's folder, which a repetition does not share."""
         return self.changed({"run": {"dir": None}})
 
     def changed(self, values: dict[str, object]) -> "Config":

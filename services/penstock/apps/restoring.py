@@ -116,7 +116,7 @@ def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list
 def _write_run(
     folder: RunFolder, run: RunFolder, config: Config, policy: bytes, stores: tuple[Restored, ...]
 ) -> checkpoints.RunProgress:
-    """All but the store; where the run stands."""
+    """Writes all files of the run except the store; returns its progress."""
     folder.create()
     path = folder.checkpoints / "policy.safetensors"
     write_atomically(path, policy)

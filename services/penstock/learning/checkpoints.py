@@ -33,7 +33,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, Runt
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Where a run stands, over all of its sessions.
+    """The progress of a run over all of its sessions.
 
     Attributes:
         version: Policy version; training batches, but for jumps at a resume.
@@ -78,7 +78,7 @@ class Recovered:
 
     Attributes:
         path: The newest checkpoint that is sound; None: the run begins here.
-        progress: Where the run stands there, with the threshold if any file knows when it was reached.
+        progress: The progress at that checkpoint, with the threshold if any file records when it was reached.
         spec: The spaces that it was trained for.
         best: The evaluation of the best checkpoint; None if there is none that is sound.
         complaints: A line for the user for each file that was passed over, or could not be verified.

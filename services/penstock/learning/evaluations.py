@@ -74,7 +74,7 @@ class Evaluations:
         journal: For results.
         statistics: For results too.
         writes: Writes the best checkpoint.
-        resumed: Where the run stands.
+        resumed: The progress of earlier sessions.
         best: The evaluation in the best checkpoint, if there is one.
         variants: Environment variants over which the episodes are spread; 0: the run has none.
         clock: Monotonic seconds.

@@ -267,8 +267,8 @@ class Roster:
                 entry["slot"], entry["incarnation"], tuple(entry["environments"]), bytes.fromhex(entry["token"])
             )
             exploration = (assignment.variant, assignment.temperature)
-            # Under another variant or temperature it would begin again as whom it was, and repeat its sequence
-            # numbers: as somebody new it does not.
+            # Under another variant or temperature an actor starts over: in its old place it would repeat sequence
+            # numbers, so that it gets a new one.
             if (entry.get("variant", 0), entry.get("temperature", 1.0)) == exploration:
                 members[assignment.token] = _Member(assignment, 0, now)
         self._floor = int(stored.get("floor", 0))

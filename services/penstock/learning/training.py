@@ -98,7 +98,7 @@ class TrainingRun:
         writes: Writes checkpoints.
         versions: Which were used; it says the first one of this session.
         snapshots: Of the run, taken between two batches.
-        resumed: Where the run stands, but for its version.
+        resumed: The progress of earlier sessions; its version is not used.
         stopping: Asked between batches; when true, a checkpoint is saved and the run left.
         largest_window: Segments in the largest window of any actor.
         """
