@@ -9,10 +9,23 @@ import numpy as np
 import pytest
 
 from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
-from helpers.servers import IMAGES, PATIENCE_S, Actor, Loopback, Recorder, Trainer, plan_with, sample, until
+from helpers.servers import (
+    IMAGES,
+    PATIENCE_S,
+    Actor,
+    Loopback,
+    Recorder,
+    Trainer,
+    plan_request,
+    plan_with,
+    sample,
+    until,
+)
 from penstock.errors import ConfigurationError
 from penstock.replay.store_reader import StoreReader
+from penstock.rpc import methods
 from penstock.types import MappedStore, Schema
+from penstock.v1 import replay_pb2
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, IMAGES])
@@ -147,6 +160,26 @@ def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segme
         loopback.join(sending)
     assert source.reads == "mapped store"
     assert sample("penstock_learner_redrawn_batches_total") > before
+
+
+def test_a_batch_is_given_again_while_a_later_one_waits_for_fresh_segments(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(folder=tmp_path)
+    sink, stream = loopback.sink(0, server, segments=2), loopback.plain(server, methods.SAMPLE_BATCHES)
+    stream.send(plan_request(plan_with(batch_segments=2, fresh_segments=2, off_policy_degree=0)))
+    until(lambda: sink.next_grant(0.5), "a grant")
+    sink.send(make_window())
+    assert stream.receive().HasField("opened")
+    first, second = (
+        replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=number, parts=1, head_only=True))
+        for number in range(2)
+    )
+    stream.send(first, second)
+    given = stream.receive()
+    # Nothing is collected for the second batch before the first is trained.
+    assert stream.receive().waiting
+    stream.send(first)
+    again = next(response for response in iter(stream.receive, None) if not response.waiting)
+    assert (again.batch, again.keys) == (0, given.keys)
 
 
 def test_commits_that_were_not_answered_are_sent_again_after_a_break(loopback: Loopback, tmp_path: Path) -> None:

@@ -19,32 +19,43 @@ NO_VERSION = np.iinfo(np.int64).max
 _HEADERS = numba.from_dtype(HEADER)[::1]
 _LEASED, _SEEN = int(State.LEASED), int(State.SEEN)
 
+# numba keeps compiled code until the file of the function changes, not that of a constant it was compiled with. So the
+# codes of states are arguments.
 
-@numba.njit(numba.int64(_HEADERS, numba.uint64[::1], numba.int64, numba.int64[::1], numba.int64[::1]), cache=True)
-def _find_committed(headers, keys, batch, rows, positions):  # type: ignore[no-untyped-def]
+
+@numba.njit(
+    numba.int64(
+        _HEADERS, numba.uint64[::1], numba.int64, numba.uint32, numba.uint32, numba.int64[::1], numba.int64[::1]
+    ),
+    cache=True,
+)
+def _find_committed(headers, keys, batch, leased, seen, rows, positions):  # type: ignore[no-untyped-def]
     capacity, found = np.uint64(headers.size), 0
     for position in range(keys.size):
         row = np.int64(keys[position] % capacity)
         header = headers[row]
         if header.key != keys[position] or keys[position] == 0:
             continue
-        if header.state != _SEEN and (header.state != _LEASED or header.batch != batch):
+        if header.state != seen and (header.state != leased or header.batch != batch):
             return -1
         rows[found], positions[found] = row, position
         found += 1
     return found
 
 
-@numba.njit(numba.int64(_HEADERS, numba.int64[::1], numba.float64[::1], numba.int64[::1], numba.int64[::1]), cache=True)
-def _mark_seen(headers, rows, priorities, versions, oldest):  # type: ignore[no-untyped-def]
+@numba.njit(
+    numba.int64(_HEADERS, numba.int64[::1], numba.float64[::1], numba.uint32, numba.int64[::1], numba.int64[::1]),
+    cache=True,
+)
+def _mark_seen(headers, rows, priorities, seen, versions, oldest):  # type: ignore[no-untyped-def]
     new = 0
     for position in range(rows.size):
         header = headers[rows[position]]
-        if header.state != _SEEN:
+        if header.state != seen:
             new += 1
         # The state last: killed in between, the segment is fresh still, and not replayed at a priority nobody gave it.
         header.priority = priorities[position]
-        header.state = _SEEN
+        header.state = seen
         versions[position] = header.version
         block = rows[position] // BLOCK_ROWS
         oldest[block] = min(oldest[block], header.version)
@@ -86,7 +97,7 @@ def find_committed(
         them was neither leased to this batch nor seen before.
     """
     rows, positions = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    found = _find_committed(store.headers, keys, batch, rows, positions)
+    found = _find_committed(store.headers, keys, batch, _LEASED, _SEEN, rows, positions)
     return None if found < 0 else (rows[:found], positions[:found])
 
 
@@ -105,7 +116,8 @@ def mark_seen(
         <int64>[B] the policy versions that acted, and how many segments had not been seen before.
     """
     versions = np.empty(rows.size, np.int64)
-    new = _mark_seen(store.headers, rows, np.ascontiguousarray(priorities, np.float64), versions, oldest)
+    priorities = np.ascontiguousarray(priorities, np.float64)
+    new = _mark_seen(store.headers, rows, priorities, _SEEN, versions, oldest)
     return versions, int(new)
 
 

@@ -111,6 +111,7 @@ class _Writer:
         self._context, self._lock = context, asyncio.Lock()
         self._answers: deque[replay_pb2.SampleBatchesResponse] = deque()
         self.answer_due = math.inf
+        self.newest_batch = -1
 
     async def write(self, message: replay_pb2.SampleBatchesResponse | bytes) -> None:
         async with self._lock:
@@ -365,12 +366,13 @@ class ReplayServicer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._serve_batches(asked, plan.session, writer))
             async for request in requests:
-                await self._take_request(request, asked, writer)
+                await self._take_request(request, plan.session, asked, writer)
             await asked.put(None)
 
     async def _take_request(
         self,
         request: replay_pb2.SampleBatchesRequest,
+        session: int,
         asked: "asyncio.Queue[replay_pb2.BatchRequest | None]",
         writer: _Writer,
     ) -> None:
@@ -388,7 +390,12 @@ class ReplayServicer:
         elif kind == "batch" and 0 <= request.batch.part < max(1, request.batch.parts):
             if request.batch.HasField("commit"):
                 writer.owe(self._answer(request.batch.commit))
-            await asked.put(request.batch)
+            if request.batch.head_only and request.batch.batch <= writer.newest_batch:
+                # Asked for again, because segments were overwritten while the client read them. A later batch that
+                # waits for fresh segments can't be first: they may not be collected before this one is trained.
+                await self._serve(request.batch, session, writer)
+            else:
+                await asked.put(request.batch)
         else:
             raise InvalidSegment(
                 "after `plan` a sampling stream carries plans, commits, `prove`, and requests for part 0 to parts - 1"
@@ -400,11 +407,14 @@ class ReplayServicer:
     async def _serve_batches(
         self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, writer: _Writer
     ) -> None:
-        answer_seconds = metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.SAMPLE_BATCHES.name)
         while (request := await asked.get()) is not None:
-            lease = await self._wait_for_lease(request, session, writer)
-            with answer_seconds.time():
-                await self._send_batch(lease, request, writer)
+            await self._serve(request, session, writer)
+
+    async def _serve(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> None:
+        lease = await self._wait_for_lease(request, session, writer)
+        writer.newest_batch = max(writer.newest_batch, request.batch)
+        with metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.SAMPLE_BATCHES.name).time():
+            await self._send_batch(lease, request, writer)
 
     async def _wait_for_segments(self, writer: _Writer) -> None:
         """Until the store is laid out, which the first actor's schema decides."""

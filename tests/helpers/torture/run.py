@@ -236,10 +236,12 @@ class Torture:
             if takeover.mass_ratio < LEAST_MASS_RATIO:
                 self._ledger.violated(f"{takeover}: the mass was {mass} before")
         learner = self._learner
-        if _within(PATIENCE_S, lambda: learner.version > first):
-            takeover.late = self._made_late(before, view.look())
-            if takeover.late:
-                self._ledger.violated(f"{takeover}: segments became late by the replacement")
+        if not _within(PATIENCE_S, lambda: learner.version > first):
+            self._ledger.violated(f"{takeover}: no batch came within {PATIENCE_S} s")
+            return
+        takeover.late = self._made_late(before, view.look())
+        if takeover.late:
+            self._ledger.violated(f"{takeover}: segments became late by the replacement")
 
     def _made_late(self, before: Look, after: Look) -> int:
         """Segments that were found late in between, and that too few batches were trained for since their version."""

@@ -1,11 +1,15 @@
 """Where numba may keep what it has compiled."""
 
+import ast
+import inspect
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from numba.core.dispatcher import Dispatcher
 
-from penstock.replay import compiled_code
+from penstock.replay import compiled_code, header_scans, row_checks, sum_tree
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
@@ -38,3 +42,22 @@ def test_without_a_folder_numba_chooses(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     compiled_code.make_writable()
     assert "NUMBA_CACHE_DIR" not in os.environ
+
+
+def test_compiled_code_depends_on_no_other_file() -> None:
+    # numba compiles a function again when its own file changes: what it took from another file would be out of date.
+    for module in (header_scans, row_checks, sum_tree):
+        for function in vars(module).values():
+            if isinstance(function, Dispatcher):
+                used = inspect.getclosurevars(function.py_func).globals
+                assert all(_is_of(module, name, value) for name, value in used.items()), (function, used)
+
+
+def _is_of(module: ModuleType, name: str, value: object) -> bool:
+    if isinstance(value, Dispatcher):
+        return value.py_func.__module__ == module.__name__
+    for statement in ast.parse(inspect.getsource(module)).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+            # A literal, or what numpy makes of one.
+            return {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)} <= {"np"}
+    return isinstance(value, ModuleType)
