@@ -79,7 +79,7 @@ def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
     try:
         env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
         cpu_s, path_s = dict.fromkeys(SERVICES, 0.0), 0.0
-        for child in launcher.children():
+        for child in launcher.children(recursive=True):
             service = next((word for word in child.cmdline() if word in SERVICES), None)
             if service is not None:
                 times = child.cpu_times()

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import psutil
 
 from helpers.timing import PATIENCE_S, Bound, wait_for
-from penstock.apps.service import SUPERVISED_VARIABLE
 from penstock.errors import Unavailable
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
@@ -174,8 +173,10 @@ class Command:
         found = {}
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
-                if SUPERVISED_VARIABLE in process.environ():
-                    found[process.cmdline()[3]] = process
+                # The launcher may have forked it, and then its variables are not those that it shows.
+                words = process.cmdline()
+                if words[1:3] == ["-Pm", "penstock"]:
+                    found[words[3]] = process
         return found
 
     def ports(self) -> set[int]:
@@ -198,7 +199,7 @@ class Command:
         left = []
         for process in self.marked():
             with suppress(psutil.NoSuchProcess):
-                left.append(" ".join(process.cmdline()))
+                left.append(" ".join(filter(None, process.cmdline())))
         return left
 
     def _read_terminal(self, master: int) -> None:

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,15 @@ from pathlib import Path
 from penstock.apps.service import SUPERVISED_VARIABLE
 from penstock.cli.child_log import ChildLog
 from penstock.cli.exit_codes import GAVE_UP, USAGE_ERROR
-from penstock.cli.process_group import Guard, ProcessGroup, describe_exit, signals_handled, signals_held_back
+from penstock.cli.process_group import (
+    CommandProcess,
+    Guard,
+    ProcessGroup,
+    describe_exit,
+    signals_handled,
+    signals_held_back,
+)
+from penstock.cli.template import PENSTOCK, Template
 from penstock.cli.variables import without_settings
 from penstock.errors import ConfigurationError, PenstockError
 
@@ -58,8 +65,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def service_command(*arguments: str) -> list[str]:
-    """The command of a service. The folder where it starts must not shadow installed modules (-P)."""
-    return [sys.executable, "-Pm", "penstock", *arguments]
+    """The command of a service."""
+    return [*PENSTOCK, *arguments]
 
 
 def service_environment(name: str) -> dict[str, str]:
@@ -97,11 +104,15 @@ class Child:
         """How it ended; None while it runs."""
         return self.group.exit_code if self.group else None
 
-    def start(self, guard: Guard) -> None:
-        """Starts the process."""
+    def start(self, guard: Guard, template: Template | None) -> None:
+        """Starts the process, from the template if it can be."""
         self.ended_well_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
-            self.group = ProcessGroup(self.command, guard, stdout=file, environment=service_environment(self.name))
+            process = template.fork(self.command, self.name, file.fileno()) if template else None
+            variables = service_environment(self.name)
+            self.group = ProcessGroup(
+                process or CommandProcess(self.command, stdout=file, environment=variables), guard
+            )
 
     def progressed(self, amount: int) -> None:
         """Notes how much it has done so far; its deaths are forgiven when that grows."""
@@ -129,6 +140,7 @@ class Children:
     """All services of a run. Use it as a context: whatever happens inside, none is left when it ends."""
 
     max_restarts: int
+    template: Template | None = None
     members: list[Child] = field(default_factory=list)
     dismissed: list[tuple[Child, float]] = field(default_factory=list)
     """Those that were asked to end, and by when."""
@@ -147,7 +159,7 @@ class Children:
         """Starts a child and watches it from now on."""
         child = Child(name, command, ChildLog(log))
         self.members.append(child)
-        child.start(self.guard)
+        child.start(self.guard, self.template)
 
     def find(self, name: str) -> Child:
         """The child of this name."""
@@ -183,7 +195,7 @@ class Children:
             if child.restart_at is None and self._has_died(child):
                 told.append(self._plan_restart(child))
             if child.restart_at is not None and time.monotonic() >= child.restart_at:
-                child.start(self.guard)
+                child.start(self.guard, self.template)
         return told
 
     def kill(self, name: str) -> None:

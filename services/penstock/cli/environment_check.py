@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.cli.children import service_environment
-from penstock.cli.process_group import Guard, ProcessGroup, describe_exit, signals_held_back
+from penstock.cli.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
 from penstock.config import Config
 from penstock.errors import ConfigurationError
 
@@ -55,7 +55,8 @@ def check_environment(config: Config, say: Callable[[str], None]) -> None:
             command = [sys.executable, "-Pm", "penstock.apps.environment_check", str(writing)]
             variables = service_environment("environment check")
             with signals_held_back():
-                child = ProcessGroup(command, guard, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
+                process = CommandProcess(command, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
+                child = ProcessGroup(process, guard)
                 stack.callback(child.kill)
             answer = _Conversation(child, reading, config, say).run()
     finally:

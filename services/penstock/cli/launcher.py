@@ -18,6 +18,7 @@ from penstock.cli.children import Children, service_command
 from penstock.cli.environment_check import check_environment
 from penstock.cli.places import Places, choose_places
 from penstock.cli.plot import draw
+from penstock.cli.template import Template
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.files import write_atomically
@@ -62,15 +63,17 @@ def train(
     if resume:
         _refuse_finished(config)
     checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the check of the environment")
-    check_environment(config, lambda line: observer(checking, [line]))
-    config = with_run_dir(config)
-    folder = RunFolder(Path(config.run.dir or "."))
-    _check_folder(folder, resume=resume)
-    start = AbortedStart(folder)
-    with start.undone():
-        folder.create()
-        earlier = _identity(folder.summary)
-        _Session(config, folder, start, observer).run()
+    # It imports what the services need while the environment is checked.
+    with Template() as template:
+        check_environment(config, lambda line: observer(checking, [line]))
+        config = with_run_dir(config)
+        folder = RunFolder(Path(config.run.dir or "."))
+        _check_folder(folder, resume=resume)
+        start = AbortedStart(folder)
+        with start.undone():
+            folder.create()
+            earlier = _identity(folder.summary)
+            _Session(config, folder, start, observer, template).run()
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; its logs are in {folder.logs}")
     try:
@@ -117,10 +120,13 @@ def _answers(folder: RunFolder) -> bool:
 class _Session:
     """The services of a run, from their start to their end."""
 
-    def __init__(self, config: Config, folder: RunFolder, start: AbortedStart, observer: Observer) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, start: AbortedStart, observer: Observer, template: Template
+    ) -> None:
         self._config, self._folder, self._start, self._observer = config, folder, start, observer
+        self._template = template
         self._status = RunStatus(total_steps=config.run.total_steps)
-        self._children = Children(config.train.max_restarts)
+        self._children = Children(config.train.max_restarts, template)
         self._thread = LoopThread()
         self._told = 0
 
@@ -144,6 +150,7 @@ class _Session:
                     step_timeout_s=config.actor.step_timeout_s,
                 )
                 try:
+                    self._await_template()
                     self._start_services(places, actors)
                     self._await_health(places)
                     self._watch(places, actors)
@@ -157,6 +164,13 @@ class _Session:
 
     def _settings(self, places: Places) -> list[str]:
         return ["--config", str(self._folder.config), *places.options]
+
+    def _await_template(self) -> None:
+        waiting = dataclasses.replace(self._status, waiting_for="the imports of the services")
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self._template.pending and time.monotonic() < deadline:
+            self._observer(waiting, [])
+            time.sleep(0.02)
 
     def _start_services(self, places: Places, actors: Actors) -> None:
         settings, logs = self._settings(places), self._folder.logs

@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import IO
 
 from penstock.cli import run_guard
+from penstock.cli.template import ForkedProcess
 
 _POLL_S = 0.02
 _GUARD_END_S = 2.0
@@ -65,31 +66,26 @@ class Guard:
                 self._process.stdin.flush()
 
 
-class ProcessGroup:
-    """A process in a session and a group of its own, so that a Ctrl-C in the terminal does not reach it."""
+class CommandProcess(subprocess.Popen[bytes]):
+    """A command in a session and a group of its own, with a pipe for its standard input."""
 
     def __init__(
         self,
         command: Sequence[str],
-        guard: Guard,
         *,
         stdout: int | IO[bytes],
         environment: Mapping[str, str],
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Starts the process.
-
-        Make and keep it inside `signals_held_back`: an interrupt in between would leave a process that nothing ends.
+        """Starts the command.
 
         Args:
             command: Program and arguments.
-            guard: Who ends the group when this process can't.
-            stdout: Where its output and its errors go.
+            stdout: File, descriptor or `subprocess.PIPE` for its output and its errors.
             environment: All of its variables.
             pass_fds: Descriptors that it inherits.
         """
-        self._guard = guard
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             stdin=subprocess.PIPE,
             stdout=stdout,
@@ -98,7 +94,29 @@ class ProcessGroup:
             pass_fds=pass_fds,
             start_new_session=True,
         )
-        guard.note("+", self._process.pid)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; it is not reaped before `wait`, where the system allows that."""
+        if self.returncode is not None or not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return self.poll() is not None
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+class ProcessGroup:
+    """A process with the group that it leads, so that a Ctrl-C in the terminal does not reach it."""
+
+    def __init__(self, process: CommandProcess | ForkedProcess, guard: Guard) -> None:
+        """Takes charge of a process that was just started.
+
+        Start the process and make the group inside `signals_held_back`: an interrupt in between would leave a process
+        that nothing ends.
+
+        Args:
+            process: The leader of a session and a group.
+            guard: Who ends the group when this process can't.
+        """
+        self._guard, self._process = guard, process
+        guard.note("+", process.pid)
 
     @property
     def pid(self) -> int:
@@ -118,7 +136,7 @@ class ProcessGroup:
     @property
     def exit_code(self) -> int | None:
         """How the leader ended, as `subprocess` has it; None while it runs. Its group ends with it."""
-        if self._process.returncode is None and self._has_ended():
+        if self._process.returncode is None and self._process.has_ended():
             # Before the leader is reaped, so that its number is still the group's.
             self._kill_group()
             self._process.wait()
@@ -148,11 +166,6 @@ class ProcessGroup:
             self.kill()
         assert self.exit_code is not None
         return self.exit_code
-
-    def _has_ended(self) -> bool:
-        if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            return self._process.poll() is not None
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _kill_group(self) -> None:
         if self._process.returncode is None:

@@ -1,0 +1,121 @@
+"""The process that imports what services need and forks one for each request. Started by `cli.template`.
+
+Requests and replies are JSON messages on the Unix socket whose descriptor is the first argument. The second argument is
+padding: a forked service writes its own command line over it.
+
+    {"ready": true}                   the imports are done
+    {"arguments": [...], "name": ...} with two descriptors, for standard input and output: forks a service
+    {"reap": pid}                     forgets a service that has ended
+    {"started": pid}                  reply of a new service, which leads a session and a group of its own
+    {"ended": pid, "code": ...}       a service has ended; its number is not used again before it is reaped
+
+The process ends when the other end of the socket is closed. Its services do not.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock.apps.service import SUPERVISED_VARIABLE
+
+_MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
+_LARGEST_MESSAGE = 65_536
+_ARGUMENTS_BEGIN = 45
+"""Position of `arg_start` among the fields of /proc/self/stat after the name; `arg_end` follows (proc(5))."""
+
+
+def main() -> None:
+    """Serves requests, in the template; runs the service and exits with its code, in a service."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    show_as([*sys.orig_argv[: sys.orig_argv.index(sys.argv[1])]])
+    for module in _MODULES:
+        importlib.import_module(f"penstock.{module}")
+    # The collector would write to the pages of every object, which the services share until then.
+    gc.collect()
+    gc.freeze()
+    control.send(json.dumps({"ready": True}).encode())
+    arguments = _Template(control).serve()
+    if arguments is not None:
+        importlib.import_module("penstock.cli.main").main(arguments)
+
+
+class _Template:
+    def __init__(self, control: socket.socket) -> None:
+        self._control, self._selector = control, selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+
+    def serve(self) -> list[str] | None:
+        """Returns None when the launcher is gone; the arguments of the service, in a service."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is not self._control:
+                    self._report(key.fd, key.data)
+                    continue
+                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, 2)
+                if not data:
+                    return None
+                request = json.loads(data)
+                if "reap" in request:
+                    os.waitpid(request["reap"], 0)
+                elif self._fork(descriptors) == 0:
+                    return self._become(request, descriptors)
+
+    def _fork(self, descriptors: list[int]) -> int:
+        pid = os.fork()
+        if pid != 0:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+        return pid
+
+    def _report(self, descriptor: int, pid: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert result is not None
+        code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        self._control.send(json.dumps({"ended": pid, "code": code}).encode())
+
+    def _become(self, request: dict[str, Any], descriptors: list[int]) -> list[str]:
+        os.setsid()
+        for key in [*self._selector.get_map().values()]:
+            if key.fileobj is not self._control:
+                os.close(key.fd)
+        self._selector.close()
+        standard_input, output = descriptors
+        for target, source in enumerate((standard_input, output, output)):
+            os.dup2(source, target)
+        os.close(standard_input)
+        os.close(output)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.environ[SUPERVISED_VARIABLE] = request["name"]
+        arguments: list[str] = request["arguments"]
+        sys.argv = ["penstock", *arguments]
+        show_as([sys.executable, "-Pm", "penstock", *arguments])
+        self._control.send(json.dumps({"started": os.getpid()}).encode())
+        self._control.close()
+        return arguments
+
+
+def show_as(command: list[str]) -> None:
+    """Has `ps` show this command, as much of it as fits in the place of the one that the process was started with."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_BEGIN + 1])
+    # The kernel takes a last byte that is not zero for a title that goes on in the environment.
+    shown = "\0".join(command).encode()[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Services that are forked from a process with their imports done."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.processes import wait_for
+from penstock.cli.children import Children, free_ports, service_command
+from penstock.cli.template import ForkedProcess, Template
+from penstock.rpc.health import is_serving
+
+
+@pytest.fixture
+def template() -> Iterator[Template]:
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the imports")
+        yield template
+
+
+def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
+    with output.open("wb") as file:
+        process = template.fork(service_command(*arguments), "a service", file.fileno())
+    assert process is not None
+    return process
+
+
+def end(process: ForkedProcess) -> int:
+    wait_for(process.has_ended, "its end")
+    return process.wait()
+
+
+def replay_arguments() -> tuple[str, list[str]]:
+    """An address, and the arguments of a replay service there."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    return address, ["replay", "--replay.listen", address, "--replay.metrics-port=0"]
+
+
+def test_a_service_runs_and_ends_as_its_command_does(template: Template, tmp_path: Path) -> None:
+    assert end(fork(template, tmp_path / "output", "--version")) == 0
+    assert (tmp_path / "output").read_text().startswith("penstock ")
+    assert end(fork(template, tmp_path / "output", "replay", "--no-such-option")) == 2
+    assert (tmp_path / "output").read_text().startswith("penstock: ")
+
+
+def test_a_service_leads_a_group_shows_its_command_and_can_be_signalled(template: Template, tmp_path: Path) -> None:
+    address, arguments = replay_arguments()
+    process = fork(template, tmp_path / "output", *arguments)
+    wait_for(lambda: is_serving(address, 1.0), "it serves")
+    assert psutil.Process(process.pid).cmdline()[1:4] == ["-Pm", "penstock", "replay"]
+    assert psutil.Process(process.pid).num_threads() > 1
+    assert not process.has_ended()
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == 0
+    assert '"told_by": "SIGTERM"' in (tmp_path / "output").read_text()
+    process.send_signal(signal.SIGTERM)
+
+
+def test_a_service_ends_when_its_standard_input_does(template: Template, tmp_path: Path) -> None:
+    address, arguments = replay_arguments()
+    process = fork(template, tmp_path / "output", *arguments)
+    # Another one must not hold the first one's input open.
+    other = fork(template, tmp_path / "other", *replay_arguments()[1])
+    wait_for(lambda: is_serving(address, 1.0), "it serves")
+    process.stdin.close()
+    assert end(process) == 0
+    assert not other.has_ended()
+    other.send_signal(signal.SIGKILL)
+    assert end(other) == -signal.SIGKILL
+
+
+def test_other_commands_and_early_ones_are_not_forked(tmp_path: Path) -> None:
+    with Template() as template, (tmp_path / "output").open("wb") as file:
+        assert template.fork(service_command("--version"), "early", file.fileno()) is None
+        wait_for(lambda: not template.pending, "the imports")
+        assert template.fork(["/bin/true"], "another", file.fileno()) is None
+
+
+def test_without_its_template_a_service_is_started_again_as_a_command(template: Template, tmp_path: Path) -> None:
+    address, arguments = replay_arguments()
+    with Children(max_restarts=1, template=template) as children:
+        children.add("replay", service_command(*arguments), tmp_path / "log")
+        child = children.find("replay")
+        wait_for(lambda: is_serving(address, 1.0), "it serves")
+        forked = child.group.pid if child.group else 0
+        assert psutil.Process(forked).ppid() == template.pid
+        psutil.Process(template.pid).kill()
+        assert "starting it again" in wait_for(children.revive, "its death")[0]
+        wait_for(lambda: is_serving(address, 1.0), "it serves again")
+        assert not psutil.pid_exists(forked)
+        assert child.group is not None
+        assert psutil.Process(child.group.pid).ppid() == psutil.Process().pid
+    assert child.exit_code == 0
