@@ -28,6 +28,16 @@ def of_service(root: Path, service: str, shards: int) -> Path:
     return root if shards == 1 else root / service
 
 
+def copy_of(path: Path) -> Path:
+    """The second copy of a file that is kept twice."""
+    return path.with_name(f"{path.stem}.copy{path.suffix}")
+
+
+def damaged_lines_of(path: Path) -> Path:
+    """The file that keeps the damaged lines of a file of records."""
+    return path.with_name(f"{path.stem}.damaged")
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths of one run."""
@@ -80,6 +90,16 @@ class RunFolder:
         return self.root / "roster.json"
 
     @property
+    def roster_copy(self) -> Path:
+        """The copy of the roster."""
+        return copy_of(self.roster)
+
+    @property
+    def damaged_metrics(self) -> Path:
+        """Lines of the records that were no records."""
+        return damaged_lines_of(self.metrics)
+
+    @property
     def replay(self) -> Path:
         """The folder of the mapped store."""
         return self.root / "replay"
@@ -103,12 +123,14 @@ class RunFolder:
         return (
             self.config,
             self.metrics,
+            self.damaged_metrics,
             self.summary,
             self.learning_curve,
             self.checkpoints,
             self.logs,
             self.versions,
             self.roster,
+            self.roster_copy,
             self.replay,
             self.snapshots,
             self.services,

@@ -92,6 +92,11 @@ def records_of(folder: Path, *kinds: str) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] in kinds]
 
 
+def test_a_run_makes_nothing_that_its_folder_does_not_name(ended_run: EndedRun) -> None:
+    # An aborted start removes what is named.
+    assert set(ended_run.folder.iterdir()) <= set(RunFolder(ended_run.folder).everything())
+
+
 def test_a_run_ends_with_exit_code_0_and_nothing_of_it_is_left(ended_run: EndedRun) -> None:
     assert ended_run.end.code == 0, ended_run.end.stderr
     assert ended_run.end.stderr == ""

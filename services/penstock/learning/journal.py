@@ -13,6 +13,7 @@ from pathlib import Path
 from penstock.files import json_of, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.training_statistics import TrainingStatistics
+from penstock.run_folder import damaged_lines_of
 from penstock.types import EvaluationSummary, MeanTimes, RunStatus, VariantReturns, VariantStatus
 
 _MAX_WAITING = 10_000
@@ -43,7 +44,7 @@ class Journal:
         kept = b"".join(line for line, steps in records if steps is not None and steps <= resumed_at)
         strays = [line.rstrip(b"\n") + b"\n" for line, steps in records if steps is None]
         if strays:
-            aside = path.with_name(f"{path.stem}.damaged")
+            aside = damaged_lines_of(path)
             notice(f"{len(strays)} lines of {path} are damaged or cut short; they are kept in {aside.name}")
             self._writes.write(aside.name, partial(_append, aside, b"".join(strays)))
         if lines:

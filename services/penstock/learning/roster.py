@@ -22,6 +22,7 @@ from typing import Any
 from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaMismatch
 from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
+from penstock.run_folder import copy_of
 from penstock.types import Assignment, EnvironmentSpec, Schema
 
 _SPARE = 1000
@@ -236,7 +237,7 @@ class Roster:
         }
 
     def _recover(self, now: float, expected: bool) -> None:
-        copy = _copy_of(self._path)
+        copy = copy_of(self._path)
         findings: list[str] = []
         for path in (self._path, copy):
             try:
@@ -306,11 +307,7 @@ class Roster:
     def _replace(self, data: bytes, unrecorded_until: int) -> None:
         write_atomically(self._path, data)
         self._unrecorded_until = unrecorded_until
-        write_atomically(_copy_of(self._path), data)
-
-
-def _copy_of(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.copy{path.suffix}")
+        write_atomically(copy_of(self._path), data)
 
 
 def _lowest_free(taken: set[int], count: int) -> tuple[int, ...]:

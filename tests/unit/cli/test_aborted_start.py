@@ -14,7 +14,8 @@ ENDS = [ConfigurationError("no"), KeyboardInterrupt()]
 def begin(folder: RunFolder, *, trained: bool = False) -> None:
     """What a session makes in its folder."""
     folder.create()
-    for path in (folder.config, folder.services, folder.roster, folder.root / f".{folder.versions.name}.123"):
+    files = (folder.config, folder.services, folder.roster, folder.roster_copy, folder.damaged_metrics)
+    for path in (*files, folder.root / f".{folder.versions.name}.123"):
         path.write_text("new")
     folder.replay.mkdir(exist_ok=True)
     (folder.replay / "segments.bin").touch()
