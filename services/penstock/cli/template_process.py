@@ -24,6 +24,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from penstock.apps.service import SUPERVISED_VARIABLE
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
@@ -100,6 +102,8 @@ class _Template:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.environ[SUPERVISED_VARIABLE] = request["name"]
+        # NumPy's own generator, which some environments draw from, would be the same in every service.
+        numpy.random.seed()
         arguments: list[str] = request["arguments"]
         sys.argv = ["penstock", *arguments]
         show_as([sys.executable, "-Pm", "penstock", *arguments])

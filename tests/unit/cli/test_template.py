@@ -1,5 +1,6 @@
 """Services that are forked from a process with their imports done."""
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,24 @@ def test_a_service_ends_when_its_standard_input_does(template: Template, tmp_pat
     assert not other.has_ended()
     other.send_signal(signal.SIGKILL)
     assert end(other) == -signal.SIGKILL
+
+
+def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import random, numpy; print('draws', random.random(), numpy.random.random(), flush=True)"
+    (tmp_path / "drawing.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    draws = []
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the imports")
+        for output in (tmp_path / "one", tmp_path / "other"):
+            arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["drawing"]', "--actor.metrics-port=0")
+            actor = fork(template, output, *arguments)
+            line = wait_for(lambda output=output: re.findall("draws.*", output.read_text()), "the draws")[0]
+            draws.append(line.split()[1:])
+            actor.send_signal(signal.SIGKILL)
+            end(actor)
+    assert draws[0][0] != draws[1][0]
+    assert draws[0][1] != draws[1][1]
 
 
 def test_other_commands_and_early_ones_are_not_forked(tmp_path: Path) -> None:
