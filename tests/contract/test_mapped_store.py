@@ -168,17 +168,18 @@ def test_a_batch_is_given_again_while_a_later_one_waits_for_fresh_segments(loopb
     stream.send(plan_request(plan_with(batch_segments=2, fresh_segments=2, off_policy_degree=0)))
     until(lambda: sink.next_grant(0.5), "a grant")
     sink.send(make_window())
-    assert stream.receive().HasField("opened")
+    answers = (response for response in iter(stream.receive, None) if not response.waiting)
+    assert next(answers).HasField("opened")
     first, second = (
         replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=number, parts=1, head_only=True))
         for number in range(2)
     )
     stream.send(first, second)
-    given = stream.receive()
+    given = next(answers)
     # Nothing is collected for the second batch before the first is trained.
     assert stream.receive().waiting
     stream.send(first)
-    again = next(response for response in iter(stream.receive, None) if not response.waiting)
+    again = next(answers)
     assert (again.batch, again.keys) == (0, given.keys)
 
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from helpers.link import Host
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from penstock.errors import Unavailable
 from penstock.rpc.loop import LoopThread
@@ -53,8 +54,9 @@ class Command:
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
         terminal: bool = False,
+        host: Host | None = None,
     ) -> None:
-        """Starts the command; in a terminal of its own, or with its output in files."""
+        """Starts the command, here or on another host; in a terminal of its own, or with its output in files."""
         self.arguments = arguments
         self._started_at, self._start_s = time.monotonic(), 0.0
         self.mark = uuid.uuid4().hex
@@ -63,7 +65,7 @@ class Command:
         self._files = tempfile.TemporaryDirectory()
         self._stdout, self._stderr = Path(self._files.name) / "stdout", Path(self._files.name) / "stderr"
         self._master, self._slave = os.openpty() if terminal else (None, None)
-        command = [PENSTOCK, *arguments]
+        command = [PENSTOCK, *arguments] if host is None else host.command(PENSTOCK, *arguments)
         if self._slave is not None:
             # The first terminal that a session's leader opens becomes the one whose Ctrl-C it gets.
             command = ["sh", "-c", 'exec "$@" <>"$0" >&0 2>&0', os.ttyname(self._slave), *command]

@@ -159,7 +159,7 @@ def _open(offer: StagingOffer) -> NDArray[np.uint8]:
         if offer.slot_bytes < 1 or offer.slot_bytes % PAGE or file.st_size != size:
             raise ValueError(f"it has {file.st_size} bytes, and {size} were offered")
         if os.pread(descriptor, _WORDS.itemsize, 0)[: _WORDS["magic"].itemsize] != _MAGIC.to_bytes(8, "little"):
-            raise ValueError("it does not begin as a staging area")
+            raise ValueError("it does not begin as a staging area, or what the service writes there is not seen here")
         return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
     finally:
         os.close(descriptor)

@@ -33,7 +33,10 @@ class StoreReader:
         """
         folder = Path(store.folder)
         if read_identity(folder) != store.identity:
-            raise ConfigurationError(f"{folder} holds another store than the replay service's")
+            raise ConfigurationError(
+                f"{folder} holds another store than the replay service's, or what the service writes there is not seen"
+                " here"
+            )
         if read_schema(folder) != schema:
             raise ConfigurationError(f"{folder} holds a store of another schema")
         try:

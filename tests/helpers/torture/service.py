@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from helpers.link import Host
 from helpers.store_view import StoreView
 from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
@@ -43,9 +45,27 @@ def free_port() -> int:
 class ReplayProcess:
     """One `penstock replay` after another, on one address over one folder."""
 
-    def __init__(self, folder: Path, capacity_bytes: int, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        capacity_bytes: int,
+        ledger: Ledger,
+        *,
+        host: Host | None = None,
+        address: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
+        """Args:
+        folder: Of the store; the log is beside it.
+        capacity_bytes: Of the store.
+        ledger: Is told of a service that ends by itself.
+        host: Where it runs, and listens on all addresses; None: here.
+        address: host:port where it is asked whether it serves; empty: a free port here.
+        options: More of the command line.
+        """
         self.folder, self.capacity_bytes, self._ledger = folder, capacity_bytes, ledger
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = address or f"127.0.0.1:{free_port()}"
+        self._host, self._options = host, options
         self._log = folder.parent / "replay.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
@@ -53,9 +73,12 @@ class ReplayProcess:
     def start(self) -> None:
         """Starts it, and does not wait."""
         self._show()
-        command = [sys.executable, "-m", "penstock", "replay", "--replay.listen", self.address]
+        listen = self.address if self._host is None else f"0.0.0.0:{self.address.rpartition(':')[2]}"
+        command = [sys.executable, "-m", "penstock", "replay", "--replay.listen", listen, *self._options]
         command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(self.capacity_bytes)]
         command += ["--replay.folder", str(self.folder)]
+        if self._host is not None:
+            command = self._host.command(*command)
         self._started = time.monotonic()
         with self._log.open("wb") as log:
             # It ends when its standard input does: with this process, however that ends.
@@ -102,9 +125,14 @@ class ReplayProcess:
         return float(times.user + times.system)
 
     @property
+    def log(self) -> str:
+        """What it has said since it was last started."""
+        return self._log.read_text(errors="replace")
+
+    @property
     def last_words(self) -> str:
         """The end of its log."""
-        return self._log.read_text(errors="replace")[-2000:]
+        return self.log[-2000:]
 
     # The learner reads the columns itself where it can see the store's records; elsewhere they come over gRPC.
 

@@ -1,0 +1,73 @@
+"""Two hosts whose link is slow, lossy, cut or half cut, between actors, learners, evaluators and their services."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from helpers.link import unavailable
+from helpers.link_stories import (
+    CUTS,
+    Event,
+    Seen,
+    actors_and_replay,
+    captured_log,
+    learner_and_replay,
+    run_and_its_learner,
+)
+
+Story = Callable[[Path, list[Event]], Seen]
+
+STORIES: dict[str, Story] = {
+    "three actors and the learner": lambda folder, events: run_and_its_learner(folder),
+    "three actors and the replay service": actors_and_replay,
+    **{
+        f"the learner and the replay service, {cut}": lambda folder, events, cut=cut: learner_and_replay(  # type: ignore[misc]
+            folder, events, cut
+        )
+        for cut in CUTS
+    },
+}
+"""All at the same time: nearly all that they do is to wait."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    if reason := unavailable():
+        pytest.skip(reason)
+    with captured_log() as events, ThreadPoolExecutor(len(STORIES)) as pool:
+        futures = {
+            name: pool.submit(story, tmp_path_factory.mktemp("links"), events) for name, story in STORIES.items()
+        }
+    return {name: future.result() for name, future in futures.items()}
+
+
+@pytest.fixture(params=STORIES)
+def seen(request: pytest.FixtureRequest, played: dict[str, Seen]) -> Seen:
+    return played[request.param]
+
+
+def test_every_acknowledged_segment_is_stored_once_and_in_order(seen: Seen) -> None:
+    assert seen.violations == []
+    assert seen.checked > 0
+
+
+def test_the_next_batch_comes_soon_after_a_link_is_mended(seen: Seen) -> None:
+    assert [each for each in seen.durations if each.seconds > each.bound.seconds] == []
+
+
+def test_a_slow_or_lossy_link_is_not_taken_for_a_lost_peer(seen: Seen) -> None:
+    assert seen.early == []
+
+
+def test_both_sides_log_once_that_the_other_is_gone_and_back(seen: Seen) -> None:
+    for side, lines in seen.lines.items():
+        if side.endswith("client"):
+            assert lines == ["trying again", "waiting", "reached"], side
+        else:
+            gone, back = lines
+            assert gone.endswith(" left"), side
+            assert back.endswith((" returned", " joined")), side
