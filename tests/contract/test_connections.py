@@ -25,7 +25,7 @@ from penstock.rpc.health import is_serving
 from penstock.v1 import replay_pb2
 
 GIVEN_UP_S = 50.0
-"""The options give up a peer that hangs after 30 s. gRPC's default of 60 s for the answer to a ping makes it 70 s."""
+"""The options give up a peer that hangs after 15 s. gRPC's default of 60 s for the answer to a ping makes it 70 s."""
 
 DESCRIPTORS = 256
 """Limit of the service's process; the test's own process may have more."""
