@@ -61,6 +61,13 @@ def test_it_is_bounded_by_what_the_store_has_room_for() -> None:
     assert chosen.degree == 4 < LARGEST
 
 
+def test_it_falls_at_once_to_what_the_store_has_room_for() -> None:
+    chosen = ChosenDegree(6)
+    for _ in range(BATCHES):
+        chosen.observe(waited_s=0.0, elapsed_s=1.0, effective_share=1.0, largest=4)
+    assert chosen.degree == 4
+
+
 def test_a_change_is_told_once() -> None:
     chosen = ChosenDegree(LEAST)
     changes = [chosen.observe(waited_s=0.5, elapsed_s=1.0, effective_share=1.0) for _ in range(BATCHES)]

@@ -218,6 +218,18 @@ def test_the_share_of_time_that_is_waited_leaves_out_evaluations(
     assert [plan.off_policy_degree for plan in outside.plans] == [1, 2]
 
 
+@pytest.mark.parametrize(("capacity", "degrees"), [(15, [1]), (16, [1, 2])])
+def test_collection_runs_no_further_ahead_than_the_store_has_room_for(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capacity: int, degrees: list[int]
+) -> None:
+    # Three batches of 4 that are outstanding at degree 2, and the 4 segments of the batch that is drawn.
+    outside = Timed()
+    outside.capacity = capacity
+    monkeypatch.setattr(time, "monotonic", lambda: outside.now)
+    conclude(folder, outside, lambda: False, batches=33, off_policy_degree=-1)
+    assert [plan.off_policy_degree for plan in outside.plans] == degrees
+
+
 def test_a_run_stops_at_its_return_and_no_sooner(folder: RunFolder) -> None:
     outside = InProcess(returns=(100.0, 474.9, 475.0, 500.0))
     evaluation = {"interval_steps": 60, "mode": "synchronous"}
@@ -305,6 +317,18 @@ def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: R
     assert outside.batches == 5
     assert conclusion.progress.env_steps == 5 * WINDOW_STEPS
     assert conclusion.samples_per_insert == 1.0
+
+
+@pytest.mark.parametrize("store_was_lost", [False, True])
+def test_where_nothing_is_fresh_a_resumed_run_counts_what_was_stored_since(
+    folder: RunFolder, store_was_lost: bool
+) -> None:
+    first, second = InProcess(fresh_segments=0), InProcess(fresh_segments=0)
+    open_session(folder, first, lambda: first.batches == 2, batches=5, fresh_fraction=0.0).run.run()
+    second.inserted = 0 if store_was_lost else first.inserted
+    progress = open_session(folder, second, batches=5, fresh_fraction=0.0, resume=True).run.run().progress
+    assert second.batches == 3
+    assert (progress.env_steps, progress.segments_fresh) == (5 * WINDOW_STEPS, 5 * 4)
 
 
 def test_a_run_restored_without_its_best_checkpoint_chooses_the_best_anew(folder: RunFolder) -> None:

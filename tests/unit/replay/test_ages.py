@@ -108,6 +108,13 @@ def test_of_more_gaps_than_there_is_room_for_the_oldest_are_joined() -> None:
     assert (ages.clock(versions) >= exact).all()
 
 
+@pytest.mark.parametrize("session", [(0, 1), (4, 0)])
+def test_sessions_that_train_nothing_or_skip_nothing_take_no_further_gaps_place(session: tuple[int, int]) -> None:
+    ages, skipped, version = make([(3, 2), (4, 1), *[session] * MAX_GAPS])
+    versions = np.arange(version + 3)
+    assert ages.clock(versions).tolist() == [counted(each, skipped) for each in versions.tolist()]
+
+
 @pytest.mark.parametrize("copy", [0, 1])
 @pytest.mark.parametrize("bit", [0, 70, 130, 600, 5_000])
 def test_a_damaged_copy_leaves_the_other(bit: int, copy: int) -> None:

@@ -318,14 +318,21 @@ def test_segments_too_old_for_their_batch_become_replay_and_are_counted() -> Non
     assert batch.keys[:2].tolist() == [3, 4]
     assert set(batch.keys[2:].tolist()) <= {1, 2}
     assert batch.keys.size == 4
+    # Nothing was trained that could say what a large priority is.
+    assert batch.priorities[2:].tolist() == [1.0, 1.0]
     counts = buffer.counts()
     assert (counts.late, counts.unseen, counts.leased) == (2, 0, 2)
 
 
-def test_a_late_segment_enters_at_the_largest_priority_present() -> None:
-    buffer = make_buffer(replace(PLAN, batch_segments=22, half_life=1e6))
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_late_segment_enters_at_the_largest_priority_present(tmp_path: Path, restarted: bool) -> None:
+    plan = replace(PLAN, batch_segments=22, half_life=1e6)
+    buffer = make_buffer(plan, folder=tmp_path)
     actor = Actor(buffer)
     train(buffer, actor, range(5), priority=8.0)
+    if restarted:
+        buffer = make_buffer(plan, folder=tmp_path)
+        actor = Actor(buffer)
     actor.send(version=0)
     assert buffer.lease(5) is None
     actor.send(version=5)
