@@ -235,8 +235,7 @@ def test_after_a_failure_in_the_middle_of_an_episode_all_returns_begin_at_zero()
     for step in range(8):
         expected = 0.9 * expected + rewards[0][:, step]
         np.testing.assert_allclose(first.column("discounted_return")[:, step], expected, rtol=1e-6)
-    for _ in range(6):
-        rewards.append(collecting.collect(acting).columns.column("reward").copy())
+    rewards.extend(collecting.collect(acting).columns.column("reward").copy() for _ in range(6))
     whole = np.concatenate(rewards, axis=1)[:, :50].sum(axis=1).tolist()
     episodes, _ = collecting.take_episodes()
     assert [(episode.episode_return, episode.steps) for episode in episodes] == [(total, 50) for total in whole]

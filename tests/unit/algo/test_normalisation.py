@@ -126,6 +126,13 @@ def test_no_value_beyond_1e15_enters_however_large_the_others_are(sign: float) -
     assert moments.update(values).left_out == 1
 
 
+def test_a_batch_without_a_single_usable_value_leaves_the_mean_as_it_is() -> None:
+    moments = RunningMoments(())
+    moments.update(torch.tensor([4.0, 6.0]))
+    assert moments.update(torch.full((10,), torch.inf)).left_out == 10
+    assert moments.mean.item() == 5.0
+
+
 def test_an_element_that_says_nothing_by_the_largest_float_is_learnt_once_it_says_something() -> None:
     moments = RunningMoments((1,))
     assert moments.update(torch.full((10, 1), torch.finfo(torch.float32).max)).left_out == 10
