@@ -1,7 +1,8 @@
 """Degree 0 without replay, through all services and their gRPC, is textbook PPO: the same parameters, bit for bit."""
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ from penstock.v1 import replay_pb2
 pytestmark = pytest.mark.exactness
 
 ENVIRONMENTS = 16
-ITERATIONS = 50
+ITERATIONS = 20
+"""Enough for episodes of Pendulum to be truncated, after 200 steps of each environment, more than twice."""
+
 PARAMETERS = ("actor.", "critic.", "log_std")
 
 
@@ -40,7 +43,16 @@ class Trained:
     tensors: dict[str, np.ndarray]
 
 
-def train(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
+Train = Callable[..., Trained]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Trains with all services; the same run for the same arguments."""
+    return functools.cache(lambda *arguments: run_of(tmp_path_factory.mktemp("run"), *arguments))
+
+
+def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
     with Command(
         "train",
         f"--run-dir={folder}",
@@ -141,16 +153,16 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("env_id", "spread", "options"),
     [
-        ("CartPole-v1", (1, 2, 4), ()),
+        ("CartPole-v1", (1, 4), ()),
         ("CartPole-v1", (2,), ("--policy.normalise-observations=true", "--policy.normalise-returns=true")),
-        ("Pendulum-v1", (1, 2, 4), ()),
+        ("Pendulum-v1", (1,), ()),
         ("Pendulum-v1", (4,), ("--policy.normalise-observations=true", "--policy.activation=tanh")),
     ],
 )
 def test_a_synchronous_run_is_textbook_ppo(
-    tmp_path: Path, one_thread: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]
+    train: Train, one_thread: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]
 ) -> None:
-    runs = {actors: train(tmp_path / str(actors), env_id, actors, *options) for actors in spread}
+    runs = {actors: train(env_id, actors, *options) for actors in spread}
     first = runs[spread[0]]
     assert first.iterations >= ITERATIONS
     learner = textbook(first.config, first.iterations)
@@ -170,8 +182,8 @@ def test_a_synchronous_run_is_textbook_ppo(
         np.testing.assert_array_equal(first.tensors["return_moments.variance"], learner.returns.variance.numpy())
 
 
-def test_a_study_in_one_process_trains_what_the_services_train(tmp_path: Path, one_thread: None) -> None:
-    services = train(tmp_path / "services", "CartPole-v1", 2)
+def test_a_study_in_one_process_trains_what_the_services_train(train: Train, tmp_path: Path, one_thread: None) -> None:
+    services = train("CartPole-v1", 4)
     actor = services.config.actor.model_copy(update={"environments": ENVIRONMENTS})
     study.train(services.config.model_copy(update={"actor": actor}), folder=tmp_path / "study")
     newest = checkpoints.newest(RunFolder(tmp_path / "study"))

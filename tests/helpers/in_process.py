@@ -63,6 +63,7 @@ class InProcess:
         self.skipped_numbers = 0
         self.tasks: list[EvaluationTask] = []
         self.inserted = 0
+        self.capacity = 1000
         self.batches_when_asked: list[int] = []
         self.batches_when_answered: list[int] = []
         self._results: deque[EvaluationResult] = deque()
@@ -95,7 +96,7 @@ class InProcess:
             versions=np.full(4, self._weights.version, np.int64),
             priorities=np.zeros(4),
             probabilities=np.ones(4),
-            counts=StoreCounts(capacity=1000, inserted=self.inserted),
+            counts=StoreCounts(capacity=self.capacity, inserted=self.inserted),
             columns=columns,
         )
 

@@ -230,4 +230,4 @@ def _made(env_id: str, make: Callable[[], Made]) -> Made:
 
 
 def _spaces(env: gymnasium.Env[Any, Any]) -> str:
-    return " ".join(f"{env.observation_space} and {env.action_space}".split())
+    return faults.shortened(f"{env.observation_space} and {env.action_space}")

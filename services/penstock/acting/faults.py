@@ -18,14 +18,18 @@ _SHOWN = 300
 
 def describe(error: BaseException) -> str:
     """An exception's class and text, in one line."""
-    text = " ".join(str(error).split())
-    kind = type(error).__name__
-    return f"{kind}: {shortened(text)}" if text else kind
+    text, kind = shortened(str(error)), type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
+def one_line(text: str) -> str:
+    """A text without its line breaks and indentation."""
+    return " ".join(text.split())
 
 
 def shortened(text: str) -> str:
     """At most 300 characters of a text, in one line."""
-    line = " ".join(text.split())
+    line = one_line(text)
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting import faults
 from penstock.algo.spaces import bounded, bounds
 from penstock.errors import ConfigurationError
 from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, EnvironmentSpec, Extent, Schema, Space
@@ -27,8 +28,7 @@ def _describe(env_id: str, role: str, space: gymnasium.Space[object]) -> Space:
         if dtype in DATA_TYPES:
             low, high = space.low.astype(float).ravel().tolist(), space.high.astype(float).ravel().tolist()
             return BoxSpace(dtype, tuple(space.shape), tuple(low), tuple(high))
-    # Bounds of several dimensions print over several lines.
-    shown = " ".join(str(space).split())
+    shown = faults.shortened(str(space))
     raise ConfigurationError(f"{env_id} has the {role} space {shown}; supported are Box and Discrete")
 
 

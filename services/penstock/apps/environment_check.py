@@ -10,6 +10,7 @@ import json
 import os
 import sys
 
+from penstock.acting import faults
 from penstock.acting.environment_check import Task, check
 from penstock.errors import ConfigurationError
 
@@ -33,7 +34,7 @@ def main() -> None:
     try:
         warnings = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
     except ConfigurationError as error:
-        answer(refused=" ".join(str(error).split()))
+        answer(refused=faults.one_line(str(error)))
     else:
         answer(warnings=warnings)
     sys.stdout.flush()

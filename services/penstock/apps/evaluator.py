@@ -116,7 +116,7 @@ def _close(environments: Environments, logger: Logger) -> None:
 
 def _reason(error: BaseException) -> str:
     """What went wrong, in one line. Penstock's own messages say it without the exception's class."""
-    return " ".join(str(error).split()) if isinstance(error, PenstockError) else faults.describe(error)
+    return faults.one_line(str(error)) if isinstance(error, PenstockError) else faults.describe(error)
 
 
 @contextlib.contextmanager

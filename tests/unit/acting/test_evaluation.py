@@ -1,14 +1,16 @@
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_weights, spec_of
+from penstock.acting import randomness
 from penstock.acting.environments import StepOutcome, make_environments
 from penstock.acting.evaluation import evaluate
+from penstock.acting.inference import PolicyRunner
 from penstock.types import EvaluationResult, EvaluationTask
 
 
@@ -66,6 +68,29 @@ def test_an_evaluation_repeats_with_its_seed_and_not_with_another(deterministic:
     )
     assert first.returns == again.returns
     assert not set(first.returns) & set(other.returns)
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_seed(incarnation: int) -> None:
+    result = evaluation("Echo-v0", deterministic=False, bounded=False)
+    place = {"seed": 3, "incarnation": incarnation, "environments": np.arange(4, dtype=np.uint32)}
+    noise = randomness.normals(**place, first_step=0, steps=1, size=2)[:, 0]  # type: ignore[arg-type]
+    runner = PolicyRunner(fresh_weights(spec_of("Echo-v0", bounded=False), version=8))
+    of_the_run = runner.act(np.zeros((4, 1), np.float32), noise)[0].sum(axis=1)
+    assert (np.abs(of_the_run - np.array(result.returns)) > 1e-3).all()
+
+    environments = make_environments("Counting-v0", 4, kwargs={})
+    reset, seeds = environments.reset, list[int]()
+
+    def recorded(each: Sequence[int]) -> None:
+        seeds.extend(each)
+        reset(each)
+
+    environments.reset = recorded  # type: ignore[method-assign]
+    task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
+    evaluate(task, environments, lambda: False)
+    assert len(seeds) == 4
+    assert not set(seeds) & set(randomness.reset_seeds(**place))  # type: ignore[arg-type]
 
 
 def test_an_evaluation_is_given_up_when_asked_to() -> None:

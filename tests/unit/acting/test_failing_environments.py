@@ -12,6 +12,7 @@ from helpers.environments import assignment, decided_weights, fresh_weights, spe
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.observation_bounds import ObservationBounds
 from penstock.acting.spaces import describe
 from penstock.acting.variants import make_mixed
 from penstock.errors import ConfigurationError, EnvironmentFailed
@@ -223,6 +224,23 @@ def test_a_dropped_window_leaves_no_trace_in_what_follows() -> None:
     assert collecting.take_episodes() == ((), 24)
 
 
+def test_after_a_failure_in_the_middle_of_an_episode_all_returns_begin_at_zero() -> None:
+    acting, collecting = runner(), collector(at=12)
+    assert (collecting.collect(acting).columns.column("discounted_return")[:, -1] > 0.0).all()
+    with pytest.raises(EnvironmentFailed):
+        collecting.collect(acting)
+    collecting.begin_again(failing("raises", at=-1))
+    first = collecting.collect(acting).columns
+    rewards, expected = [first.column("reward").copy()], np.zeros(3)
+    for step in range(8):
+        expected = 0.9 * expected + rewards[0][:, step]
+        np.testing.assert_allclose(first.column("discounted_return")[:, step], expected, rtol=1e-6)
+    rewards.extend(collecting.collect(acting).columns.column("reward").copy() for _ in range(6))
+    whole = np.concatenate(rewards, axis=1)[:, :50].sum(axis=1).tolist()
+    episodes, _ = collecting.take_episodes()
+    assert [(episode.episode_return, episode.steps) for episode in episodes] == [(total, 50) for total in whole]
+
+
 def cartpole(failures: int = 0) -> Collector:
     return Collector(
         make_environments("CartPole-v1", 2, kwargs={}), assignment(4, 5), unroll_length=8, discount=0.9,
@@ -272,6 +290,16 @@ def test_observations_far_outside_of_their_space_are_told_once() -> None:
     assert collecting.take_warning() == says
     collecting.collect(acting)
     assert collecting.take_warning() == ""
+
+
+@pytest.mark.parametrize("bound", [-30.0, 30.0])
+def test_an_observation_is_far_outside_beyond_once_the_width_of_its_bounds(bound: float) -> None:
+    bounds, observation = ObservationBounds(spec_of("Failing-v0")), np.zeros((3, 4, 2), np.float32)
+    observation[0, 1, 1] = observation[2, 3, 0] = bound
+    assert bounds.find_outside(observation) is None
+    observation[2, 3, 0] = 1.01 * bound
+    says = f"an observation has {1.01 * bound:g} in element 0, and its space says -10 to 10"
+    assert bounds.find_outside(observation) == (2, says)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])

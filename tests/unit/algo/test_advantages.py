@@ -273,6 +273,17 @@ def test_nothing_goes_back_over_the_end_of_an_episode(bad: float) -> None:
     assert torch.equal(disturbed.target, expected.target)
 
 
+def test_the_first_reward_of_a_sparse_task_is_sound() -> None:
+    estimates = one_segment([0.0] * 8, [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]).estimate()
+    assert estimates.sound.all()
+
+
+def test_rows_that_are_not_usable_do_not_say_how_large_a_number_may_be() -> None:
+    rollout = one_segment([0.0] * 8, [1e12] * 4 + [1e9, 1.0, 1.0])
+    usable = torch.tensor([[False] * 4 + [True] * 3])
+    assert replace(rollout, usable=usable).estimate().sound.tolist() == [[False] * 5 + [True] * 2]
+
+
 def test_large_numbers_among_their_like_are_sound() -> None:
     rollout = random_rollout(6)
     assert replace(rollout, reward=rollout.reward * 1e12).estimate().sound.all()

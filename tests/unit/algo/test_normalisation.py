@@ -109,6 +109,30 @@ def test_a_change_that_all_values_show_enters_at_once_and_a_rare_one_up_to_a_mil
     assert sparse.scale().item() == pytest.approx(1.0 / np.std([*[0.0] * 199, 1e5]), rel=1e-4)
 
 
+@pytest.mark.parametrize(("value", "left_out"), [(0.99e6, 0), (-0.99e6, 0), (1.01e6, 1), (-1.01e6, 1)])
+def test_a_rare_value_enters_up_to_a_million_deviations_and_no_further(value: float, left_out: int) -> None:
+    moments, values = RunningMoments(()), torch.zeros(100)
+    values[7] = value
+    # Nothing is known yet, so the deviation counts as 1.
+    assert moments.update(values).left_out == left_out
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_no_value_beyond_1e15_enters_however_large_the_others_are(sign: float) -> None:
+    moments = RunningMoments(())
+    moments.update(torch.linspace(-1e14, 1e14, 100, dtype=torch.float64))
+    values = torch.zeros(100, dtype=torch.float64)
+    values[3], values[7] = sign * 0.99e15, sign * 1.01e15
+    assert moments.update(values).left_out == 1
+
+
+def test_a_batch_without_a_single_usable_value_leaves_the_mean_as_it_is() -> None:
+    moments = RunningMoments(())
+    moments.update(torch.tensor([4.0, 6.0]))
+    assert moments.update(torch.full((10,), torch.inf)).left_out == 10
+    assert moments.mean.item() == 5.0
+
+
 def test_an_element_that_says_nothing_by_the_largest_float_is_learnt_once_it_says_something() -> None:
     moments = RunningMoments((1,))
     assert moments.update(torch.full((10, 1), torch.finfo(torch.float32).max)).left_out == 10

@@ -72,7 +72,10 @@ def test_uniform_replay_and_no_correction_weigh_everything_alike(alpha: float, b
     assert weights_of([0.0, 1.0, 50.0], alpha=alpha, beta=beta) == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize(("alpha", "priorities"), [(10.0, [3e38, 1.0]), (100.0, [1e4, 1e4, 1e3]), (100.0, [0.0, 3e38])])
+@pytest.mark.parametrize(
+    ("alpha", "priorities"),
+    [(10.0, [3e38, 1.0]), (100.0, [1e4, 1e4, 1e3]), (100.0, [0.0, 3e38]), (100.0, [1e8, 1e8])],
+)
 def test_no_exponent_and_no_priority_make_a_weight_that_is_no_number(alpha: float, priorities: list[float]) -> None:
     weights = weights_of(priorities, alpha=alpha, beta=1.0)
     assert np.isfinite(weights).all()

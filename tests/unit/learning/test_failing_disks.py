@@ -1,6 +1,7 @@
 """Full, read-only and broken disks under the run's folder: training goes on to its last save."""
 
 import errno
+import itertools
 import json
 import os
 import subprocess
@@ -78,8 +79,7 @@ def assert_complete(folder: RunFolder, session: Session) -> None:
     assert [path for path in folder.root.rglob("*") if path.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "code"), list(zip(CALLS, itertools.cycle(ERRORS), strict=False)))
 def test_a_disk_that_fails_for_some_time_costs_nothing(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:

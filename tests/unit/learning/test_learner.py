@@ -214,6 +214,17 @@ def test_passes_end_once_the_policy_has_moved_too_far() -> None:
     assert make_learner(epochs=8, minibatches=2, target_kl=1e3).train(batch, 0.0).updates == 16
 
 
+def test_every_pass_is_judged_by_how_far_the_policy_has_gone_by_then() -> None:
+    batch, settings = make_batch(), {"minibatches": 2, "learning_rate": 3e-3}
+    first, both = (
+        make_learner(epochs=epochs, **settings).train(batch, 0.0).statistics.approximate_kl for epochs in (1, 2)
+    )
+    second = 2.0 * both - first
+    assert 0.0 < 2.0 * first < second
+    between = math.sqrt(first * second)
+    assert make_learner(epochs=8, target_kl=between, **settings).train(batch, 0.0).updates == 2 * 2
+
+
 def test_replayed_segments_are_weighted_by_their_priorities() -> None:
     batch = make_batch(fresh=2)
     skewed = dataclasses.replace(batch, priorities=batch.priorities * torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 1.0]))

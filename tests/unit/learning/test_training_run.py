@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
 from helpers.training import SMALL, make_learner
 from penstock.errors import Diverged, SchemaMismatch, TrainingFailed, Unavailable
-from penstock.learning import checkpoints
+from penstock.learning import checkpoints, degree
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
@@ -180,15 +180,6 @@ def test_a_commit_that_fails_while_nobody_stops_ends_the_run_after_a_checkpoint(
     assert saved_version(folder) == 1
 
 
-def test_a_learner_that_waits_lets_collection_run_further_ahead_if_it_may(folder: RunFolder) -> None:
-    outside = InProcess()
-    # Everything is collected while the learner waits.
-    conclude(folder, outside, lambda: False, batches=70, off_policy_degree=-1)
-    degrees = [plan.off_policy_degree for plan in outside.plans]
-    assert degrees[:2] == [1, 2]
-    assert len({plan.session for plan in outside.plans}) == 1
-
-
 class Timed(InProcess):
     """By its own clock a batch takes 1 s, of which it is waited for 0.06 s; and an evaluation 100 s."""
 
@@ -207,15 +198,31 @@ class Timed(InProcess):
         return super().result(timeout_s)
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_the_share_of_time_that_is_waited_leaves_out_evaluations(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """The degree is reviewed after every fourth batch, and not after every 32nd."""
     outside = Timed()
     monkeypatch.setattr(time, "monotonic", lambda: outside.now)
+    monkeypatch.setattr(degree, "_REVIEW_BATCHES", 4)
+    return outside
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_the_share_of_time_that_is_waited_leaves_out_evaluations(folder: RunFolder, timed: Timed, mode: str) -> None:
     evaluation: dict[str, object] = {"interval_steps": 60, "mode": mode}
-    conclude(folder, outside, lambda: False, batches=33, off_policy_degree=-1, evaluation=evaluation)
-    assert [plan.off_policy_degree for plan in outside.plans] == [1, 2]
+    conclude(folder, timed, lambda: False, batches=5, off_policy_degree=-1, evaluation=evaluation)
+    assert [plan.off_policy_degree for plan in timed.plans] == [1, 2]
+    assert len({plan.session for plan in timed.plans}) == 1
+
+
+@pytest.mark.parametrize(("capacity", "degrees"), [(15, [1]), (16, [1, 2])])
+def test_collection_runs_no_further_ahead_than_the_store_has_room_for(
+    folder: RunFolder, timed: Timed, capacity: int, degrees: list[int]
+) -> None:
+    # Degree 2 needs room for three batches of 4 that are outstanding, and for the one that is drawn.
+    timed.capacity = capacity
+    conclude(folder, timed, lambda: False, batches=5, off_policy_degree=-1)
+    assert [plan.off_policy_degree for plan in timed.plans] == degrees
 
 
 def test_a_run_stops_at_its_return_and_no_sooner(folder: RunFolder) -> None:
@@ -261,10 +268,9 @@ def test_a_threshold_reached_by_an_evaluation_that_is_not_the_best_is_saved_at_o
     assert seen[1] == session.evaluations.env_steps_to_threshold is not None
 
 
-def test_a_degree_that_was_chosen_by_hand_stays(folder: RunFolder) -> None:
-    fixed = InProcess()
-    conclude(folder, fixed, lambda: False, batches=40)
-    assert [plan.off_policy_degree for plan in fixed.plans] == [1]
+def test_a_degree_that_was_chosen_by_hand_stays(folder: RunFolder, timed: Timed) -> None:
+    conclude(folder, timed, lambda: False, batches=5)
+    assert [plan.off_policy_degree for plan in timed.plans] == [1]
 
 
 EVERY_TWO_BATCHES: dict[str, object] = {"interval_steps": 2 * WINDOW_STEPS - 60}
@@ -305,6 +311,18 @@ def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: R
     assert outside.batches == 5
     assert conclusion.progress.env_steps == 5 * WINDOW_STEPS
     assert conclusion.samples_per_insert == 1.0
+
+
+@pytest.mark.parametrize("store_was_lost", [False, True])
+def test_where_nothing_is_fresh_a_resumed_run_counts_what_was_stored_since(
+    folder: RunFolder, store_was_lost: bool
+) -> None:
+    first, second = InProcess(fresh_segments=0), InProcess(fresh_segments=0)
+    open_session(folder, first, lambda: first.batches == 2, batches=5, fresh_fraction=0.0).run.run()
+    second.inserted = 0 if store_was_lost else first.inserted
+    progress = open_session(folder, second, batches=5, fresh_fraction=0.0, resume=True).run.run().progress
+    assert second.batches == 3
+    assert (progress.env_steps, progress.segments_fresh) == (5 * WINDOW_STEPS, 5 * 4)
 
 
 def test_a_run_restored_without_its_best_checkpoint_chooses_the_best_anew(folder: RunFolder) -> None:

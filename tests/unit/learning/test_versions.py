@@ -93,6 +93,28 @@ def test_without_the_page_cache_the_run_goes_on_above_all_that_was_reserved(path
     assert first(path, boot="") == RESERVED_AHEAD + 1
 
 
+def test_of_two_processes_without_a_boot_the_second_trusts_no_cache_either(path: Path) -> None:
+    use(path, 0, 1, boot="")
+    assert first(path, boot="") == RESERVED_AHEAD + 1
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_new_process_overwrites_the_older_line_first(path: Path, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(path, *range(last + 1))
+    before, write, places = path.read_bytes(), os.pwrite, list[int]()
+
+    def recorded(file: int, data: bytes, place: int) -> int:
+        places.append(place)
+        return write(file, data, place)
+
+    monkeypatch.setattr(os, "pwrite", recorded)
+    use(path, last + 1)
+    half = len(before) // 2
+    used = [json.loads(before[start : start + half])["used"] for start in (0, half)]
+    # A power cut in this write leaves the line that says more.
+    assert places[0] == half * used.index(min(used))
+
+
 def test_what_is_reserved_is_on_the_disk_before_a_version_above_it_is_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,31 @@ def test_a_window_counts_as_progress() -> None:
     assert gate.stuck_actors == 0
 
 
+def test_grants_that_were_taken_back_twice_are_told_together() -> None:
+    gate = make_gate(make_plan(fresh=4, degree=3), [2])
+    for now in (0.0, 11.0):
+        gate.heard(actor(0), now)
+        assert len(gate.issue(0, 0)) == 2
+        gate.expire(now + TIMEOUT_S + 1.0, 0)
+    assert gate.take_returned() == {actor(0): 4}
+    assert gate.take_returned() == {}
+
+
+def test_grants_that_were_taken_back_do_not_count_as_had() -> None:
+    gate = make_gate(make_plan(fresh=4, degree=3), [2, 2])
+    gate.issue(0, 0)
+    for _ in range(2):
+        assert gate.spend(actor(0))
+    assert [key for key, _ in gate.issue(0, 0)] == [actor(0)] * 2
+    # Of its 4 grants actor 0 has used 2, and actor 1 has been given 2.
+    gate.heard(actor(1), 11.0)
+    gate.expire(11.0, 0)
+    gate.heard(actor(0), 11.0)
+    assert gate.spend(actor(1))
+    # There is room for one more window.
+    assert [key for key, _ in gate.issue(12, 0)] == [actor(0)]
+
+
 def test_an_actor_that_leaves_is_told_of_no_returned_grants() -> None:
     gate = make_gate(make_plan(4, degree=1), [4])
     gate.expire(0.0, version=0)
@@ -341,6 +366,14 @@ def test_what_is_out_when_the_learner_is_replaced_stays_good_and_keeps_its_room(
     gate.adopt(make_plan(4, degree=0))
     assert gate.issue(waiting_segments=2, next_batch=7) == []
     assert gate.spend(actor(1))
+
+
+def test_grants_that_are_out_count_in_another_session() -> None:
+    gate = make_gate(make_plan(fresh=2, degree=1), [2, 2])
+    assert len(gate.issue(0, 0)) == 2
+    assert gate.spend(actor(1))
+    gate.adopt(replace(make_plan(fresh=2, degree=1), session=8))
+    assert [key for key, _ in gate.issue(0, 0)] == [actor(1)]
 
 
 def test_another_session_begins_without_arrears() -> None:

@@ -34,8 +34,9 @@ def make(sessions: list[tuple[int, int]], memory: np.ndarray | None = None) -> t
     return ages, skipped, version
 
 
-def counted(version: int, skipped: set[int]) -> int:
-    return sum(number not in skipped for number in range(version))
+def counted(skipped: set[int], until: int) -> np.ndarray:
+    """<int64>[until + 1] how many numbers below each version were not skipped."""
+    return np.cumsum([0, *(number not in skipped for number in range(until))])
 
 
 @given(GAPS)
@@ -43,12 +44,12 @@ def counted(version: int, skipped: set[int]) -> int:
 def test_ages_count_the_numbers_that_were_not_skipped(sessions: list[tuple[int, int]]) -> None:
     ages, skipped, _ = make(sessions)
     versions = np.arange(NEWEST)
-    expected = [counted(version, skipped) for version in versions.tolist()]
+    *expected, newest = counted(skipped, NEWEST).tolist()
     assert ages.clock(versions).tolist() == expected
     assert [ages.at(version) for version in versions.tolist()] == expected
     between = ages.between(versions, NEWEST)
     age = NEWEST - versions - (between if between.size else 0)
-    assert age.tolist() == [counted(NEWEST, skipped) - clock for clock in expected]
+    assert age.tolist() == [newest - clock for clock in expected]
     assert ages.skipped == len(skipped)
 
 
@@ -61,7 +62,7 @@ def test_the_oldest_version_of_an_age_is_the_first_that_is_no_older(
     oldest = ages.oldest(number, age)
     versions = np.arange(-100, NEWEST)
     clocks = np.where(versions < 0, versions, ages.clock(np.maximum(versions, 0)))
-    young = counted(number, skipped) - clocks <= age
+    young = counted(skipped, number)[-1] - clocks <= age
     np.testing.assert_array_equal(young, versions >= oldest)
 
 
@@ -80,6 +81,7 @@ def test_a_worked_example() -> None:
     assert ages.clock(np.array([0, 9, 10, 12, 15, 16])).tolist() == [0, 9, 10, 10, 10, 11]
     assert ages.between(np.array([9, 12, 15]), 16).tolist() == [5, 3, 0]
     assert ages.between(np.array([15, 16]), 16).size == 0
+    assert ages.last_skip == 15
     assert (ages.oldest(16, 1), ages.oldest(16, 2), ages.oldest(15, 0)) == (10, 9, 10)
 
 
@@ -100,12 +102,18 @@ def test_of_more_gaps_than_there_is_room_for_the_oldest_are_joined() -> None:
     ages, skipped, version = make([(3, 2)] * (MAX_GAPS + 20), memory)
     assert Ages(memory, version).skipped == ages.skipped == len(skipped)
     versions = np.arange(version)
-    exact = np.array([counted(each, skipped) for each in versions.tolist()])
+    exact = counted(skipped, version)[:-1]
     # What is younger than the joined gaps, and what is older than all, has its age; the rest is taken for younger.
     recent = versions >= 5 * 21
     assert (ages.clock(versions)[recent] == exact[recent]).all()
     assert (ages.clock(versions)[:3] == exact[:3]).all()
     assert (ages.clock(versions) >= exact).all()
+
+
+@pytest.mark.parametrize("session", [(0, 1), (4, 0)])
+def test_sessions_that_train_nothing_or_skip_nothing_take_no_further_gaps_place(session: tuple[int, int]) -> None:
+    ages, skipped, version = make([(3, 2), (4, 1), *[session] * MAX_GAPS])
+    assert ages.clock(np.arange(version + 3)).tolist() == counted(skipped, version + 2).tolist()
 
 
 @pytest.mark.parametrize("copy", [0, 1])

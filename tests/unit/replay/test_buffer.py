@@ -318,14 +318,21 @@ def test_segments_too_old_for_their_batch_become_replay_and_are_counted() -> Non
     assert batch.keys[:2].tolist() == [3, 4]
     assert set(batch.keys[2:].tolist()) <= {1, 2}
     assert batch.keys.size == 4
+    # Nothing was trained that could say what a large priority is.
+    assert batch.priorities[2:].tolist() == [1.0, 1.0]
     counts = buffer.counts()
     assert (counts.late, counts.unseen, counts.leased) == (2, 0, 2)
 
 
-def test_a_late_segment_enters_at_the_largest_priority_present() -> None:
-    buffer = make_buffer(replace(PLAN, batch_segments=22, half_life=1e6))
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_late_segment_enters_at_the_largest_priority_present(tmp_path: Path, restarted: bool) -> None:
+    plan = replace(PLAN, batch_segments=22, half_life=1e6)
+    buffer = make_buffer(plan, folder=tmp_path)
     actor = Actor(buffer)
     train(buffer, actor, range(5), priority=8.0)
+    if restarted:
+        buffer = make_buffer(plan, folder=tmp_path)
+        actor = Actor(buffer)
     actor.send(version=0)
     assert buffer.lease(5) is None
     actor.send(version=5)
@@ -347,6 +354,16 @@ def test_nothing_is_replayed_before_enough_was_trained() -> None:
         sizes.append(batch.keys.size)
         commit(buffer, batch)
     assert sizes == [2, 2, 2, 4, 4]
+
+
+def test_what_was_trained_and_overwritten_counts_no_more() -> None:
+    buffer = make_buffer(replace(PLAN, min_replay_segments=5), rows=8)
+    actor = Actor(buffer)
+    train(buffer, actor, range(3))
+    actor.send(version=3)
+    # Segments 9 and 10 take the places of 1 and 2, so that of the 6 that were trained 4 are left.
+    actor.send(version=3)
+    assert take(buffer, 3).keys.tolist() == [7, 8]
 
 
 def test_with_a_fresh_fraction_of_one_nothing_is_ever_replayed() -> None:
@@ -376,6 +393,24 @@ def test_replayed_draws_are_proportional_to_mass() -> None:
     np.testing.assert_array_equal(batch.priorities[2:], priorities[replayed])
     np.testing.assert_array_equal(batch.versions[2:], replayed // 2)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
+
+
+@pytest.mark.parametrize("changed", [{"alpha": 1.5}, {"epsilon": 5.0}, {"half_life": 9.0}])
+def test_an_adjusted_plan_holds_for_what_was_trained_before_too(changed: dict[str, float]) -> None:
+    plan = replace(PLAN, batch_segments=12)
+    buffer = make_buffer(plan)
+    actor = Actor(buffer)
+    for number in range(6):
+        actor.send(version=number)
+        batch = take(buffer, number)
+        commit(buffer, batch, batch.keys.astype(np.float64))
+    actor.send(version=6)
+    plan = replace(plan, **changed)  # type: ignore[arg-type]
+    buffer.adjust_plan(plan)
+    batch = take(buffer, 6)
+    assert np.unique(batch.keys[2:]).size > 3
+    masses = ((batch.priorities[2:] + plan.epsilon) * 2.0 ** (batch.versions[2:] / plan.half_life)) ** plan.alpha
+    np.testing.assert_allclose(batch.probabilities[2:] / masses, batch.probabilities[2] / masses[0], rtol=1e-9)
 
 
 def test_masses_stay_right_however_far_versions_go() -> None:

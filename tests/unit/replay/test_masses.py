@@ -71,3 +71,9 @@ def test_masses_stay_finite_however_far_versions_go() -> None:
             assert np.isfinite(masses).all()
             assert masses[0] > 0.0
             assert factor > 0.0
+
+
+def test_the_sum_of_a_stores_masses_is_finite_whatever_was_committed() -> None:
+    function = MassFunction(alpha=2.0, epsilon=0.0, half_life=1.0, reference=0)
+    masses = function.masses(np.array([1e308, 1e200, 1.0, 0.0]), np.array([0, 400, 0, 3000]))
+    assert masses.tolist() == [1e290, 1e290, 1.0, 0.0]

@@ -95,6 +95,10 @@ def test_ages_go_on_from_where_they_were() -> None:
     assert sampled.size > 0
     assert ages.max() == 25
     assert ages.min() == 1
+    # All priorities are the same, so that probabilities follow ages alone.
+    replayed = slice(head.fresh_segments, None)
+    weights, everything = (2.0 ** (-AGEING.alpha * each / AGEING.half_life) for each in (head.ages[replayed], ages))
+    np.testing.assert_allclose(head.probabilities[replayed], weights / everything.sum(), rtol=1e-9)
 
 
 def test_staleness_still_ends_replay_after_a_jump() -> None:

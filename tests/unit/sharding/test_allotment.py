@@ -119,6 +119,54 @@ def test_a_store_that_was_lost_counts_from_nought_and_harms_nothing() -> None:
     assert allotment.fresh_segments == [12, 12]
 
 
+def test_a_store_that_was_lost_while_its_shard_is_slow_does_not_keep_it_so() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    allotment.fell_behind(1)
+    assert allotment.review(2)
+    for batch, inserted in enumerate((1_000, 0, 1, 2, 3, 4), start=1):
+        assert allotment.is_slow(1)
+        allotment.observe([Arrival(0.0, 24 * batch, 100), Arrival(0.0, inserted, 100)], 0.1)
+    assert not allotment.is_slow(1)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "parts"),
+    [
+        # The first had 0.75 s for its part and the second 1 s: 4 to 3, smoothed over 16 batches.
+        ((0.25, 0.5), [13, 11]),
+        # The first had its part at once, which counts as a quarter of the second's time.
+        ((0.0, 1.0), [18, 6]),
+    ],
+)
+def test_a_shard_that_had_its_part_sooner_gets_a_larger_one(waited_s: tuple[float, float], parts: list[int]) -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    for batch in range(16):
+        allotment.observe([Arrival(waited, 12 * batch, 100) for waited in waited_s], 1.0)
+    assert allotment.review(2)
+    assert allotment.fresh_segments == parts
+
+
+def test_a_shard_that_was_slow_comes_back_with_the_share_that_it_had() -> None:
+    allotment = Allotment(WHOLE, 3, 2)
+    allotment.fell_behind(2)
+    assert allotment.review(2)
+    for batch in range(50):
+        allotment.observe([Arrival(0.1, 12 * batch, 100), Arrival(0.1, 12 * batch, 100), None], 0.1)
+        allotment.review(2)
+    assert allotment.fresh_segments == [12, 12, 1]
+    for inserted in range(5):
+        allotment.observe([None, None, Arrival(0.1, inserted, 100)], 0.1)
+    assert allotment.review(2)
+    assert allotment.fresh_segments == [8, 8, 8]
+
+
+def test_a_batch_of_no_shard_teaches_nothing() -> None:
+    allotment = Allotment(WHOLE, 2, 2)
+    for _ in range(16):
+        allotment.observe([None, None], 1.0)
+    assert not allotment.review(2)
+
+
 def test_another_plan_is_apportioned_at_the_next_review() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     allotment.adopt(replace(WHOLE, fresh_segments=48))

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import ConfigurationError
-from penstock.telemetry import metrics
+from penstock.telemetry import metrics, metrics_server
 from penstock.telemetry.metrics_server import MetricsServer
 
 
@@ -55,7 +55,10 @@ def test_idle_connections_get_no_threads_and_keep_no_scrape_waiting(
         assert threading.active_count() <= threads
 
 
-def test_a_connection_without_a_request_is_closed(server: MetricsServer, port: int) -> None:
+def test_a_connection_without_a_request_is_closed(
+    server: MetricsServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "_TIMEOUT_S", 0.2)
     with connect(port) as silent, connect(port) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\n")
         assert silent.recv(1) == slow.recv(1) == b""
