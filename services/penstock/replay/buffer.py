@@ -53,8 +53,9 @@ _REDRAWS = 8
 
 _OVERTAKEN = "rows are overwritten faster than they can be read; raise replay.capacity_bytes"
 
-_VERSIONS_AHEAD = 1_000
-"""A learner publishes a version before it commits it; more than this is a mistake."""
+_VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
+"""By how much a learner may begin above a store's version. It can leave out `LARGEST_VERSION_JUMP` numbers, and a few
+hundred more: each power cut costs 100 (`learning.versions`), and its last commits may not have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class ReplayBuffer:
             # A learner that went on without this service for a while comes with a plan from further on, and one that
             # was replaced publishes its first version before its plan comes.
             newest = max(self.version, self._gate.plan.next_batch if self._gate.plan else 0)
-            if head.version > newest + LARGEST_VERSION_JUMP + _VERSIONS_AHEAD:
+            if head.version > newest + _VERSIONS_AHEAD:
                 raise InvalidSegment(
                     f"slot {head.slot} sent version {head.version}, and {self.version} was committed last"
                 )
@@ -259,25 +260,25 @@ class ReplayBuffer:
 
     # The learner
 
-    def adopt_plan(self, plan: SamplingPlan) -> None:
+    def adopt_plan(self, plan: SamplingPlan, *, connected: bool = False) -> None:
         """Works by this plan from now on. A session other than the last gives back all leases.
+
+        Args:
+            plan: The learner's.
+            connected: Whether the learner of the last session is connected: then no other may take over.
 
         Raises:
             ConfigurationError: The plan would deadlock: the store is too small for it, or an actor's window does not
                 fit.
-            SchemaMismatch: Another session begins at a version that the store is beyond already.
+            SchemaMismatch: Another session begins at a version that the store is beyond already, or further above it
+                than a learner can have been.
+            Unavailable: Another session's learner is connected.
         """
         with self._lock:
             self._check_capacity(plan)
             record = self._store.session
-            if int(record["session"][0]) != plan.session and plan.next_batch < self.version:
-                # A learner that goes on with a run begins above all versions that it may have published.
-                raise SchemaMismatch(
-                    f"this store's segments were trained up to version {self.version}, and the learner begins at"
-                    f" {plan.next_batch}: they are another run's; resume that run, or give this one another"
-                    " replay.folder"
-                )
             if int(record["session"][0]) != plan.session:
+                self._check_successor(plan, connected)
                 self._gate.adopt(plan)
                 self._begin_session(plan)
             else:
@@ -290,10 +291,33 @@ class ReplayBuffer:
                 if plan.fresh_segments == 0:
                     self._replay_at_once(self._fresh.take_all())
 
+    def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:
+        # A learner that goes on with a run begins above all versions that it may have published.
+        if plan.next_batch < self.version:
+            raise SchemaMismatch(
+                f"this store's segments were trained up to version {self.version}, and the learner begins at"
+                f" {plan.next_batch}: they are another run's; resume that run, or give this one another replay.folder"
+            )
+        if self._was_used and plan.next_batch > self.version + _VERSIONS_AHEAD:
+            raise SchemaMismatch(
+                f"the learner begins at version {plan.next_batch}, and this store's segments were trained up to"
+                f" {self.version}: they are another run's, or of long ago; give this run another replay.folder"
+            )
+        if connected:
+            raise Unavailable(
+                "another learner of this run is connected to the replay service; this one has its turn when that one"
+                " has ended"
+            )
+
+    @property
+    def _was_used(self) -> bool:
+        """Whether the store ever had a learner or a segment. One that was lost begins without, at any version."""
+        return bool(self._store.session["session"][0] or self._store.session["inserted"][0])
+
     def _begin_session(self, plan: SamplingPlan) -> None:
         record = self._store.session
         # In a store that never held anything, nothing can have been collected for numbers below the first batch's.
-        if record["session"][0] or record["inserted"][0]:
+        if self._was_used:
             self._ages.skip(self.version, plan.next_batch)
         self.refunded_leases += self._fresh.refund()
         record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch

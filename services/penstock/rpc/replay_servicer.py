@@ -157,6 +157,7 @@ class ReplayServicer:
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
         self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._learner_streams = 0
         self.server = Server(
             {
                 methods.APPEND_SEGMENTS: self._append_segments,
@@ -341,10 +342,15 @@ class ReplayServicer:
             raise InvalidSegment("a sampling stream must begin with `plan`")
         plan = wire.decode_plan(opening.plan)
         former = self._buffer.plan
-        self._buffer.adopt_plan(plan)
+        # All open streams are of one session, since no other is adopted meanwhile.
+        self._buffer.adopt_plan(plan, connected=self._learner_streams > 0)
+        self._learner_streams += 1
         returned = former is not None and former.session == plan.session
-        with logged_stay("learner", returned=returned, batch=str(plan.next_batch)):
-            await self._sample_by(plan, former, requests, context)
+        try:
+            with logged_stay("learner", returned=returned, batch=str(plan.next_batch)):
+                await self._sample_by(plan, former, requests, context)
+        finally:
+            self._learner_streams -= 1
 
     async def _sample_by(
         self,
@@ -364,15 +370,14 @@ class ReplayServicer:
         await writer.write(replay_pb2.SampleBatchesResponse(opened=opened))
         asked: asyncio.Queue[replay_pb2.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._serve_batches(asked, plan.session, writer))
+            tasks.create_task(self._serve_batches(asked, writer))
             async for request in requests:
-                await self._take_request(request, plan.session, asked, writer)
+                await self._take_request(request, asked, writer)
             await asked.put(None)
 
     async def _take_request(
         self,
         request: replay_pb2.SampleBatchesRequest,
-        session: int,
         asked: "asyncio.Queue[replay_pb2.BatchRequest | None]",
         writer: _Writer,
     ) -> None:
@@ -393,7 +398,7 @@ class ReplayServicer:
             if request.batch.head_only and request.batch.batch <= writer.newest_batch:
                 # Asked for again, because segments were overwritten while the client read them. A later batch that
                 # waits for fresh segments can't be first: they may not be collected before this one is trained.
-                await self._serve(request.batch, session, writer)
+                await self._serve(request.batch, writer)
             else:
                 await asked.put(request.batch)
         else:
@@ -404,14 +409,12 @@ class ReplayServicer:
     def _answer(self, commit: replay_pb2.CommitBatchRequest) -> replay_pb2.SampleBatchesResponse:
         return replay_pb2.SampleBatchesResponse(batch=commit.batch, committed=self._commit(commit))
 
-    async def _serve_batches(
-        self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, writer: _Writer
-    ) -> None:
+    async def _serve_batches(self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", writer: _Writer) -> None:
         while (request := await asked.get()) is not None:
-            await self._serve(request, session, writer)
+            await self._serve(request, writer)
 
-    async def _serve(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> None:
-        lease = await self._wait_for_lease(request, session, writer)
+    async def _serve(self, request: replay_pb2.BatchRequest, writer: _Writer) -> None:
+        lease = await self._wait_for_lease(request, writer)
         writer.newest_batch = max(writer.newest_batch, request.batch)
         with metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.SAMPLE_BATCHES.name).time():
             await self._send_batch(lease, request, writer)
@@ -424,12 +427,10 @@ class ReplayServicer:
                 async with asyncio.timeout(_WAITING_NOTICE_S):
                     await self._changed.wait()
 
-    async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> Lease:
+    async def _wait_for_lease(self, request: replay_pb2.BatchRequest, writer: _Writer) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
         while True:
             changed = self._changed
-            if self._buffer.session != session:
-                raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
             wanted = request.replay_segments if request.HasField("replay_segments") else None
             lease = self._buffer.lease(request.batch, wanted)
             if lease is not None:

@@ -76,6 +76,8 @@ class TortureLearner:
             self._dead = True
             self._stop.set()
             self._join()
+            # A dead process's connection ends with it; this process lives on.
+            self._loop.run(self._source._channel.close())
             self._loop.close()
             self._collect_outcomes()
             self._ledger.abandoned()
