@@ -1,4 +1,4 @@
-"""A plan takes over no session whose learner is connected, and begins at no version that no learner can have been at."""
+"""A plan takes over no session whose learner is connected, and jumps to no version that no learner can have used."""
 
 from dataclasses import replace
 

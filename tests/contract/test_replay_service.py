@@ -491,7 +491,7 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
 ) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4, off_policy_degree=0)
-    trainers = [Trainer(loopback.source(server, plan), recorder, plan)]
+    trainers = [Trainer(source := loopback.source(server, plan), recorder, plan)]
     actors = [
         Actor(
             loopback.sink(slot, server),
@@ -510,8 +510,9 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
             server.kill()
             server = loopback.replay(folder=tmp_path, port=server.port)
         else:
+            source.close()
             plan = replace(plan, session=plan.session + 1, next_batch=trainers[-1].version + 100)
-            trainers.append(Trainer(loopback.source(server, plan), recorder, plan))
+            trainers.append(Trainer(source := loopback.source(server, plan), recorder, plan))
         for _ in trainers[-1].train(25):
             pass
     for actor in actors:
@@ -602,7 +603,7 @@ APPENDING = [
     ([open_request(1), window_request(0, slot=1)], Code.INVALID_ARGUMENT, "sequences start at 1"),
     ([open_request(1), window_request(1, slot=1, segments=3)], Code.INVALID_ARGUMENT, "2 were announced"),
     ([open_request(1), window_request(1, slot=1, version=-1)], Code.INVALID_ARGUMENT, "versions at 0"),
-    ([open_request(1), window_request(1, slot=1, version=1_001_001)], Code.INVALID_ARGUMENT, "0 was committed last"),
+    ([open_request(1), window_request(1, slot=1, version=1_001_001)], Code.INVALID_ARGUMENT, "0 is the newest"),
     ([open_request(1), damaged(lambda window: window.environments.pop())], Code.INVALID_ARGUMENT, "1 environments"),
     ([open_request(1), damaged(lambda window: window.ClearField("block"))], Code.INVALID_ARGUMENT, "0 segments"),
     (
@@ -650,7 +651,7 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
     ([plan_request(replace(PLAN_BESIDE, session=0))], Code.INVALID_ARGUMENT, "session must not be 0"),
     ([plan_request(replace(PLAN_BESIDE, half_life=0.0))], Code.INVALID_ARGUMENT, "positive"),
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
-    ([plan_request(plan_with(fresh_segments=1, next_batch=2))], Code.FAILED_PRECONDITION, "windows of 2 segments"),
+    ([plan_request(plan_with(next_batch=2))], Code.UNAVAILABLE, "another learner of this run is connected"),
     ([plan_request(PLAN_BESIDE), replay_pb2.SampleBatchesRequest()], Code.INVALID_ARGUMENT, "carries plans"),
     ([plan_request(PLAN_BESIDE), batch_request(0, 2, 2)], Code.INVALID_ARGUMENT, "part 0 to parts - 1"),
     ([plan_request(PLAN_BESIDE), batch_request(7)], Code.INVALID_ARGUMENT, "is next"),

@@ -142,6 +142,7 @@ class LiveReplay(LiveServer):
         max_actors: int = 8,
         grant_timeout_s: float = 3600.0,
         staging_bytes: int = 2**26,
+        version_patience_s: float = 30.0,
         port: int = 0,
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
@@ -150,17 +151,21 @@ class LiveReplay(LiveServer):
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
         self.snapshots = Snapshots(self.store, buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
-        self._servicer = self.thread.run(self._make(buffer, self.snapshots, max_actors, staging_bytes), PATIENCE_S)
+        making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s)
+        self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server
         self._listen(port)
         self.thread.spawn(self._servicer.tick())
 
     @staticmethod
-    async def _make(buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int) -> ReplayServicer:
+    async def _make(
+        buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int, version_patience_s: float
+    ) -> ReplayServicer:
         return ReplayServicer(
             buffer,
             max_actors=max_actors,
             staging_bytes=staging_bytes,
+            version_patience_s=version_patience_s,
             more_methods=SnapshotServicer(snapshots).behaviours,
         )
 

@@ -161,6 +161,32 @@ class ReplayBuffer:
             self.put(reserved, Fragment(index, 0, np.ascontiguousarray(column).reshape(-1).view(np.uint8)))
         return self.seal(reserved, now)
 
+    def knows_version(self, head: WindowHead) -> bool:
+        """Whether the learner can have published a window's version: the batch before it was handed out here.
+
+        It may be told of later: a learner that takes over publishes a version before its plan comes, and one with
+        several shards goes on without this one for a while.
+
+        Raises:
+            InvalidSegment: Not even a learner that takes over can have published it.
+        """
+        with self._lock:
+            if head.version > self._newest_published + _VERSIONS_AHEAD:
+                raise self._unpublished(head)
+            return head.version <= self._newest_published
+
+    def _unpublished(self, head: WindowHead) -> InvalidSegment:
+        return InvalidSegment(
+            f"slot {head.slot} sent version {head.version}, and {self._newest_published} is the newest that the"
+            " learner can have published"
+        )
+
+    @property
+    def _newest_published(self) -> int:
+        # Version v comes out of batch v - 1. A store that was lost knows of none, but the plan does.
+        plan = self._gate.plan
+        return max(int(self._store.session["next_lease"][0]), plan.next_batch if plan is not None else 0)
+
     def reserve(self, head: WindowHead, now: float) -> "Reservation | int | None":
         """Spends the actor's oldest grant on rows for a window that is on its way.
 
@@ -169,7 +195,7 @@ class ReplayBuffer:
             no grant to spend: offer the window again later.
 
         Raises:
-            InvalidSegment: The sequence leaves a gap, or the version is one that no learner can have published.
+            InvalidSegment: The sequence leaves a gap, or the learner can't have published the version.
             PlaceLost: A later incarnation has the slot.
             Overloaded: The row to overwrite has not been trained yet.
         """
@@ -182,13 +208,8 @@ class ReplayBuffer:
                     f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
                     " expected"
                 )
-            # A learner that went on without this service for a while comes with a plan from further on, and one that
-            # was replaced publishes its first version before its plan comes.
-            newest = max(self.version, self._gate.plan.next_batch if self._gate.plan else 0)
-            if head.version > newest + _VERSIONS_AHEAD:
-                raise InvalidSegment(
-                    f"slot {head.slot} sent version {head.version}, and {self.version} was committed last"
-                )
+            if head.version > self._newest_published:
+                raise self._unpublished(head)
             first = watermark + 1 - head.first_sequence
             if first >= head.segments:
                 return watermark

@@ -33,6 +33,9 @@ from penstock.wire.schema import decode_schema
 
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
+_VERSION_PATIENCE_S = 30.0
+"""So long a window waits for word of its version from a connected learner. That of one that hangs ends in 15 s."""
+
 _ANSWERED_WITHIN_S = 0.1
 """So long at most the answer to a window or a commit waits for another message that it can go with."""
 
@@ -144,20 +147,22 @@ class ReplayServicer:
         *,
         max_actors: int,
         staging_bytes: int = 0,
+        version_patience_s: float = _VERSION_PATIENCE_S,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
         """Args:
         buffer: What is served.
         max_actors: Append streams at once.
         staging_bytes: Of all staging areas together; none, if the store lies in no folder.
+        version_patience_s: How long a window waits for word of its version from a connected learner.
         more_methods: Others of the same server.
         """
-        self._buffer = buffer
+        self._buffer, self._version_patience_s = buffer, version_patience_s
         self._staging = StagingAreas(buffer.folder, staging_bytes)
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
         self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._learner_streams = 0
+        self._learner_streams, self._learner_came_at = 0, -math.inf
         self.server = Server(
             {
                 methods.APPEND_SEGMENTS: self._append_segments,
@@ -291,6 +296,7 @@ class ReplayServicer:
 
     async def _reserve(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> Reservation | int:
         """Rows for a window, once there is a grant for it; or the last sequence, if it is stored already."""
+        await self._await_version(head, key, outbox)
         outbox.granted.clear()
         while (reserved := self._buffer.reserve(head, time.monotonic())) is None:
             waited = time.monotonic()
@@ -302,6 +308,19 @@ class ReplayServicer:
             self._check_current(key, outbox)
             metrics.REPLAY_WAIT_SECONDS.labels("actor", "grant").inc(time.monotonic() - waited)
         return reserved
+
+    async def _await_version(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> None:
+        """Until the buffer knows a window's version, or a connected learner has not told of it for too long."""
+        arrived = time.monotonic()
+        while not self._buffer.knows_version(head):
+            now = time.monotonic()
+            if self._learner_streams and now > max(arrived, self._learner_came_at) + self._version_patience_s:
+                return
+            self._buffer.heard(key, now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._changed.wait()
+            self._check_current(key, outbox)
 
     def _put(self, reserved: Reservation, part: wire.WindowPart) -> None:
         for fragment in part.fragments:
@@ -344,7 +363,7 @@ class ReplayServicer:
         former = self._buffer.plan
         # All open streams are of one session, since no other is adopted meanwhile.
         self._buffer.adopt_plan(plan, connected=self._learner_streams > 0)
-        self._learner_streams += 1
+        self._learner_streams, self._learner_came_at = self._learner_streams + 1, time.monotonic()
         returned = former is not None and former.session == plan.session
         try:
             with logged_stay("learner", returned=returned, batch=str(plan.next_batch)):

@@ -278,6 +278,7 @@ def test_mass_is_0_without_a_draw_when_all_that_was_seen_is_too_old() -> None:
     join(buffer, 0), join(buffer, 1)
     buffer.issue_grants(0.0)
     # A window is long on its way, while what came after it is trained and becomes too old.
+    buffer.adjust_plan(replace(plan, next_batch=5))
     reserved = buffer.reserve(make_window(1, slot=1, version=5).head, 0.0)
     assert isinstance(reserved, Reservation)
     for number in range(5):
@@ -298,6 +299,7 @@ def test_an_old_segment_behind_a_young_one_loses_its_mass_at_a_commit() -> None:
     plan = replace(AGEING, max_staleness=2, off_policy_degree=5)
     buffer = make_buffer(plan)
     join(buffer)
+    buffer.adjust_plan(replace(plan, next_batch=3))
     for version in (3, 0, 3):
         assert send(buffer, version)
     train(buffer, 0)

@@ -112,8 +112,11 @@ def test_each_attempt_at_a_batch_draws_others_and_repeats() -> None:
 
 
 def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> None:
-    buffer = make_buffer(make_store(), replace(FRESH_ONLY, half_life=1.0))
+    plan = replace(FRESH_ONLY, half_life=1.0)
+    buffer = make_buffer(make_store(), plan)
     buffer.issue_grants(0.0)
+    # The learner went on without this service for a while.
+    buffer.adjust_plan(replace(plan, next_batch=50))
     buffer.append(make_window(1, version=50), 0.0)
     lease = buffer.lease(0)
     assert lease is not None
