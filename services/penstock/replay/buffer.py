@@ -7,6 +7,8 @@ never the copying of a batch: `gather` runs outside it, and checks afterwards th
 """
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ from penstock.types import (
     StoreCounts,
     Window,
     WindowHead,
+    largest_incarnation,
 )
 
 MAX_LEASES = 64
@@ -76,8 +79,9 @@ class Reservation:
 class ReplayBuffer:
     """Segments, their priorities, and who may add and draw them."""
 
-    def __init__(self, store: RingStore, gate: Gate) -> None:
+    def __init__(self, store: RingStore, gate: Gate, unix_s: Callable[[], float] = time.time) -> None:
         self._lock = threading.Lock()
+        self._unix_s = unix_s
         self._store = store
         self._gate = gate
         self._index: PriorityIndex | None = None
@@ -102,11 +106,17 @@ class ReplayBuffer:
             SchemaMismatch: The store holds another schema.
             PlaceLost: A later incarnation has the slot.
             ConfigurationError, Overloaded: As `Gate.connect`.
-            InvalidSegment: The window has no segments, or more than the store.
+            InvalidSegment: The window has no segments, or more than the store; or no actor can have the incarnation.
         """
         with self._lock:
             # First: whoever is refused for this must not decide the schema of the run.
             watermark = self._store.watermark(key.slot, key.incarnation)
+            largest = largest_incarnation(self._unix_s())
+            if key.incarnation > largest:
+                # Stored, it would shut every later actor out of the slot.
+                raise InvalidSegment(
+                    f"slot {key.slot} announced incarnation {key.incarnation}, and {largest} is the largest now"
+                )
             if window_segments < 1:
                 raise InvalidSegment(f"a window must have segments, slot {key.slot} announced {window_segments}")
             self._store.adopt(schema)

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from penstock.errors import InvalidSegment, Overloaded, PenstockError
-from penstock.rpc.errors import ERROR_KEY, to_status
+from penstock.rpc.errors import to_status, trailing_metadata
 from penstock.telemetry import logs, metrics
 
 _OPENING_TIMEOUT_S = 10.0
@@ -117,7 +117,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
                 code = grpc.StatusCode.UNKNOWN
                 raise
             code = to_status(error)
-            await context.abort(code, str(error), ((ERROR_KEY, type(error).__name__),))
+            await context.abort(code, str(error), trailing_metadata(error))
         finally:
             metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()

@@ -21,18 +21,28 @@ class JoinRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., progress: _Optional[_Union[ActorProgress, _Mapping]] = ..., fault: _Optional[_Union[EnvironmentFault, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema", "environment", "environments", "token", "name")
+    __slots__ = ("schema", "environment", "environments", "token", "name", "lost")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     environment: EnvironmentSpec
     environments: int
     token: bytes
     name: str
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+    lost: LostPlace
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ..., lost: _Optional[_Union[LostPlace, _Mapping]] = ...) -> None: ...
+
+class LostPlace(_message.Message):
+    __slots__ = ("slot", "taken_by")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BY_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    taken_by: int
+    def __init__(self, slot: _Optional[int] = ..., taken_by: _Optional[int] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
     __slots__ = ("id", "observation", "action", "frames")
