@@ -31,6 +31,7 @@ from helpers.servers import (
 )
 from helpers.timing import Bound, longest_of, seconds_of
 from penstock.rpc import methods
+from penstock.rpc.contract import stamped
 from penstock.rpc.server import MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method
 from penstock.types import Column, Schema
@@ -69,7 +70,8 @@ class Stranger:
             if not method.request_stream:
                 self._channel.unary_unary(method.path)(data[0], timeout=timeout_s)
                 return Code.OK, ""
-            for _ in self._channel.stream_stream(method.path)(iter(data), timeout=timeout_s):
+            opening = [stamped(request) for request in data[:1]]
+            for _ in self._channel.stream_stream(method.path)(iter([*opening, *data[1:]]), timeout=timeout_s):
                 pass
         except grpc.RpcError as error:
             return error.code(), error.details()  # type: ignore[attr-defined]
@@ -77,7 +79,8 @@ class Stranger:
 
     def leave(self, method: Method, *requests: Message) -> None:
         """Says all of this, hears of the first answer, and is gone."""
-        call = self._channel.stream_stream(method.path)(iter([request.SerializeToString() for request in requests]))
+        data = [stamped(request) for request in requests]
+        call = self._channel.stream_stream(method.path)(iter(data))
         call.add_done_callback(lambda _: None)
         time.sleep(0.003)
         call.cancel()

@@ -34,6 +34,7 @@ from penstock.replay.snapshots import Snapshots
 from penstock.rpc import methods
 from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.channel import call_unary, connect
+from penstock.rpc.contract import CONTRACT, stamped
 from penstock.rpc.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.membership import Membership
@@ -219,17 +220,22 @@ class LiveMethods(LiveServer):
 class PlainStream:
     """A stream of a client that has nothing of ours but the contract: protobuf's own bytes, gRPC's own stub."""
 
-    def __init__(self, address: str, method: Method, *, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, address: str, method: Method, *, timeout_s: float = PATIENCE_S, contract: int = CONTRACT
+    ) -> None:
         self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
         self._requests: queue.Queue[Message | bytes | None] = queue.Queue()
         stub = self._channel.stream_stream(
             method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
         )
         self._call = stub(iter(self._requests.get, None), timeout=timeout_s, wait_for_ready=True)
+        self._contract = contract
 
     def send(self, *requests: Message | bytes) -> None:
         for request in requests:
-            self._requests.put(request)
+            # The first message of a stream carries it.
+            self._requests.put(stamped(request, self._contract) if self._contract else request)
+            self._contract = 0
 
     def receive(self) -> Any:
         """The next response. Raises `grpc.RpcError`, also when none comes in time."""
@@ -395,9 +401,9 @@ class Loopback:
         """A client that asks for a run's status."""
         return self._client(StatusClient(self.thread, address))
 
-    def plain(self, server: LiveServer, method: Method) -> PlainStream:
-        """A stream of a client without any code of ours."""
-        return self._client(PlainStream(server.address, method))
+    def plain(self, server: LiveServer, method: Method, **options: Any) -> PlainStream:
+        """A stream of a client without any code of ours, with options of `PlainStream`."""
+        return self._client(PlainStream(server.address, method, **options))
 
     def _client(self, client: Any) -> Any:
         self._clients.callback(client.close)

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, InvalidSegment, PenstockError, Unavailable
 from penstock.replay.store_reader import StoreReader
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, Stream, call_unary, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread, off_loop
-from penstock.rpc.service import Stream
 from penstock.telemetry import logs, metrics
 from penstock.types import Batch, BatchHead, CommitOutcome, MappedStore, SamplingPlan, Schema
 from penstock.v1 import replay_pb2

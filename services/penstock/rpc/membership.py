@@ -15,9 +15,8 @@ import grpc
 
 from penstock.errors import PenstockError, RunFinished, Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, Stream, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
 from penstock.types import (
     ActorProgress,
