@@ -147,7 +147,7 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
     for array, offset in zip(columns.arrays, batch.block.column_offsets, strict=True):
         assert batch.block.payload[offset : offset + array.nbytes] == array.tobytes()
     request = replay_pb2.CommitBatchRequest(
-        session=plan.session, batch=0, keys=batch.keys, priorities=np.array([1.0, 2.0]).tobytes(), version=1
+        session=plan.session, batch=0, keys=batch.keys, priorities=np.array([1.0, 2.0]).tobytes()
     )
     first = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     again = loopback.plain_call(server, methods.COMMIT_BATCH, request)
@@ -205,7 +205,6 @@ def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_el
                     batch=former.batch,
                     keys=former.keys,
                     priorities=np.ones(2).tobytes(),
-                    version=former.batch + 1,
                 )
             )
         sampling.send(asked)
@@ -314,7 +313,7 @@ def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback
     assert sink.next_grant(0.2) is None
     counts = loopback.replay_status(server).counts
     assert (counts.granted, counts.unseen + counts.leased) == (0, 8)
-    source.commit(batch, np.ones(4), 1)
+    source.commit(batch, np.ones(4))
     assert until(lambda: sink.next_grant(0.5), "a grant") == Grant(batch=2, minimum_version=1)
 
 
@@ -715,14 +714,12 @@ def test_a_commit_that_is_not_right_is_refused_and_the_right_one_still_counts(
         sink.send(make_window(sequence))
     assert sink.drain(PATIENCE_S)
     batch = until(lambda: source.next(0.5), "a batch")
-    request = Commit(
-        session=plan.session, batch=0, keys=batch.keys.tobytes(), priorities=np.ones(4).tobytes(), version=1
-    )
+    request = Commit(session=plan.session, batch=0, keys=batch.keys.tobytes(), priorities=np.ones(4).tobytes())
     damage(request)
     came, details = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     assert (came, reason in details) == (code, True), details
     assert loopback.replay_status(server).version == 0
-    assert source.commit(batch, np.ones(4), 1).result(PATIENCE_S).updated == 4
+    assert source.commit(batch, np.ones(4)).result(PATIENCE_S).updated == 4
     assert loopback.replay_status(server).version == 1
 
 

@@ -74,5 +74,5 @@ def test_a_window_waits_for_word_of_a_batch_that_went_without_this_shard(loopbac
     time.sleep(0.5)
     assert loopback.replay_status(server).counts.inserted == 0
     source.skip()
-    source.commit_keys(0, np.zeros(0, np.uint64), np.zeros(0), 1)
+    source.commit_keys(0, np.zeros(0, np.uint64), np.zeros(0))
     until(lambda: loopback.replay_status(server).counts.inserted == 2, "the window is stored")

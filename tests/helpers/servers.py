@@ -571,7 +571,7 @@ class Trainer:
         # A segment may be in a batch twice; the later priority stands.
         for key, priority in dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)).items():
             self._priorities[key].add(priority)
-        return self._source.commit(batch, priorities, self.version)
+        return self._source.commit(batch, priorities)
 
     def train(self, batches: int) -> Iterator[Batch]:
         """Trains so many batches."""

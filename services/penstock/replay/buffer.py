@@ -532,7 +532,7 @@ class ReplayBuffer:
         lease.versions[gone], lease.priorities[gone] = headers["version"], headers["priority"]
 
     def commit(
-        self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64], version: int
+        self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> CommitOutcome:
         """Ends a lease and stores priorities by key. Without keys, passes over the batches up to it. Idempotent.
 
@@ -541,13 +541,12 @@ class ReplayBuffer:
             number: The batch's.
             keys: <uint64>[B].
             priorities: <float64>[B] finite, at least 0.
-            version: The policy version that came out of the batch: its number and one.
 
         Raises:
             SchemaMismatch: Another session's plan is in force.
             NotReady: This service restarted, and the session's plan has not come again yet.
-            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, the version
-                is not the batch's, or a segment was neither leased in it nor trained before.
+            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, or a segment
+                was neither leased in it nor trained before.
         """
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
@@ -568,15 +567,10 @@ class ReplayBuffer:
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
                 )
-            if version != number + 1:
-                raise InvalidSegment(
-                    f"the commit of batch {number} brings version {version}, and batch {number} makes version"
-                    f" {number + 1}"
-                )
             found = find_committed(self._store, keys, number) if keys.size else (np.zeros(0, np.int64),) * 2
             if found is None:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
-            record["version"] = version
+            record["version"] = number + 1
             self._store.save_session()
             self._priorities.advance()
             if not keys.size:

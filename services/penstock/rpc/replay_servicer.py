@@ -524,12 +524,13 @@ class ReplayServicer:
         return replay_pb2.FinishRunResponse()
 
     def _commit(self, request: replay_pb2.CommitBatchRequest) -> replay_pb2.CommitBatchResponse:
+        if request.batch > wire.MAX_BATCH:
+            raise InvalidSegment(f"batch {request.batch} can't be committed: the largest number is {wire.MAX_BATCH}")
         outcome = self._buffer.commit(
             request.session,
             request.batch,
             wire.column_of(request.keys, np.uint64),
             wire.column_of(request.priorities, np.float64),
-            request.version,
         )
         self._distribute()
         return replay_pb2.CommitBatchResponse(

@@ -226,18 +226,16 @@ class StoreProof(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
-    __slots__ = ("session", "batch", "keys", "priorities", "version")
+    __slots__ = ("session", "batch", "keys", "priorities")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     session: int
     batch: int
     keys: bytes
     priorities: bytes
-    version: int
-    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ...) -> None: ...
 
 class CommitBatchResponse(_message.Message):
     __slots__ = ("updated", "overwritten", "repeated_commit")

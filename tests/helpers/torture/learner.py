@@ -218,5 +218,5 @@ class TortureLearner:
         self._ledger.giving(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
         self._answered.append(self._ledger.resolved)
         self.version = batch.number + 1
-        outcome = self._source.commit(batch, priorities, self.version)
+        outcome = self._source.commit(batch, priorities)
         self._outcomes.append((outcome, batch.keys.size))

@@ -39,7 +39,7 @@ def send(buffer: ReplayBuffer, version: int, *, slot: int = 0, segments: int = 2
 def train(buffer: ReplayBuffer, number: int, session: int = PLAN.session) -> None:
     lease = buffer.lease(number)
     assert lease is not None
-    buffer.commit(session, number, lease.keys, np.ones(lease.keys.size), number + 1)
+    buffer.commit(session, number, lease.keys, np.ones(lease.keys.size))
 
 
 def trained(until: int, **options: object) -> ReplayBuffer:
@@ -160,7 +160,7 @@ def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
     lease = again.lease(80)
     assert lease is not None
     assert again.counts().late == 0
-    again.commit(8, 80, lease.keys, np.ones(lease.keys.size), 81)
+    again.commit(8, 80, lease.keys, np.ones(lease.keys.size))
     # And another learner after that.
     after = true_mass(again)
     again.adopt_plan(another(300, session=9))
