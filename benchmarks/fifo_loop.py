@@ -188,7 +188,7 @@ class FifoSource:
             Columns(ring.schema, tuple(array[rows] for array in self._columns.arrays)),
         )
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Gives leave for as much as was trained."""
         for _ in range(self._windows):
             self._ring.leave.release()

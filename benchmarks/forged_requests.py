@@ -298,8 +298,7 @@ class Forger:
             ("another session", Commit(session=other, keys=keys.tobytes(), priorities=values.tobytes())),
             ("a batch of the future", Commit(session=known, batch=self._number(2**40, 2**63 - 1))),
             ("a negative batch", Commit(session=known, batch=-self._number(1, 2**63))),
-            ("a version near 2^63", Commit(session=known, batch=2**62, version=2**63 - 1)),
-            ("a version near -2^63", Commit(session=known, batch=2**62, version=-(2**63))),
+            ("a batch near 2^63", Commit(session=known, batch=2**63 - 1)),
         )
         data = request.SerializeToString()
         if self._number(0, 3):
@@ -311,7 +310,7 @@ class Forger:
         keys = np.arange(1, 9, dtype=np.uint64)
         # A batch that no mutation of a byte or two brings near the next one.
         request = Commit(
-            session=self._plan.session, batch=0x7777777777777777, keys=keys.tobytes(), priorities=bytes(64), version=1
+            session=self._plan.session, batch=0x7777777777777777, keys=keys.tobytes(), priorities=bytes(64)
         )
         mutated = self._mutate(request.SerializeToString())
         return Forgery("mutated: commit", methods.COMMIT_BATCH, (mutated,), ANY)

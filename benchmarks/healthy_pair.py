@@ -151,7 +151,7 @@ class HealthyPair:
                 self._damaged += damaged(batch.columns)
             self._version = batch.number + 1
             self._segments += batch.keys.size
-            self._source.commit(batch, random.random(batch.keys.size), self._version)
+            self._source.commit(batch, random.random(batch.keys.size))
             # Whoever is behind does not catch up: what was missed shows in the rate.
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 from forged_requests import Forger, Forgery
 
+from penstock.rpc.contract import stamped
 from penstock.types import SamplingPlan
 from penstock.v1 import replay_pb2
 from penstock.wire.replay import decode_plan
@@ -80,7 +81,9 @@ class HostileClients:
             call = stream(timeout=DEADLINE_S, compression=compression)
             # A call that the service has ended already takes no more messages; its status is still to be had.
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                for message in forgery.messages:
+                # Refused for more than a missing number of the contract.
+                opening = [stamped(message) for message in forgery.messages[:1]]
+                for message in (*opening, *forgery.messages[1:]):
                     await call.write(message)
                 if forgery.ending == "unread":
                     await asyncio.sleep(_UNREAD_S)

@@ -118,7 +118,7 @@ class Load:
             assert batch is not None and batch.keys.size == self.batch
             for array in batch.columns.arrays:
                 array.reshape(-1)[-1].item()
-            outcome = self.source.commit(batch, priorities, batch.number + 1)
+            outcome = self.source.commit(batch, priorities)
             segments += self.batch
             if time.monotonic() > end:
                 assert outcome.result(PATIENCE_S).updated == self.batch
@@ -149,7 +149,6 @@ class Load:
                     batch=head.number,
                     keys=head.keys.tobytes(),
                     priorities=priorities.tobytes(),
-                    version=head.number + 1,
                 )
                 await call.write(replay_pb2.SampleBatchesRequest(commit=commit))
             for _ in heads:

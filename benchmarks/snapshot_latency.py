@@ -126,7 +126,6 @@ class Sampler:
                 batch=self._number,
                 keys=batch.keys.tobytes(),
                 priorities=self._priorities.tobytes(),
-                version=self._number + 1,
             )
             await self._call.write(replay_pb2.SampleBatchesRequest(commit=commit))
             assert (await self._call.read()).message.HasField("committed")

@@ -138,10 +138,10 @@ class Pipeline:
         stored = self._buffer.append(self._collector.collect(self._runner), 0.0)
         assert stored is not None, "the gate gave no leave to collect what the next batch lacks"
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Commits at once."""
         done: Future[CommitOutcome] = Future()
-        done.set_result(self._buffer.commit(self._plan.session, batch.number, batch.keys, priorities, version))
+        done.set_result(self._buffer.commit(self._plan.session, batch.number, batch.keys, priorities))
         self._number = batch.number + 1
         return done
 

@@ -50,7 +50,15 @@ class PeerFailed(Unavailable):
 
 
 class PlaceLost(PenstockError):
-    """An actor's place in the run is no longer good: it must join again, as somebody new."""
+    """An actor's place in the run is no longer good: it must join again, as somebody new.
+
+    Attributes:
+        taken_by: The incarnation that has taken the actor's slot; 0 if none has.
+    """
+
+    def __init__(self, message: str, taken_by: int = 0) -> None:
+        super().__init__(message)
+        self.taken_by = taken_by
 
 
 class EnvironmentFailed(PenstockError):

@@ -28,6 +28,20 @@ LARGEST_VERSION_JUMP = 1_000_000
 millisecond a batch uses as many in a quarter of an hour, and checkpoints are closer together than that."""
 
 
+_INCARNATIONS_AHEAD = 2**24
+"""A learner that can't tell which incarnations were used begins at the clock's seconds. Each end of a learner that was
+not clean leaves out 1,000 more, so that a run reaches this by 16,000 of them, faster than one in 1,000 s."""
+
+
+def largest_incarnation(unix_s: float) -> int:
+    """The largest incarnation that an actor can have at this time. It grows with time, so that none is the last one.
+
+    Args:
+        unix_s: Seconds since the Unix epoch.
+    """
+    return min(int(unix_s) + _INCARNATIONS_AHEAD, 2**32 - 1)
+
+
 class Extent(enum.IntEnum):
     """How many rows of a column one segment of T steps holds; numbers as in the contract."""
 

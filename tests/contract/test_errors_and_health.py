@@ -161,7 +161,7 @@ def test_a_status_that_somebody_else_gave_is_raised_as_what_it_means_and_names_t
     loopback: Loopback, code: Code, error: type[PenstockError]
 ) -> None:
     async def refuse(request: object, context: Any) -> None:
-        await context.abort(code, "so said a proxy")
+        await context.call.abort(code, "so said a proxy")
 
     server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
     with pytest.raises(error, match=server.address) as caught:
@@ -282,7 +282,7 @@ def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
 
 def abort_with(code: Code) -> Behaviour:
     async def abort(requests: object, context: Any) -> None:
-        await context.abort(code, "the first stream ends so")
+        await context.call.abort(code, "the first stream ends so")
 
     return abort
 

@@ -37,7 +37,7 @@ def test_256_actors_send_as_many_windows_each(loopback: Loopback, silent: int) -
         for number in range(40):
             batch = until(lambda: source.next(0.5), f"batch {number} ({source.waiting_for})")
             version = number + 1
-            source.commit(batch, np.ones(128), version)
+            source.commit(batch, np.ones(128))
             environments = batch.environments
             came += np.bincount(environments // 2, minlength=ACTORS)
     finally:

@@ -38,7 +38,7 @@ def test_batches_read_from_the_folder_hold_what_was_sent(loopback: Loopback, tmp
     batch = until(lambda: source.next(0.5), "a batch")
     assert source.reads == "mapped store"
     assert_same_columns(batch.columns, window.columns)
-    assert source.commit(batch, np.ones(4), 1).result(PATIENCE_S).updated == 4
+    assert source.commit(batch, np.ones(4)).result(PATIENCE_S).updated == 4
 
 
 def test_without_a_folder_batches_come_by_grpc(loopback: Loopback) -> None:
@@ -92,7 +92,7 @@ def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
         sink.send(window)
         batch = until(lambda: source.next(0.5), "a batch")
         assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
     assert source.reads == "gRPC"
     assert sample("penstock_learner_reads_mapped_store") == 0
     assert [event for event, _ in notes if event.endswith("in messages")] == [
@@ -152,7 +152,7 @@ def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segme
             for row in range(8):
                 fills = {int(observation[row].min()), int(observation[row].max()), int(reward[row].max())}
                 assert len(fills) == 1, fills
-            source.commit(batch, np.ones(8), number + 1)
+            source.commit(batch, np.ones(8))
             if number >= 40 and sample("penstock_learner_redrawn_batches_total") > before:
                 break
     finally:

@@ -147,7 +147,7 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
     for array, offset in zip(columns.arrays, batch.block.column_offsets, strict=True):
         assert batch.block.payload[offset : offset + array.nbytes] == array.tobytes()
     request = replay_pb2.CommitBatchRequest(
-        session=plan.session, batch=0, keys=batch.keys, priorities=np.array([1.0, 2.0]).tobytes(), version=1
+        session=plan.session, batch=0, keys=batch.keys, priorities=np.array([1.0, 2.0]).tobytes()
     )
     first = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     again = loopback.plain_call(server, methods.COMMIT_BATCH, request)
@@ -205,7 +205,6 @@ def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_el
                     batch=former.batch,
                     keys=former.keys,
                     priorities=np.ones(2).tobytes(),
-                    version=former.batch + 1,
                 )
             )
         sampling.send(asked)
@@ -314,7 +313,7 @@ def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback
     assert sink.next_grant(0.2) is None
     counts = loopback.replay_status(server).counts
     assert (counts.granted, counts.unseen + counts.leased) == (0, 8)
-    source.commit(batch, np.ones(4), 1)
+    source.commit(batch, np.ones(4))
     assert until(lambda: sink.next_grant(0.5), "a grant") == Grant(batch=2, minimum_version=1)
 
 
@@ -491,7 +490,7 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
 ) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4, off_policy_degree=0)
-    trainers = [Trainer(loopback.source(server, plan), recorder, plan)]
+    trainers = [Trainer(source := loopback.source(server, plan), recorder, plan)]
     actors = [
         Actor(
             loopback.sink(slot, server),
@@ -510,8 +509,9 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
             server.kill()
             server = loopback.replay(folder=tmp_path, port=server.port)
         else:
+            source.close()
             plan = replace(plan, session=plan.session + 1, next_batch=trainers[-1].version + 100)
-            trainers.append(Trainer(loopback.source(server, plan), recorder, plan))
+            trainers.append(Trainer(source := loopback.source(server, plan), recorder, plan))
         for _ in trainers[-1].train(25):
             pass
     for actor in actors:
@@ -529,15 +529,15 @@ def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) 
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainers[-1].published, slot=0)
     batch = former.next()
     successor = replace(plan, session=secrets.randbits(62) + 1, next_batch=1)
+    old.close(0.0)
     trainers.append(trainer := Trainer(loopback.source(server, successor), recorder, successor))
     taken_over = trainer.next()
     assert taken_over.keys.tolist() == batch.keys.tolist()
     assert trainer.fresh == former.fresh
-    with pytest.raises(SchemaMismatch, match="another learner session"):
-        former.commit(batch)
-    with pytest.raises(SchemaMismatch, match="another learner session has taken over"):
-        until(lambda: old.next(0.5) and False, "the old source learns of it")
     assert trainer.commit(taken_over).updated == 4
+    returned = loopback.source(server, plan)
+    with pytest.raises(SchemaMismatch, match="the learner begins at 0"):
+        until(lambda: returned.next(0.5), "the old learner learns of it")
     trainer.next()
     actor.end()
 
@@ -549,11 +549,13 @@ def test_who_watches_is_told_that_a_run_is_over_until_the_next_begins(loopback: 
     until(lambda: old.waiting_for != "the replay service", "the first learner is heard")
     old.finish()
     assert run_finished() == 1.0
+    old.close()
     successor = replace(plan, session=secrets.randbits(62) + 1)
     new = loopback.source(server, successor)
     until(lambda: run_finished() == 0.0, "the next run begins")
-    # One that was taken over has no say any more, and is not disturbed by that.
-    old.finish()
+    # One that was taken over has no say any more.
+    code, _ = loopback.plain_call(server, methods.FINISH_RUN, replay_pb2.FinishRunRequest(session=plan.session))
+    assert code == Code.FAILED_PRECONDITION
     assert run_finished() == 0.0
     new.finish()
     assert run_finished() == 1.0
@@ -600,7 +602,7 @@ APPENDING = [
     ([open_request(1), window_request(0, slot=1)], Code.INVALID_ARGUMENT, "sequences start at 1"),
     ([open_request(1), window_request(1, slot=1, segments=3)], Code.INVALID_ARGUMENT, "2 were announced"),
     ([open_request(1), window_request(1, slot=1, version=-1)], Code.INVALID_ARGUMENT, "versions at 0"),
-    ([open_request(1), window_request(1, slot=1, version=1_001_001)], Code.INVALID_ARGUMENT, "0 was committed last"),
+    ([open_request(1), window_request(1, slot=1, version=1_001_001)], Code.INVALID_ARGUMENT, "0 is the newest"),
     ([open_request(1), damaged(lambda window: window.environments.pop())], Code.INVALID_ARGUMENT, "1 environments"),
     ([open_request(1), damaged(lambda window: window.ClearField("block"))], Code.INVALID_ARGUMENT, "0 segments"),
     (
@@ -648,7 +650,7 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
     ([plan_request(replace(PLAN_BESIDE, session=0))], Code.INVALID_ARGUMENT, "session must not be 0"),
     ([plan_request(replace(PLAN_BESIDE, half_life=0.0))], Code.INVALID_ARGUMENT, "positive"),
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
-    ([plan_request(plan_with(fresh_segments=1, next_batch=2))], Code.FAILED_PRECONDITION, "windows of 2 segments"),
+    ([plan_request(plan_with(next_batch=2))], Code.UNAVAILABLE, "another learner of this run is connected"),
     ([plan_request(PLAN_BESIDE), replay_pb2.SampleBatchesRequest()], Code.INVALID_ARGUMENT, "carries plans"),
     ([plan_request(PLAN_BESIDE), batch_request(0, 2, 2)], Code.INVALID_ARGUMENT, "part 0 to parts - 1"),
     ([plan_request(PLAN_BESIDE), batch_request(7)], Code.INVALID_ARGUMENT, "is next"),
@@ -712,14 +714,12 @@ def test_a_commit_that_is_not_right_is_refused_and_the_right_one_still_counts(
         sink.send(make_window(sequence))
     assert sink.drain(PATIENCE_S)
     batch = until(lambda: source.next(0.5), "a batch")
-    request = Commit(
-        session=plan.session, batch=0, keys=batch.keys.tobytes(), priorities=np.ones(4).tobytes(), version=1
-    )
+    request = Commit(session=plan.session, batch=0, keys=batch.keys.tobytes(), priorities=np.ones(4).tobytes())
     damage(request)
     came, details = loopback.plain_call(server, methods.COMMIT_BATCH, request)
     assert (came, reason in details) == (code, True), details
     assert loopback.replay_status(server).version == 0
-    assert source.commit(batch, np.ones(4), 1).result(PATIENCE_S).updated == 4
+    assert source.commit(batch, np.ones(4)).result(PATIENCE_S).updated == 4
     assert loopback.replay_status(server).version == 1
 
 

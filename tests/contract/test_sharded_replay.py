@@ -72,7 +72,7 @@ class Training:
             self.fresh.update(names[: batch.fresh_segments])
             self.replayed.update(names[batch.fresh_segments :])
             self.version += 1
-            self.source.commit(batch, np.linspace(0.1, 1.0, batch.keys.size), self.version)
+            self.source.commit(batch, np.linspace(0.1, 1.0, batch.keys.size))
             yield batch
 
     def until(self, condition: Callable[[], bool], what: str) -> None:

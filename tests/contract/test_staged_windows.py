@@ -55,7 +55,7 @@ def test_what_is_sent_is_stored_either_way(loopback: Loopback, tmp_path: Path, s
         sink.send(window)
         batch = until(lambda: source.next(0.5), "a batch")
         assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(4), number + 1).result(PATIENCE_S)
+        source.commit(batch, np.ones(4)).result(PATIENCE_S)
     assert sample("penstock_actor_stages_windows") == (through == "slots")
     assert len(staging_files(tmp_path)) == (through == "slots")
     sink.close()
@@ -223,7 +223,7 @@ def test_where_the_file_is_seen_and_not_the_memory_windows_go_in_messages(
         sink.send(window)
         batch = until(lambda: source.next(0.5), "a batch")
         assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
     assert sample("penstock_actor_stages_windows") == 0
     assert [event for event, _ in notes if event.endswith("in messages")] == [
         "windows go to the replay service in messages"

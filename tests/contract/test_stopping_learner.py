@@ -32,7 +32,7 @@ def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_
         def commit_and_close() -> None:
             with pytest.raises(Unavailable, match="does not answer"):
                 for _ in range(100):
-                    source.commit(batch, np.ones(1), 1)
+                    source.commit(batch, np.ones(1))
             source.close()
 
         bound = Bound(AT_ONCE, first_answer_s, FAREWELL_S)

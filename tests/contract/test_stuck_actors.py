@@ -67,7 +67,7 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_goes_on
         batch = trainer._source.next(0.2)
         if batch is not None:
             trained.append(batch.number)
-            trainer._source.commit(batch, np.ones(batch.keys.size), batch.number + 1)
+            trainer._source.commit(batch, np.ones(batch.keys.size))
             trainer.version = trainer.published = batch.number + 1
         return len(trained) == 10
 
@@ -100,7 +100,7 @@ def test_after_its_grants_returned_an_actor_is_granted_no_more_than_the_gate_hol
     assert sink.drain(PATIENCE_S)
     for number in range(5):
         batch = until(lambda: source.next(0.5), f"batch {number}")
-        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
         until(lambda: sink.next_grant(0.5), "a grant")
         sink.send(make_window(next(sequences), version=number))
         assert sink.drain(PATIENCE_S)

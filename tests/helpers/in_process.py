@@ -100,7 +100,7 @@ class InProcess:
             columns=columns,
         )
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         if self.lost:
             raise Unavailable("the replay service is gone")
         answered: Future[CommitOutcome] = Future()

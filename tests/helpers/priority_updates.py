@@ -132,7 +132,7 @@ class PriorityUpdates:
     def _commit(self, number: int, keys: NDArray[np.uint64]) -> None:
         # Every priority is another, so that one on the wrong segment shows.
         priorities = self._random.random(keys.size) + 0.5
-        outcome = self._buffer.commit(self._plan.session, number, keys, priorities, number + 1)
+        outcome = self._buffer.commit(self._plan.session, number, keys, priorities)
         gone = 0
         for key, priority in zip(keys.tolist(), priorities.tolist(), strict=True):
             if key > self._sent - self._rows:

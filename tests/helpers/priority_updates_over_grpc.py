@@ -84,7 +84,7 @@ class _Pair:
     def commit(self, batch: Batch) -> None:
         """Commits priorities, each of which is another, and compares the answer."""
         priorities = self._random.random(batch.keys.size) + 0.5
-        outcome = self._source.commit(batch, priorities, batch.number + 1).result(PATIENCE_S)
+        outcome = self._source.commit(batch, priorities).result(PATIENCE_S)
         oldest = self.sent - self._rows
         present = batch.keys.astype(np.int64) > oldest
         # Of a segment that was drawn twice the last one holds.

@@ -34,6 +34,7 @@ from penstock.replay.snapshots import Snapshots
 from penstock.rpc import methods
 from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.channel import call_unary, connect
+from penstock.rpc.contract import CONTRACT, stamped
 from penstock.rpc.evaluation_work import EvaluationWork
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.membership import Membership
@@ -142,6 +143,7 @@ class LiveReplay(LiveServer):
         max_actors: int = 8,
         grant_timeout_s: float = 3600.0,
         staging_bytes: int = 2**26,
+        version_patience_s: float = 30.0,
         port: int = 0,
         snapshots: Path | None = None,
         snapshot_bytes_per_s: int = 2**30,
@@ -150,17 +152,21 @@ class LiveReplay(LiveServer):
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
         self.snapshots = Snapshots(self.store, buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
-        self._servicer = self.thread.run(self._make(buffer, self.snapshots, max_actors, staging_bytes), PATIENCE_S)
+        making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s)
+        self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server
         self._listen(port)
         self.thread.spawn(self._servicer.tick())
 
     @staticmethod
-    async def _make(buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int) -> ReplayServicer:
+    async def _make(
+        buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int, version_patience_s: float
+    ) -> ReplayServicer:
         return ReplayServicer(
             buffer,
             max_actors=max_actors,
             staging_bytes=staging_bytes,
+            version_patience_s=version_patience_s,
             more_methods=SnapshotServicer(snapshots).behaviours,
         )
 
@@ -214,17 +220,22 @@ class LiveMethods(LiveServer):
 class PlainStream:
     """A stream of a client that has nothing of ours but the contract: protobuf's own bytes, gRPC's own stub."""
 
-    def __init__(self, address: str, method: Method, *, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, address: str, method: Method, *, timeout_s: float = PATIENCE_S, contract: int = CONTRACT
+    ) -> None:
         self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
         self._requests: queue.Queue[Message | bytes | None] = queue.Queue()
         stub = self._channel.stream_stream(
             method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
         )
         self._call = stub(iter(self._requests.get, None), timeout=timeout_s, wait_for_ready=True)
+        self._contract = contract
 
     def send(self, *requests: Message | bytes) -> None:
         for request in requests:
-            self._requests.put(request)
+            # The first message of a stream carries it.
+            self._requests.put(stamped(request, self._contract) if self._contract else request)
+            self._contract = 0
 
     def receive(self) -> Any:
         """The next response. Raises `grpc.RpcError`, also when none comes in time."""
@@ -390,9 +401,9 @@ class Loopback:
         """A client that asks for a run's status."""
         return self._client(StatusClient(self.thread, address))
 
-    def plain(self, server: LiveServer, method: Method) -> PlainStream:
-        """A stream of a client without any code of ours."""
-        return self._client(PlainStream(server.address, method))
+    def plain(self, server: LiveServer, method: Method, **options: Any) -> PlainStream:
+        """A stream of a client without any code of ours, with options of `PlainStream`."""
+        return self._client(PlainStream(server.address, method, **options))
 
     def _client(self, client: Any) -> Any:
         self._clients.callback(client.close)
@@ -560,7 +571,7 @@ class Trainer:
         # A segment may be in a batch twice; the later priority stands.
         for key, priority in dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)).items():
             self._priorities[key].add(priority)
-        return self._source.commit(batch, priorities, self.version)
+        return self._source.commit(batch, priorities)
 
     def train(self, batches: int) -> Iterator[Batch]:
         """Trains so many batches."""

@@ -13,9 +13,10 @@ from helpers.servers import plan_with
 from penstock.acting.environments import make_environments
 from penstock.acting.spaces import segment_schema
 from penstock.cli.children import free_ports
+from penstock.replay.admission import Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.description import read_description
 from penstock.replay.ring_store import RingStore
-from penstock.rpc.batch_source import ReplayBatchSource
-from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
 from penstock.types import Schema
 
@@ -40,15 +41,15 @@ def schema() -> Schema:
 
 @contextlib.contextmanager
 def another_learner(replay: Command, address: str, settings: Path) -> Iterator[None]:
-    """Another learner takes the store over."""
-    thread = LoopThread()
-    source = ReplayBatchSource(thread, address, schema(), prefetch_batches=1)
-    source.open(plan_with(next_batch=1_000_000, batch_segments=256, fresh_segments=128))
-    try:
+    """Another learner takes the store over while this one is not connected."""
+    replay.kill()
+    replay.wait()
+    folder = settings.parent / "store"
+    store = RingStore(folder, read_description(folder)[1])
+    ReplayBuffer(store, Gate(3600.0, 8)).adopt_plan(plan_with(next_batch=1_000_000))
+    store.flush()
+    with Command("replay", f"--config={settings}", directory=settings.parent):
         yield
-    finally:
-        source.close(0.0)
-        thread.close()
 
 
 @contextlib.contextmanager
@@ -110,7 +111,7 @@ save_interval = 1
 
 @pytest.mark.parametrize(
     ("lost", "reason"),
-    [(another_learner, "another learner session has taken over"), (smaller_store, "capacity")],
+    [(another_learner, "trained up to version 1000000"), (smaller_store, "capacity")],
     indirect=["lost"],
 )
 def test_it_gives_up_in_one_line_that_says_why_and_removes_nothing_of_its_run(lost: Lost, reason: str) -> None:

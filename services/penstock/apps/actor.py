@@ -71,7 +71,7 @@ def run(config: Config) -> None:
                             _Collection(assignment, config, service, thread, membership, environments, progress).run()
                         except PlaceLost as lost:
                             service.logger.warning("joining again", reason=str(lost))
-                            membership.join_again()
+                            membership.join_again(lost.taken_by)
             code = 0
         except EnvironmentFailed as failure:
             tell(failure)

@@ -36,8 +36,8 @@ class BatchSource(Protocol):
     def waiting_for(self) -> str:
         """What the next batch is waiting for; empty when it is on its way."""
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
-        """Ends a batch's lease with <float64>[B] new priorities, and the version that came out of it.
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
+        """Ends a batch's lease with <float64>[B] new priorities.
 
         Does not wait for the answer, which comes as the future's result; waits while too many are outstanding.
         """

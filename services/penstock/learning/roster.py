@@ -23,10 +23,13 @@ from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaM
 from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import copy_of
-from penstock.types import Assignment, EnvironmentSpec, Schema
+from penstock.types import Assignment, EnvironmentSpec, Schema, largest_incarnation
 
 _SPARE = 1000
 """Incarnations that may be given out without being on disk: more than actors are replaced while a disk is full."""
+
+_CLOCKS_APART_S = 60.0
+"""The clocks of the learner and the replay services may differ by so much."""
 
 
 @dataclass(slots=True)
@@ -163,6 +166,14 @@ class Roster:
         member.streams += 1
         self.schema, self.spec = schema, spec
         return member.assignment
+
+    def taken(self, slot: int, incarnation: int) -> None:
+        """Notes that an incarnation has a slot at a replay service, so that the slot's next one is above it.
+
+        One that no replay service can have taken is passed over: an actor may claim anything.
+        """
+        if 0 <= slot < self._max_actors and incarnation <= largest_incarnation(self._unix_s() - _CLOCKS_APART_S):
+            self._slot_incarnations[slot] = max(self._slot_incarnations.get(slot, 0), incarnation)
 
     def leave(self, assignment: Assignment, now: float) -> None:
         """Notes that an actor's stream has ended; its place is kept for `rejoin_timeout_s`."""

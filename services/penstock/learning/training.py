@@ -236,7 +236,7 @@ class TrainingRun:
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
-            committed = self._source.commit(batch, outcome.priorities, self._progress.version)
+            committed = self._source.commit(batch, outcome.priorities)
             committed.add_done_callback(self._note_commit)
         except Unavailable:
             # Who stops the replay service together with us must not cost the checkpoint; the lease returns.

@@ -7,6 +7,8 @@ never the copying of a batch: `gather` runs outside it, and checks afterwards th
 """
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ from penstock.types import (
     StoreCounts,
     Window,
     WindowHead,
+    largest_incarnation,
 )
 
 MAX_LEASES = 64
@@ -53,8 +56,9 @@ _REDRAWS = 8
 
 _OVERTAKEN = "rows are overwritten faster than they can be read; raise replay.capacity_bytes"
 
-_VERSIONS_AHEAD = 1_000
-"""A learner publishes a version before it commits it; more than this is a mistake."""
+_VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
+"""By how much a learner may begin above a store's version. It can leave out `LARGEST_VERSION_JUMP` numbers, and a few
+hundred more: each power cut costs 100 (`learning.versions`), and its last commits may not have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,9 @@ class Reservation:
 class ReplayBuffer:
     """Segments, their priorities, and who may add and draw them."""
 
-    def __init__(self, store: RingStore, gate: Gate) -> None:
+    def __init__(self, store: RingStore, gate: Gate, unix_s: Callable[[], float] = time.time) -> None:
         self._lock = threading.Lock()
+        self._unix_s = unix_s
         self._store = store
         self._gate = gate
         self._index: PriorityIndex | None = None
@@ -101,11 +106,17 @@ class ReplayBuffer:
             SchemaMismatch: The store holds another schema.
             PlaceLost: A later incarnation has the slot.
             ConfigurationError, Overloaded: As `Gate.connect`.
-            InvalidSegment: The window has no segments, or more than the store.
+            InvalidSegment: The window has no segments, or more than the store; or no actor can have the incarnation.
         """
         with self._lock:
             # First: whoever is refused for this must not decide the schema of the run.
             watermark = self._store.watermark(key.slot, key.incarnation)
+            largest = largest_incarnation(self._unix_s())
+            if key.incarnation > largest:
+                # Stored, it would shut every later actor out of the slot.
+                raise InvalidSegment(
+                    f"slot {key.slot} announced incarnation {key.incarnation}, and {largest} is the largest now"
+                )
             if window_segments < 1:
                 raise InvalidSegment(f"a window must have segments, slot {key.slot} announced {window_segments}")
             self._store.adopt(schema)
@@ -160,6 +171,32 @@ class ReplayBuffer:
             self.put(reserved, Fragment(index, 0, np.ascontiguousarray(column).reshape(-1).view(np.uint8)))
         return self.seal(reserved, now)
 
+    def knows_version(self, head: WindowHead) -> bool:
+        """Whether the learner can have published a window's version: the batch before it was handed out here.
+
+        It may be told of later: a learner that takes over publishes a version before its plan comes, and one with
+        several shards goes on without this one for a while.
+
+        Raises:
+            InvalidSegment: Not even a learner that takes over can have published it.
+        """
+        with self._lock:
+            if head.version > self._newest_published + _VERSIONS_AHEAD:
+                raise self._unpublished(head)
+            return head.version <= self._newest_published
+
+    def _unpublished(self, head: WindowHead) -> InvalidSegment:
+        return InvalidSegment(
+            f"slot {head.slot} sent version {head.version}, and {self._newest_published} is the newest that the"
+            " learner can have published"
+        )
+
+    @property
+    def _newest_published(self) -> int:
+        # Version v comes out of batch v - 1. A store that was lost knows of none, but the plan does.
+        plan = self._gate.plan
+        return max(int(self._store.session["next_lease"][0]), plan.next_batch if plan is not None else 0)
+
     def reserve(self, head: WindowHead, now: float) -> "Reservation | int | None":
         """Spends the actor's oldest grant on rows for a window that is on its way.
 
@@ -168,7 +205,7 @@ class ReplayBuffer:
             no grant to spend: offer the window again later.
 
         Raises:
-            InvalidSegment: The sequence leaves a gap, or the version is one that no learner can have published.
+            InvalidSegment: The sequence leaves a gap, or the learner can't have published the version.
             PlaceLost: A later incarnation has the slot.
             Overloaded: The row to overwrite has not been trained yet.
         """
@@ -181,13 +218,8 @@ class ReplayBuffer:
                     f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
                     " expected"
                 )
-            # A learner that went on without this service for a while comes with a plan from further on, and one that
-            # was replaced publishes its first version before its plan comes.
-            newest = max(self.version, self._gate.plan.next_batch if self._gate.plan else 0)
-            if head.version > newest + LARGEST_VERSION_JUMP + _VERSIONS_AHEAD:
-                raise InvalidSegment(
-                    f"slot {head.slot} sent version {head.version}, and {self.version} was committed last"
-                )
+            if head.version > self._newest_published:
+                raise self._unpublished(head)
             first = watermark + 1 - head.first_sequence
             if first >= head.segments:
                 return watermark
@@ -259,25 +291,25 @@ class ReplayBuffer:
 
     # The learner
 
-    def adopt_plan(self, plan: SamplingPlan) -> None:
+    def adopt_plan(self, plan: SamplingPlan, *, connected: bool = False) -> None:
         """Works by this plan from now on. A session other than the last gives back all leases.
+
+        Args:
+            plan: The learner's.
+            connected: Whether the learner of the last session is connected: then no other may take over.
 
         Raises:
             ConfigurationError: The plan would deadlock: the store is too small for it, or an actor's window does not
                 fit.
-            SchemaMismatch: Another session begins at a version that the store is beyond already.
+            SchemaMismatch: Another session begins at a version that the store is beyond already, or further above it
+                than a learner can have been.
+            Unavailable: Another session's learner is connected.
         """
         with self._lock:
             self._check_capacity(plan)
             record = self._store.session
-            if int(record["session"][0]) != plan.session and plan.next_batch < self.version:
-                # A learner that goes on with a run begins above all versions that it may have published.
-                raise SchemaMismatch(
-                    f"this store's segments were trained up to version {self.version}, and the learner begins at"
-                    f" {plan.next_batch}: they are another run's; resume that run, or give this one another"
-                    " replay.folder"
-                )
             if int(record["session"][0]) != plan.session:
+                self._check_successor(plan, connected)
                 self._gate.adopt(plan)
                 self._begin_session(plan)
             else:
@@ -290,10 +322,33 @@ class ReplayBuffer:
                 if plan.fresh_segments == 0:
                     self._replay_at_once(self._fresh.take_all())
 
+    def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:
+        # A learner that goes on with a run begins above all versions that it may have published.
+        if plan.next_batch < self.version:
+            raise SchemaMismatch(
+                f"this store's segments were trained up to version {self.version}, and the learner begins at"
+                f" {plan.next_batch}: they are another run's; resume that run, or give this one another replay.folder"
+            )
+        if self._was_used and plan.next_batch > self.version + _VERSIONS_AHEAD:
+            raise SchemaMismatch(
+                f"the learner begins at version {plan.next_batch}, and this store's segments were trained up to"
+                f" {self.version}: they are another run's, or of long ago; give this run another replay.folder"
+            )
+        if connected:
+            raise Unavailable(
+                "another learner of this run is connected to the replay service; this one has its turn when that one"
+                " has ended"
+            )
+
+    @property
+    def _was_used(self) -> bool:
+        """Whether the store ever had a learner or a segment. One that was lost begins without, at any version."""
+        return bool(self._store.session["session"][0] or self._store.session["inserted"][0])
+
     def _begin_session(self, plan: SamplingPlan) -> None:
         record = self._store.session
         # In a store that never held anything, nothing can have been collected for numbers below the first batch's.
-        if record["session"][0] or record["inserted"][0]:
+        if self._was_used:
             self._ages.skip(self.version, plan.next_batch)
         self.refunded_leases += self._fresh.refund()
         record["next_batch"] = record["next_lease"] = record["version"] = plan.next_batch
@@ -477,7 +532,7 @@ class ReplayBuffer:
         lease.versions[gone], lease.priorities[gone] = headers["version"], headers["priority"]
 
     def commit(
-        self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64], version: int
+        self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> CommitOutcome:
         """Ends a lease and stores priorities by key. Without keys, passes over the batches up to it. Idempotent.
 
@@ -486,13 +541,12 @@ class ReplayBuffer:
             number: The batch's.
             keys: <uint64>[B].
             priorities: <float64>[B] finite, at least 0.
-            version: The policy version that came out of the batch: its number and one.
 
         Raises:
             SchemaMismatch: Another session's plan is in force.
             NotReady: This service restarted, and the session's plan has not come again yet.
-            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, the version
-                is not the batch's, or a segment was neither leased in it nor trained before.
+            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, or a segment
+                was neither leased in it nor trained before.
         """
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
@@ -513,15 +567,10 @@ class ReplayBuffer:
                 raise InvalidSegment(
                     f"batch {number} was committed, and {int(record['next_batch'][0])} is the next to commit"
                 )
-            if version != number + 1:
-                raise InvalidSegment(
-                    f"the commit of batch {number} brings version {version}, and batch {number} makes version"
-                    f" {number + 1}"
-                )
             found = find_committed(self._store, keys, number) if keys.size else (np.zeros(0, np.int64),) * 2
             if found is None:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not handed out in it")
-            record["version"] = version
+            record["version"] = number + 1
             self._store.save_session()
             self._priorities.advance()
             if not keys.size:

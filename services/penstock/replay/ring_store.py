@@ -238,7 +238,9 @@ class RingStore:
             raise InvalidSegment(f"slot must be below {MAX_SLOTS}, got {slot}")
         newest, sequence = self._records.watermark(slot)
         if newest > incarnation:
-            raise PlaceLost(f"incarnation {incarnation} of slot {slot} is over: {newest} has taken it; join again")
+            raise PlaceLost(
+                f"incarnation {incarnation} of slot {slot} is over: {newest} has taken it; join again", newest
+            )
         return sequence if newest == incarnation else 0
 
     def _raise_watermark(self, slot: int, incarnation: int, sequence: int) -> None:

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, InvalidSegment, PenstockError, Unavailable
 from penstock.replay.store_reader import StoreReader
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, call_unary, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, Stream, call_unary, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread, off_loop
-from penstock.rpc.service import Stream
 from penstock.telemetry import logs, metrics
 from penstock.types import Batch, BatchHead, CommitOutcome, MappedStore, SamplingPlan, Schema
 from penstock.v1 import replay_pb2
@@ -148,16 +147,16 @@ class ReplayBatchSource:
             self._thread.call(self._wanted.set)
         return batch
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Ends a batch's lease; the answer comes as the future's result, through breaks of the stream.
 
         Waits while too many commits are not answered. Raises what ended the stream for good, or `Unavailable` if there
         is no room and the process is to stop.
         """
-        return self.commit_keys(batch.number, batch.keys, priorities, version)
+        return self.commit_keys(batch.number, batch.keys, priorities)
 
     def commit_keys(
-        self, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64], version: int
+        self, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> Future[CommitOutcome]:
         """As `commit`, for who has kept no more of the batch. Without keys, passes over all batches up to it."""
         assert self._plan is not None
@@ -166,7 +165,6 @@ class ReplayBatchSource:
             batch=number,
             keys=keys.astype("<u8", copy=False).tobytes(),
             priorities=priorities.astype("<f8", copy=False).tobytes(),
-            version=version,
         )
         commit = _Commit(request, Future())
         with self._lock:

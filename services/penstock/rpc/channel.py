@@ -11,9 +11,10 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.errors import PeerFailed, PenstockError, Unavailable
+from penstock.rpc.contract import check_contract, contract_of, stamped
 from penstock.rpc.errors import from_rpc, is_passing
 from penstock.rpc.server import KEEPALIVE, MAX_MESSAGE_BYTES
-from penstock.rpc.service import Method, Stream, serialise, unwrap
+from penstock.rpc.service import Method, serialise, unwrap
 from penstock.telemetry import logs, metrics
 
 UNARY_TIMEOUT_S = 5.0
@@ -43,14 +44,55 @@ def connect(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
-def open_stream(channel: grpc.aio.Channel, method: Method) -> Stream:
-    """Begins a stream; it waits for the peer to appear."""
+class Stream:
+    """A stream of a client. The first message of either side carries the number of the contract."""
+
+    def __init__(self, call: Any) -> None:
+        self._call, self._begun = call, False
+        self._responses = self._checked()
+
+    async def write(self, message: Message | bytes) -> None:
+        """Sends the next request."""
+        begun, self._begun = self._begun, True
+        await self._call.write(message if begun else stamped(message))
+
+    async def done_writing(self) -> None:
+        """Says that no more requests will come."""
+        await self._call.done_writing()
+
+    def cancel(self) -> None:
+        """Ends the stream."""
+        self._call.cancel()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._responses
+
+    async def _checked(self) -> AsyncIterator[Any]:
+        """The responses. Raises `ConfigurationError`: the server goes by another contract."""
+        opened = False
+        async for response in self._call:
+            if not opened:
+                check_contract(contract_of(response), "the server")
+                opened = True
+            yield response
+
+
+def open_stream(channel: grpc.aio.Channel, method: Method, *, wait_for_ready: bool = True) -> Stream:
+    """Begins a stream; it waits for the peer to appear, unless told otherwise."""
     call = channel.stream_stream(
         method.path,
         request_serializer=serialise,
         response_deserializer=method.read_response or method.response.FromString,
     )
-    return call(wait_for_ready=True)
+    return Stream(call(wait_for_ready=wait_for_ready))
+
+
+def open_responses(channel: grpc.aio.Channel, method: Method, request: Message) -> AsyncIterator[Any]:
+    """Begins a stream of responses to one request."""
+    call = channel.unary_stream(
+        method.path, request_serializer=serialise, response_deserializer=method.response.FromString
+    )
+    return aiter(Stream(call(stamped(request))))
 
 
 async def call_unary(

@@ -9,7 +9,8 @@ import grpc
 from penstock import errors
 from penstock.errors import PenstockError
 
-ERROR_KEY = "penstock-error"
+_ERROR_KEY = "penstock-error"
+_TAKEN_BY_KEY = "penstock-taken-by"
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     errors.InvalidSegment: grpc.StatusCode.INVALID_ARGUMENT,
@@ -35,12 +36,22 @@ def to_status(error: PenstockError) -> grpc.StatusCode:
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 
+def trailing_metadata(error: PenstockError) -> tuple[tuple[str, str], ...]:
+    """What travels beside the status code of an error: its name, and the attributes that a client needs."""
+    named = (_ERROR_KEY, type(error).__name__)
+    return (named, (_TAKEN_BY_KEY, str(error.taken_by))) if isinstance(error, errors.PlaceLost) else (named,)
+
+
 def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
     """The error behind a failed call; `peer` says whom it went to."""
     details = error.details() or error.code().name
-    for key, value in error.trailing_metadata() or ():
-        if key == ERROR_KEY and value in _BY_NAME:
-            return _BY_NAME[str(value)](details)
+    beside = {key: str(value) for key, value in error.trailing_metadata() or ()}
+    kind = _BY_NAME.get(beside.get(_ERROR_KEY, ""))
+    if kind is errors.PlaceLost:
+        taken_by = beside.get(_TAKEN_BY_KEY, "")
+        return errors.PlaceLost(details, int(taken_by) if taken_by.isdecimal() else 0)
+    if kind is not None:
+        return kind(details)
     if error.code() in _WITHOUT_NAME:
         return _WITHOUT_NAME[error.code()](f"{peer}: {details}")
     if error.code() == grpc.StatusCode.UNKNOWN:

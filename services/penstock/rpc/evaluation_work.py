@@ -12,9 +12,8 @@ import grpc
 
 from penstock.errors import PenstockError, RunFinished
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, Stream, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import Stream
 from penstock.types import EnvironmentSpec, EvaluationResult, EvaluationTask
 from penstock.v1 import evaluation_pb2
 from penstock.wire import run as wire

@@ -15,9 +15,8 @@ import grpc
 
 from penstock.errors import PenstockError, RunFinished, Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, exchange, keep_open, open_stream
+from penstock.rpc.channel import Backoff, Stream, connect, exchange, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import Stream
 from penstock.telemetry import metrics
 from penstock.types import (
     ActorProgress,
@@ -98,11 +97,15 @@ class Membership:
             self._raise_failure()
             return self._weights if self._weights is not None and self._weights.version >= version else None
 
-    def join_again(self) -> None:
-        """Gives up the place, and asks for another as somebody new. Does not wait."""
+    def join_again(self, taken_by: int = 0) -> None:
+        """Gives up the place, and asks for another as somebody new. Does not wait.
+
+        Args:
+            taken_by: The incarnation that has taken the slot at the replay service; 0 if none has.
+        """
         with self._lock:
-            self._assignment = None
-        self._thread.call(self._restart)
+            lost, self._assignment = self._assignment, None
+        self._thread.call(self._restart, lost.slot if lost is not None else 0, taken_by if lost is not None else 0)
 
     def report(self, report: ActorReport) -> None:
         """Tells the learner what happened. Does not wait."""
@@ -129,9 +132,11 @@ class Membership:
             self._lock.notify_all()
         self._thread.call(self._task.cancel)
 
-    def _restart(self) -> None:
+    def _restart(self, slot: int, taken_by: int) -> None:
         self._task.cancel()
         self._hello.token = b""
+        if taken_by:
+            self._hello.lost.CopyFrom(run_pb2.LostPlace(slot=slot, taken_by=taken_by))
         self._task = asyncio.create_task(self._run())
 
     def _raise_failure(self) -> None:
@@ -176,6 +181,7 @@ class Membership:
             if kind == "assignment":
                 self._assignment = wire.decode_assignment(response.assignment)
                 self._hello.token = self._assignment.token
+                self._hello.ClearField("lost")
             elif kind == "weights":
                 weights = assembler.add(response.weights)
                 if weights is not None:

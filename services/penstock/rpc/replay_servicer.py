@@ -33,6 +33,9 @@ from penstock.wire.schema import decode_schema
 
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
+_VERSION_PATIENCE_S = 30.0
+"""So long a window waits for word of its version from a connected learner. That of one that hangs ends in 15 s."""
+
 _ANSWERED_WITHIN_S = 0.1
 """So long at most the answer to a window or a commit waits for another message that it can go with."""
 
@@ -144,19 +147,22 @@ class ReplayServicer:
         *,
         max_actors: int,
         staging_bytes: int = 0,
+        version_patience_s: float = _VERSION_PATIENCE_S,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
         """Args:
         buffer: What is served.
         max_actors: Append streams at once.
         staging_bytes: Of all staging areas together; none, if the store lies in no folder.
+        version_patience_s: How long a window waits for word of its version from a connected learner.
         more_methods: Others of the same server.
         """
-        self._buffer = buffer
+        self._buffer, self._version_patience_s = buffer, version_patience_s
         self._staging = StagingAreas(buffer.folder, staging_bytes)
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
         self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._learner_streams, self._learner_came_at = 0, -math.inf
         self.server = Server(
             {
                 methods.APPEND_SEGMENTS: self._append_segments,
@@ -290,6 +296,7 @@ class ReplayServicer:
 
     async def _reserve(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> Reservation | int:
         """Rows for a window, once there is a grant for it; or the last sequence, if it is stored already."""
+        await self._await_version(head, key, outbox)
         outbox.granted.clear()
         while (reserved := self._buffer.reserve(head, time.monotonic())) is None:
             waited = time.monotonic()
@@ -301,6 +308,19 @@ class ReplayServicer:
             self._check_current(key, outbox)
             metrics.REPLAY_WAIT_SECONDS.labels("actor", "grant").inc(time.monotonic() - waited)
         return reserved
+
+    async def _await_version(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> None:
+        """Until the buffer knows a window's version, or a connected learner has not told of it for too long."""
+        arrived = time.monotonic()
+        while not self._buffer.knows_version(head):
+            now = time.monotonic()
+            if self._learner_streams and now > max(arrived, self._learner_came_at) + self._version_patience_s:
+                return
+            self._buffer.heard(key, now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._changed.wait()
+            self._check_current(key, outbox)
 
     def _put(self, reserved: Reservation, part: wire.WindowPart) -> None:
         for fragment in part.fragments:
@@ -341,10 +361,15 @@ class ReplayServicer:
             raise InvalidSegment("a sampling stream must begin with `plan`")
         plan = wire.decode_plan(opening.plan)
         former = self._buffer.plan
-        self._buffer.adopt_plan(plan)
+        # All open streams are of one session, since no other is adopted meanwhile.
+        self._buffer.adopt_plan(plan, connected=self._learner_streams > 0)
+        self._learner_streams, self._learner_came_at = self._learner_streams + 1, time.monotonic()
         returned = former is not None and former.session == plan.session
-        with logged_stay("learner", returned=returned, batch=str(plan.next_batch)):
-            await self._sample_by(plan, former, requests, context)
+        try:
+            with logged_stay("learner", returned=returned, batch=str(plan.next_batch)):
+                await self._sample_by(plan, former, requests, context)
+        finally:
+            self._learner_streams -= 1
 
     async def _sample_by(
         self,
@@ -364,15 +389,14 @@ class ReplayServicer:
         await writer.write(replay_pb2.SampleBatchesResponse(opened=opened))
         asked: asyncio.Queue[replay_pb2.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._serve_batches(asked, plan.session, writer))
+            tasks.create_task(self._serve_batches(asked, writer))
             async for request in requests:
-                await self._take_request(request, plan.session, asked, writer)
+                await self._take_request(request, asked, writer)
             await asked.put(None)
 
     async def _take_request(
         self,
         request: replay_pb2.SampleBatchesRequest,
-        session: int,
         asked: "asyncio.Queue[replay_pb2.BatchRequest | None]",
         writer: _Writer,
     ) -> None:
@@ -393,7 +417,7 @@ class ReplayServicer:
             if request.batch.head_only and request.batch.batch <= writer.newest_batch:
                 # Asked for again, because segments were overwritten while the client read them. A later batch that
                 # waits for fresh segments can't be first: they may not be collected before this one is trained.
-                await self._serve(request.batch, session, writer)
+                await self._serve(request.batch, writer)
             else:
                 await asked.put(request.batch)
         else:
@@ -404,14 +428,12 @@ class ReplayServicer:
     def _answer(self, commit: replay_pb2.CommitBatchRequest) -> replay_pb2.SampleBatchesResponse:
         return replay_pb2.SampleBatchesResponse(batch=commit.batch, committed=self._commit(commit))
 
-    async def _serve_batches(
-        self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", session: int, writer: _Writer
-    ) -> None:
+    async def _serve_batches(self, asked: "asyncio.Queue[replay_pb2.BatchRequest | None]", writer: _Writer) -> None:
         while (request := await asked.get()) is not None:
-            await self._serve(request, session, writer)
+            await self._serve(request, writer)
 
-    async def _serve(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> None:
-        lease = await self._wait_for_lease(request, session, writer)
+    async def _serve(self, request: replay_pb2.BatchRequest, writer: _Writer) -> None:
+        lease = await self._wait_for_lease(request, writer)
         writer.newest_batch = max(writer.newest_batch, request.batch)
         with metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.SAMPLE_BATCHES.name).time():
             await self._send_batch(lease, request, writer)
@@ -424,12 +446,10 @@ class ReplayServicer:
                 async with asyncio.timeout(_WAITING_NOTICE_S):
                     await self._changed.wait()
 
-    async def _wait_for_lease(self, request: replay_pb2.BatchRequest, session: int, writer: _Writer) -> Lease:
+    async def _wait_for_lease(self, request: replay_pb2.BatchRequest, writer: _Writer) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
         while True:
             changed = self._changed
-            if self._buffer.session != session:
-                raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
             wanted = request.replay_segments if request.HasField("replay_segments") else None
             lease = self._buffer.lease(request.batch, wanted)
             if lease is not None:
@@ -504,12 +524,13 @@ class ReplayServicer:
         return replay_pb2.FinishRunResponse()
 
     def _commit(self, request: replay_pb2.CommitBatchRequest) -> replay_pb2.CommitBatchResponse:
+        if request.batch > wire.MAX_BATCH:
+            raise InvalidSegment(f"batch {request.batch} can't be committed: the largest number is {wire.MAX_BATCH}")
         outcome = self._buffer.commit(
             request.session,
             request.batch,
             wire.column_of(request.keys, np.uint64),
             wire.column_of(request.priorities, np.float64),
-            request.version,
         )
         self._distribute()
         return replay_pb2.CommitBatchResponse(

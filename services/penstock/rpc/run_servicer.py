@@ -130,6 +130,8 @@ class RunServicer:
             )
         spec, schema = decode_environment(hello.environment), decode_schema(hello.schema)
         name = wire.decode_name(hello)
+        if hello.HasField("lost"):
+            self._roster.taken(hello.lost.slot, hello.lost.taken_by)
         assignment = self._roster.join(schema, spec, hello.environments, hello.token, time.monotonic())
         metrics.LEARNER_ACTORS.set(self._roster.connected)
         name = name or f"slot {assignment.slot}"

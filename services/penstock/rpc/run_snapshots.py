@@ -12,9 +12,9 @@ import grpc
 from penstock.errors import Unavailable
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.rpc import methods
-from penstock.rpc.channel import connect, translated
+from penstock.rpc.channel import connect, open_responses, translated
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import Context, Method, serialise, write_whole
+from penstock.rpc.service import Context, Method, write_whole
 from penstock.types import RunSnapshot, SnapshotProgress
 from penstock.v1 import run_pb2
 from penstock.wire import snapshots as wire
@@ -73,13 +73,9 @@ class RunSnapshotClient:
         self._thread.run(self._channel.close())
 
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
-        stub = self._channel.unary_stream(
-            methods.TAKE_RUN_SNAPSHOT.path,
-            request_serializer=serialise,
-            response_deserializer=run_pb2.TakeRunSnapshotResponse.FromString,
-        )
         async with translated(self._peer):
-            responses = aiter(stub(run_pb2.TakeRunSnapshotRequest(name=name)))
+            request = run_pb2.TakeRunSnapshotRequest(name=name)
+            responses = open_responses(self._channel, methods.TAKE_RUN_SNAPSHOT, request)
             while True:
                 try:
                     async with asyncio.timeout(_SILENCE_S):

@@ -15,9 +15,8 @@ import grpc
 from penstock.errors import ConfigurationError, PenstockError, PlaceLost, Unavailable
 from penstock.replay.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
-from penstock.rpc.channel import Backoff, connect, keep_open, open_stream
+from penstock.rpc.channel import Backoff, Stream, connect, keep_open, open_stream
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import Stream
 from penstock.telemetry import logs, metrics
 from penstock.types import Assignment, Grant, Schema, StagingOffer, Window
 from penstock.v1 import replay_pb2

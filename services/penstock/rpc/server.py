@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.errors import ConfigurationError
-from penstock.rpc.service import Capacity, Context, Handler, Method, handler
+from penstock.rpc.service import Capacity, Handler, Method, ServicerContext, handler
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 KEEPALIVE = (
@@ -54,7 +54,7 @@ class _Health(health.aio.HealthServicer):
         super().__init__()
         self._watches = 0
 
-    async def Watch(self, request: Any, context: Context) -> None:  # noqa: N802
+    async def Watch(self, request: Any, context: ServicerContext) -> None:  # noqa: N802
         if self._watches >= _MAX_WATCHES:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

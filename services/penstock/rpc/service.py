@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from penstock.errors import InvalidSegment, Overloaded, PenstockError
-from penstock.rpc.errors import ERROR_KEY, to_status
+from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PenstockError
+from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
+from penstock.rpc.errors import to_status, trailing_metadata
 from penstock.telemetry import logs, metrics
 
 _OPENING_TIMEOUT_S = 10.0
@@ -23,12 +24,41 @@ _GONE_S = 1.0
 
 T = TypeVar("T")
 if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
+    ServicerContext = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
-    Stream = grpc.aio.StreamStreamCall[Any, Any]
 else:
     # The types of grpcio are generic in its stubs alone.
-    Context, Handler, Stream = grpc.aio.ServicerContext, grpc.RpcMethodHandler, grpc.aio.StreamStreamCall
+    ServicerContext, Handler = grpc.aio.ServicerContext, grpc.RpcMethodHandler
+
+
+class Context:
+    """A call as servicers see it. The first message of a stream carries the number of the contract.
+
+    Attributes:
+        call: As gRPC has it.
+    """
+
+    def __init__(self, call: ServicerContext) -> None:
+        self.call, self._contract, self._begun = call, CONTRACT, False
+
+    def peer(self) -> str:
+        """The client's address."""
+        return self.call.peer()
+
+    def open(self, first: Any) -> None:
+        """Checks the first request. Raises `ConfigurationError`: the client goes by another contract."""
+        number = contract_of(first)
+        try:
+            check_contract(number, "the client")
+        except ConfigurationError as error:
+            logs.note("refused a client", peer=self.peer(), reason=str(error))
+            raise
+        self._contract = number
+
+    async def write(self, message: Message | bytes) -> None:
+        """Sends the next response of a stream."""
+        begun, self._begun = self._begun, True
+        await self.call.write(message if begun else stamped(message, self._contract))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +123,21 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
     (request, context), or stream (requests, context). Its calls take room of `capacity`.
     """
 
-    async def observed(request: Any, context: Context) -> Any:
+    async def observed(request: Any, call: ServicerContext) -> Any:
+        context = Context(call)
         labels = (method.kind, method.service, method.name)
         metrics.RPC_STARTED.labels(*labels).inc()
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
             read = method.read_request or method.request.FromString
-            request = _read_all(request, read) if method.request_stream else read(request)
+            request = _read_all(request, read, context) if method.request_stream else read(request)
+            if method.response_stream and not method.request_stream:
+                context.open(request)
             with capacity.taken():
                 response = await behaviour(request, context)
             if method.request_stream:
                 await asyncio.sleep(_CANCELLATION_DELAY_S)
-            code = grpc.StatusCode.CANCELLED if context.cancelled() else grpc.StatusCode.OK
+            code = grpc.StatusCode.CANCELLED if call.cancelled() else grpc.StatusCode.OK
             return response
         except Exception as raised:
             error = unwrap(raised)
@@ -117,7 +150,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
                 code = grpc.StatusCode.UNKNOWN
                 raise
             code = to_status(error)
-            await context.abort(code, str(error), ((ERROR_KEY, type(error).__name__),))
+            await call.abort(code, str(error), trailing_metadata(error))
         finally:
             metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()
@@ -129,10 +162,15 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
     return grpc.unary_unary_rpc_method_handler(observed, response_serializer=serialise)
 
 
-async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T]) -> AsyncIterator[T]:
+async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], context: Context) -> AsyncIterator[T]:
     """Left to itself, gRPC would answer UNKNOWN to bytes that are no message, and nothing would count it."""
+    opened = False
     async for request in requests:
-        yield read(request)
+        message = read(request)
+        if not opened:
+            context.open(message)
+            opened = True
+        yield message
 
 
 async def opening_message(requests: AsyncIterator[T]) -> T:

@@ -235,7 +235,7 @@ class ShardedBatchSource:
         self._origins[taken.batch.number] = taken.origins
         return taken.batch
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Ends the leases of a batch at all shards at once; shards that it has nothing of pass over its number.
 
         As `ReplayBatchSource.commit`; the result, which counts all shards', comes when the last has answered.
@@ -243,7 +243,7 @@ class ShardedBatchSource:
         origins = self._origins.pop(batch.number)
         return _together(
             [
-                source.commit_keys(batch.number, origin.keys, priorities[origin.rows], version)
+                source.commit_keys(batch.number, origin.keys, priorities[origin.rows])
                 for source, origin in zip(self._sources, origins, strict=True)
             ]
         )

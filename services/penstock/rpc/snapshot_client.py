@@ -13,9 +13,9 @@ import grpc
 
 from penstock.errors import Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import call_unary, connect, translated
+from penstock.rpc.channel import Stream, call_unary, connect, open_stream, translated
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.service import Stream, serialise, unwrap
+from penstock.rpc.service import unwrap
 from penstock.types import Snapshot, SnapshotProgress, SnapshotRequest, Weights
 from penstock.v1 import replay_pb2
 from penstock.wire import snapshots as wire
@@ -71,13 +71,8 @@ class SnapshotClient:
         Raises:
             PenstockError: What the service raised, or `Unavailable` if it does not answer.
         """
-        stub = self._channel.stream_stream(
-            methods.TAKE_SNAPSHOT.path,
-            request_serializer=serialise,
-            response_deserializer=replay_pb2.TakeSnapshotResponse.FromString,
-        )
         async with translated(self._peer):
-            call = stub()
+            call = open_stream(self._channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
             try:
                 opening, *chunks = wire.encode_requests(request, policy)
                 async with self._answered_within(_FROZEN_TIMEOUT_S):
@@ -98,7 +93,7 @@ class SnapshotClient:
                 call.cancel()
 
     async def _read(self, call: Stream) -> replay_pb2.TakeSnapshotResponse:
-        response = await call.read()
+        response = await anext(aiter(call), None)
         if not isinstance(response, replay_pb2.TakeSnapshotResponse):
             raise Unavailable(f"{self._peer} ended the call without a snapshot")
         return response

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunEvaluationsRequest(_message.Message):
-    __slots__ = ("hello", "result")
+    __slots__ = ("hello", "result", "contract")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     hello: EvaluatorHello
     result: EvaluationResult
-    def __init__(self, hello: _Optional[_Union[EvaluatorHello, _Mapping]] = ..., result: _Optional[_Union[EvaluationResult, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, hello: _Optional[_Union[EvaluatorHello, _Mapping]] = ..., result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class EvaluatorHello(_message.Message):
     __slots__ = ("environment",)
@@ -22,14 +24,16 @@ class EvaluatorHello(_message.Message):
     def __init__(self, environment: _Optional[_Union[_run_pb2.EnvironmentSpec, _Mapping]] = ...) -> None: ...
 
 class RunEvaluationsResponse(_message.Message):
-    __slots__ = ("task", "weights", "finished")
+    __slots__ = ("task", "weights", "finished", "contract")
     TASK_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     task: EvaluationTask
     weights: _run_pb2.WeightsChunk
     finished: _run_pb2.Finished
-    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, task: _Optional[_Union[EvaluationTask, _Mapping]] = ..., weights: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[_run_pb2.Finished, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class EvaluationTask(_message.Message):
     __slots__ = ("id", "version", "episodes", "deterministic", "seed", "variants", "max_episode_steps", "max_seconds")

@@ -10,16 +10,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AppendSegmentsRequest(_message.Message):
-    __slots__ = ("open", "heartbeat", "staging", "window")
+    __slots__ = ("open", "heartbeat", "staging", "window", "contract")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     STAGING_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     open: OpenAppend
     heartbeat: Heartbeat
     staging: StagingProof
     window: Window
-    def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., staging: _Optional[_Union[StagingProof, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, open: _Optional[_Union[OpenAppend, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., staging: _Optional[_Union[StagingProof, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class OpenAppend(_message.Message):
     __slots__ = ("schema", "slot", "incarnation", "window_segments")
@@ -54,18 +56,20 @@ class Window(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
-    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "staging_proof")
+    __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "staging_proof", "contract")
     STORED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRANTS_FIELD_NUMBER: _ClassVar[int]
     RETURNED_GRANTS_FIELD_NUMBER: _ClassVar[int]
     STAGING_FIELD_NUMBER: _ClassVar[int]
     STAGING_PROOF_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     stored_sequence: int
     grants: _containers.RepeatedCompositeFieldContainer[Grant]
     returned_grants: int
     staging: StagingArea
     staging_proof: StagingProof
-    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, stored_sequence: _Optional[int] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., returned_grants: _Optional[int] = ..., staging: _Optional[_Union[StagingArea, _Mapping]] = ..., staging_proof: _Optional[_Union[StagingProof, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class StagingArea(_message.Message):
     __slots__ = ("path", "slot_bytes")
@@ -90,16 +94,18 @@ class Grant(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., minimum_version: _Optional[int] = ...) -> None: ...
 
 class SampleBatchesRequest(_message.Message):
-    __slots__ = ("plan", "batch", "commit", "prove")
+    __slots__ = ("plan", "batch", "commit", "prove", "contract")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     PROVE_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     plan: SamplingPlan
     batch: BatchRequest
     commit: CommitBatchRequest
     prove: ProveStore
-    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
     __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below")
@@ -152,7 +158,7 @@ class BatchRequest(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "skipped", "opened", "proof", "committed", "block")
+    __slots__ = ("batch", "part", "parts", "waiting", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "skipped", "opened", "proof", "committed", "block", "contract")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +176,7 @@ class SampleBatchesResponse(_message.Message):
     PROOF_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     batch: int
     part: int
     parts: int
@@ -187,7 +194,8 @@ class SampleBatchesResponse(_message.Message):
     proof: StoreProof
     committed: CommitBatchResponse
     block: _block_pb2.Block
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Mass(_message.Message):
     __slots__ = ("total", "reference")
@@ -218,18 +226,16 @@ class StoreProof(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class CommitBatchRequest(_message.Message):
-    __slots__ = ("session", "batch", "keys", "priorities", "version")
+    __slots__ = ("session", "batch", "keys", "priorities")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     session: int
     batch: int
     keys: bytes
     priorities: bytes
-    version: int
-    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
+    def __init__(self, session: _Optional[int] = ..., batch: _Optional[int] = ..., keys: _Optional[bytes] = ..., priorities: _Optional[bytes] = ...) -> None: ...
 
 class CommitBatchResponse(_message.Message):
     __slots__ = ("updated", "overwritten", "repeated_commit")
@@ -292,12 +298,14 @@ class StoreCounts(_message.Message):
     def __init__(self, capacity: _Optional[int] = ..., stored: _Optional[int] = ..., unseen: _Optional[int] = ..., leased: _Optional[int] = ..., granted: _Optional[int] = ..., inserted: _Optional[int] = ..., late: _Optional[int] = ..., refused: _Optional[int] = ..., refunded: _Optional[int] = ...) -> None: ...
 
 class TakeSnapshotRequest(_message.Message):
-    __slots__ = ("open", "policy")
+    __slots__ = ("open", "policy", "contract")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     open: OpenSnapshot
     policy: _run_pb2.WeightsChunk
-    def __init__(self, open: _Optional[_Union[OpenSnapshot, _Mapping]] = ..., policy: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, open: _Optional[_Union[OpenSnapshot, _Mapping]] = ..., policy: _Optional[_Union[_run_pb2.WeightsChunk, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class OpenSnapshot(_message.Message):
     __slots__ = ("name", "version", "automatic")
@@ -310,12 +318,14 @@ class OpenSnapshot(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., automatic: _Optional[bool] = ...) -> None: ...
 
 class TakeSnapshotResponse(_message.Message):
-    __slots__ = ("progress", "snapshot")
+    __slots__ = ("progress", "snapshot", "contract")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     progress: _snapshot_pb2.SnapshotProgress
     snapshot: _snapshot_pb2.Snapshot
-    def __init__(self, progress: _Optional[_Union[_snapshot_pb2.SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, progress: _Optional[_Union[_snapshot_pb2.SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class ListSnapshotsRequest(_message.Message):
     __slots__ = ()

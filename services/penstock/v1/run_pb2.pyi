@@ -9,30 +9,42 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("hello", "report", "progress", "fault")
+    __slots__ = ("hello", "report", "progress", "fault", "contract")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: ActorReport
     progress: ActorProgress
     fault: EnvironmentFault
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., progress: _Optional[_Union[ActorProgress, _Mapping]] = ..., fault: _Optional[_Union[EnvironmentFault, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[ActorReport, _Mapping]] = ..., progress: _Optional[_Union[ActorProgress, _Mapping]] = ..., fault: _Optional[_Union[EnvironmentFault, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema", "environment", "environments", "token", "name")
+    __slots__ = ("schema", "environment", "environments", "token", "name", "lost")
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     schema: _block_pb2.Schema
     environment: EnvironmentSpec
     environments: int
     token: bytes
     name: str
-    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+    lost: LostPlace
+    def __init__(self, schema: _Optional[_Union[_block_pb2.Schema, _Mapping]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., environments: _Optional[int] = ..., token: _Optional[bytes] = ..., name: _Optional[str] = ..., lost: _Optional[_Union[LostPlace, _Mapping]] = ...) -> None: ...
+
+class LostPlace(_message.Message):
+    __slots__ = ("slot", "taken_by")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BY_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    taken_by: int
+    def __init__(self, slot: _Optional[int] = ..., taken_by: _Optional[int] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
     __slots__ = ("id", "observation", "action", "frames")
@@ -129,14 +141,16 @@ class Episode(_message.Message):
     def __init__(self, episode_return: _Optional[float] = ..., steps: _Optional[int] = ..., environment: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("assignment", "weights", "finished")
+    __slots__ = ("assignment", "weights", "finished", "contract")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
     weights: WeightsChunk
     finished: Finished
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., weights: _Optional[_Union[WeightsChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("slot", "incarnation", "environments", "token", "seed", "replay_address", "variant", "temperature")
@@ -415,18 +429,22 @@ class VariantReturns(_message.Message):
     def __init__(self, episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., return_std: _Optional[float] = ...) -> None: ...
 
 class TakeRunSnapshotRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "contract")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    contract: int
+    def __init__(self, name: _Optional[str] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class TakeRunSnapshotResponse(_message.Message):
-    __slots__ = ("progress", "snapshot")
+    __slots__ = ("progress", "snapshot", "contract")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     progress: _snapshot_pb2.SnapshotProgress
     snapshot: RunSnapshot
-    def __init__(self, progress: _Optional[_Union[_snapshot_pb2.SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[RunSnapshot, _Mapping]] = ...) -> None: ...
+    contract: int
+    def __init__(self, progress: _Optional[_Union[_snapshot_pb2.SnapshotProgress, _Mapping]] = ..., snapshot: _Optional[_Union[RunSnapshot, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class RunSnapshot(_message.Message):
     __slots__ = ("name", "version", "env_steps", "stores")

@@ -76,6 +76,8 @@ class TortureLearner:
             self._dead = True
             self._stop.set()
             self._join()
+            # A dead process's connection ends with it; this process lives on.
+            self._loop.run(self._source._channel.close())
             self._loop.close()
             self._collect_outcomes()
             self._ledger.abandoned()
@@ -216,5 +218,5 @@ class TortureLearner:
         self._ledger.giving(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
         self._answered.append(self._ledger.resolved)
         self.version = batch.number + 1
-        outcome = self._source.commit(batch, priorities, self.version)
+        outcome = self._source.commit(batch, priorities)
         self._outcomes.append((outcome, batch.keys.size))

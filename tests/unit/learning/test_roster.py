@@ -15,7 +15,7 @@ from helpers.segments import SCHEMA
 from penstock.errors import Overloaded, SchemaMismatch
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster, spread_temperatures
-from penstock.types import Assignment, BoxSpace, DiscreteSpace, EnvironmentSpec, Schema
+from penstock.types import Assignment, BoxSpace, DiscreteSpace, EnvironmentSpec, Schema, largest_incarnation
 
 SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
 REJOIN_TIMEOUT_S = 10.0
@@ -462,3 +462,31 @@ def test_temperatures_are_spread_by_a_constant_ratio_from_the_lowest_to_the_high
 @pytest.mark.parametrize("actors", [1, 2, 7])
 def test_without_a_spread_every_temperature_is_exactly_1(actors: int) -> None:
     assert spread_temperatures(1.0, 1.0, actors) == (1.0,) * actors
+
+
+def test_a_slot_that_was_taken_is_given_out_above_who_took_it(path: Path) -> None:
+    roster = open_roster(path)
+    roster.taken(0, 5)
+    roster.taken(0, 3)
+    roster.taken(1, largest_incarnation(UNIX_S) - 100)
+    assert [join(roster).incarnation for _ in range(3)] == [6, largest_incarnation(UNIX_S) - 99, 1]
+    # What was told is kept as if it had been given out.
+    assert join(open_roster(path, now=100.0), now=200.0).incarnation > 6
+
+
+@pytest.mark.parametrize(
+    ("slot", "incarnation"), [(0, 2**32 - 1), (0, largest_incarnation(UNIX_S)), (8, 5), (2**31, 5)]
+)
+def test_a_claim_that_cannot_be_true_costs_no_incarnation(path: Path, slot: int, incarnation: int) -> None:
+    roster = open_roster(path)
+    before = join(roster)
+    roster.taken(slot, incarnation)
+    roster.leave(before, 0.0)
+    assert join(roster, now=100.0).incarnation == 2
+
+
+def test_claims_leave_incarnations_for_as_long_as_the_clock_goes_on(path: Path) -> None:
+    roster = open_roster(path)
+    roster.taken(0, largest_incarnation(UNIX_S - 60.0))
+    assert join(roster).incarnation <= largest_incarnation(UNIX_S)
+    assert largest_incarnation(UNIX_S + 1.0) == largest_incarnation(UNIX_S) + 1

@@ -60,9 +60,9 @@ class Recorded(InProcess):
         self.left.append((weights.version, VersionMark(self._versions).first))
         super().publish(weights)
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
-        self.left.append((version, VersionMark(self._versions).first))
-        return super().commit(batch, priorities, version)
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
+        self.left.append((batch.number + 1, VersionMark(self._versions).first))
+        return super().commit(batch, priorities)
 
 
 @pytest.mark.parametrize("publish_interval", [1, 103])
@@ -189,9 +189,9 @@ class Timed(InProcess):
         self.now += 0.06
         return super().next(timeout_s)
 
-    def commit(self, batch: Batch, priorities: NDArray[np.float64], version: int) -> Future[CommitOutcome]:
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         self.now += 0.94
-        return super().commit(batch, priorities, version)
+        return super().commit(batch, priorities)
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
         self.now += 100.0 if timeout_s else 0.0

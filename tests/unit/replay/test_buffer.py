@@ -71,7 +71,7 @@ def commit(
     buffer: ReplayBuffer, batch: Batch, priorities: NDArray[np.float64] | float = 1.0, session: int = PLAN.session
 ) -> CommitOutcome:
     values = np.broadcast_to(np.asarray(priorities, np.float64), batch.keys.shape).copy()
-    return buffer.commit(session, batch.number, batch.keys, values, batch.number + 1)
+    return buffer.commit(session, batch.number, batch.keys, values)
 
 
 def train(
@@ -430,6 +430,8 @@ def test_a_version_that_was_not_published_yet_gives_no_more_mass_than_the_newest
     buffer = make_buffer(plan, rows=100)
     actor = Actor(buffer)
     train(buffer, actor, range(10))
+    # The learner went on without this service for a while.
+    buffer.adjust_plan(replace(plan, next_batch=900))
     actor.send(version=900)
     commit(buffer, take(buffer, 10))
     actor.send(version=11)
@@ -641,9 +643,9 @@ def test_what_a_commit_leaves_out_is_fresh_again_and_first() -> None:
     buffer = make_buffer(replace(PLAN, fresh_segments=3, batch_segments=3))
     actor = Actor(buffer, segments=3)
     actor.send(version=0)
-    actor.send(version=1)
+    actor.send(version=0)
     batch = take(buffer, 0)
-    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1), 1)
+    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1))
     counts = buffer.counts()
     assert (counts.unseen, counts.leased) == (5, 0)
     assert sorted(take(buffer, 1).keys.tolist()) == [1, 3, 4]
@@ -654,21 +656,58 @@ def test_what_a_commit_leaves_out_is_fresh_again_in_its_order_of_arrival() -> No
     buffer = make_buffer(plan)
     Actor(buffer, segments=3).send(version=0)
     batch = take(buffer, 0)
-    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1), 1)
+    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1))
     buffer.adjust_plan(replace(plan, fresh_segments=1, batch_segments=1))
     assert [take(buffer, number).keys.tolist() for number in (1, 2)] == [[1], [3]]
 
 
 @pytest.mark.parametrize("committed", [0, 3])
-def test_a_window_of_a_version_far_ahead_of_all_that_was_committed_is_refused(committed: int) -> None:
+def test_a_window_of_a_version_that_no_batch_was_handed_out_for_is_refused(committed: int) -> None:
     buffer = make_buffer()
     actor = Actor(buffer)
     train(buffer, actor, range(committed))
+    actor.send(version=committed)
     buffer.issue_grants(0.0)
-    furthest = committed + LARGEST_VERSION_JUMP + 1_000
-    with pytest.raises(InvalidSegment, match=f"sent version {furthest + 1}, and {committed} was committed last"):
-        buffer.append(actor.next_window(furthest + 1), 0.0)
-    actor.send(version=furthest)
+    for version in (committed + 1, committed + 990, 10**15):
+        with pytest.raises(InvalidSegment, match=f"sent version {version}, and {committed} is the newest"):
+            buffer.append(actor.next_window(version), 0.0)
+    # The batch is trained, and its version published, before it is committed.
+    take(buffer, committed)
+    actor.send(version=committed + 1)
+
+
+def test_a_version_is_known_from_leases_plans_and_batches_that_were_passed_over() -> None:
+    buffer = make_buffer(replace(PLAN, next_batch=20))
+
+    def newest() -> int:
+        known = [buffer.knows_version(make_window(version=version).head) for version in range(100)]
+        assert known == sorted(known, reverse=True)
+        return known.count(True) - 1
+
+    actor = Actor(buffer)
+    assert newest() == 20
+    actor.send(version=20)
+    take(buffer, 20)
+    assert newest() == 21
+    # A learner with several shards goes on without this one, and its stream may be opened again meanwhile.
+    buffer.commit(PLAN.session, 24, np.zeros(0, np.uint64), np.zeros(0))
+    assert newest() == 25
+    buffer.adopt_plan(replace(PLAN, next_batch=30))
+    assert newest() == 30
+    buffer.adopt_plan(replace(PLAN, session=9, next_batch=50))
+    assert newest() == 50
+    furthest = 50 + LARGEST_VERSION_JUMP + 1_000
+    assert not buffer.knows_version(make_window(version=furthest).head)
+    with pytest.raises(InvalidSegment, match=f"sent version {furthest + 1}, and 50 is the newest"):
+        buffer.knows_version(make_window(version=furthest + 1).head)
+
+
+def test_a_service_that_restarts_knows_the_versions_that_it_knew(tmp_path: Path) -> None:
+    buffer = make_buffer(folder=tmp_path)
+    Actor(buffer).send(version=0)
+    take(buffer, 0)
+    again = make_buffer(None, folder=tmp_path)
+    assert [again.knows_version(make_window(version=version).head) for version in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize("priorities", [[1.0, np.nan], [1.0, np.inf], [-1e-9, 1.0], [1.0]])
@@ -677,7 +716,7 @@ def test_bad_priorities_are_refused_and_the_lease_goes_on(priorities: list[float
     Actor(buffer).send()
     batch = take(buffer, 0)
     with pytest.raises(InvalidSegment, match="priorities must be finite"):
-        buffer.commit(PLAN.session, 0, batch.keys, np.array(priorities), 1)
+        buffer.commit(PLAN.session, 0, batch.keys, np.array(priorities))
     assert commit(buffer, batch).updated == 2
 
 
@@ -693,21 +732,11 @@ def test_commits_out_of_order_are_refused() -> None:
     commit(buffer, second)
 
 
-@pytest.mark.parametrize("version", [0, 2, 1_000])
-def test_a_batch_makes_the_version_of_its_number_and_one_and_no_other(version: int) -> None:
-    buffer = make_buffer()
-    Actor(buffer).send(version=0)
-    batch = take(buffer, 0)
-    with pytest.raises(InvalidSegment, match=f"brings version {version}, and batch 0 makes version 1"):
-        buffer.commit(PLAN.session, 0, batch.keys, np.ones(batch.keys.size), version)
-    assert (buffer.version, buffer.counts().leased) == (0, batch.keys.size)
-
-
 def test_a_batch_that_was_never_leased_cannot_be_committed() -> None:
     buffer = make_buffer()
     Actor(buffer).send()
     with pytest.raises(InvalidSegment):
-        buffer.commit(PLAN.session, 0, np.array([1, 2], np.uint64), np.ones(2), 1)
+        buffer.commit(PLAN.session, 0, np.array([1, 2], np.uint64), np.ones(2))
     assert buffer.counts().unseen == 2
 
 
@@ -719,7 +748,7 @@ def test_a_commit_of_segments_that_are_not_in_the_batch_and_were_not_trained_is_
         actor.send()
     take(buffer, 0), take(buffer, 1)
     with pytest.raises(InvalidSegment, match="batch 0"):
-        buffer.commit(PLAN.session, 0, np.array([1, 2, key], np.uint64), np.ones(3), 1)
+        buffer.commit(PLAN.session, 0, np.array([1, 2, key], np.uint64), np.ones(3))
     counts = buffer.counts()
     assert (counts.unseen, counts.leased) == (2, 4)
 
@@ -729,7 +758,7 @@ def test_a_commit_of_key_zero_gives_mass_to_no_empty_row() -> None:
     actor = Actor(buffer)
     actor.send()
     take(buffer, 0)
-    outcome = buffer.commit(PLAN.session, 0, np.array([1, 2, 0], np.uint64), np.array([0.0, 0.0, 1e9]), 1)
+    outcome = buffer.commit(PLAN.session, 0, np.array([1, 2, 0], np.uint64), np.array([0.0, 0.0, 1e9]))
     assert outcome == CommitOutcome(updated=2, overwritten=1)
     actor.send()
     assert take(buffer, 1).keys.tolist() == [3, 4, 1, 2]

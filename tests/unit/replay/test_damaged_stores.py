@@ -61,7 +61,7 @@ def fill(folder: Path | None) -> tuple[RingStore, ReplayBuffer]:
     for number in range(50, 54):
         lease = buffer.lease(number)
         assert lease is not None
-        buffer.commit(8, number, lease.keys, np.linspace(0.5, 2.0, lease.keys.size), number + 1)
+        buffer.commit(8, number, lease.keys, np.linspace(0.5, 2.0, lease.keys.size))
     assert buffer.lease(54) is not None
     return store, buffer
 
@@ -189,7 +189,7 @@ def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     for number in range(54, 70):
         lease = buffer.lease(number)
         assert lease is not None and lease.fresh_segments == 4
-        buffer.commit(8, number, lease.keys, np.ones(lease.keys.size), number + 1)
+        buffer.commit(8, number, lease.keys, np.ones(lease.keys.size))
         buffer.issue_grants(0.0)
         sequence = buffer._store.watermark(0, 3) + 1
         assert buffer.append(make_window(sequence, segments=4, incarnation=3, version=number), 0.0) == sequence + 3

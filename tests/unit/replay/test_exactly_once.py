@@ -67,7 +67,7 @@ def take(buffer: ReplayBuffer, number: int) -> Batch:
 
 
 def commit(buffer: ReplayBuffer, batch: Batch, session: int = PLAN.session) -> CommitOutcome:
-    return buffer.commit(session, batch.number, batch.keys, np.ones(batch.keys.size), batch.number + 1)
+    return buffer.commit(session, batch.number, batch.keys, np.ones(batch.keys.size))
 
 
 def stored(store: RingStore) -> list[tuple[int, int, int]]:
@@ -371,7 +371,7 @@ def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
     buffer, _ = open_buffer()
     connect(buffer)
     send(buffer, make_window(1, segments=4))
-    buffer.commit(WIDE.session, 0, take(buffer, 0).keys, np.ones(4), version=1)
+    buffer.commit(WIDE.session, 0, take(buffer, 0).keys, np.ones(4))
     with pytest.raises(SchemaMismatch, match="trained up to version 1, and the learner begins at 0"):
         buffer.adopt_plan(replace(WIDE, session=9, next_batch=0))
     assert (buffer.session, buffer.version) == (WIDE.session, 1)

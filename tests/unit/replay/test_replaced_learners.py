@@ -39,7 +39,7 @@ def send(buffer: ReplayBuffer, version: int, *, slot: int = 0, segments: int = 2
 def train(buffer: ReplayBuffer, number: int, session: int = PLAN.session) -> None:
     lease = buffer.lease(number)
     assert lease is not None
-    buffer.commit(session, number, lease.keys, np.ones(lease.keys.size), number + 1)
+    buffer.commit(session, number, lease.keys, np.ones(lease.keys.size))
 
 
 def trained(until: int, **options: object) -> ReplayBuffer:
@@ -164,7 +164,7 @@ def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
     lease = again.lease(80)
     assert lease is not None
     assert again.counts().late == 0
-    again.commit(8, 80, lease.keys, np.ones(lease.keys.size), 81)
+    again.commit(8, 80, lease.keys, np.ones(lease.keys.size))
     # And another learner after that.
     after = true_mass(again)
     again.adopt_plan(another(300, session=9))
@@ -282,6 +282,7 @@ def test_mass_is_0_without_a_draw_when_all_that_was_seen_is_too_old() -> None:
     join(buffer, 0), join(buffer, 1)
     buffer.issue_grants(0.0)
     # A window is long on its way, while what came after it is trained and becomes too old.
+    buffer.adjust_plan(replace(plan, next_batch=5))
     reserved = buffer.reserve(make_window(1, slot=1, version=5).head, 0.0)
     assert isinstance(reserved, Reservation)
     for number in range(5):
@@ -302,6 +303,7 @@ def test_an_old_segment_behind_a_young_one_loses_its_mass_at_a_commit() -> None:
     plan = replace(AGEING, max_staleness=2, off_policy_degree=5)
     buffer = make_buffer(plan)
     join(buffer)
+    buffer.adjust_plan(replace(plan, next_batch=3))
     for version in (3, 0, 3):
         assert send(buffer, version)
     train(buffer, 0)

@@ -52,7 +52,7 @@ class Run:
         lease = self.buffer.lease(number, replay_segments=16)
         assert lease is not None
         priorities = 10.0 ** self._random.uniform(-1.0, 1.0, lease.keys.size)
-        self.buffer.commit(PLAN.session, number, lease.keys, priorities, number + 1)
+        self.buffer.commit(PLAN.session, number, lease.keys, priorities)
 
 
 def trained(folder: Path) -> Run:

@@ -44,7 +44,7 @@ def test_a_damaged_segment_is_dropped_and_never_drawn_again(monkeypatch: pytest.
     for number in range(20):
         lease = buffer.lease(number)
         assert lease is not None and 29 not in lease.keys
-        buffer.commit(PLAN.session, number, lease.keys, np.ones(20), number + 1)
+        buffer.commit(PLAN.session, number, lease.keys, np.ones(20))
     # The ring comes by, and the row is as good as any.
     for window in range(10, 20):
         insert(buffer, window)
@@ -58,7 +58,7 @@ def test_priorities_for_a_dropped_segment_are_ignored_and_counted() -> None:
     key = lease.keys[:1]
     store.columns[0][store.rows(key), 0] ^= 255
     assert Scrub(store, buffer).step() == 1
-    outcome = buffer.commit(PLAN.session, 0, lease.keys, np.ones(20), 1)
+    outcome = buffer.commit(PLAN.session, 0, lease.keys, np.ones(20))
     assert outcome.overwritten == buffer.ignored_priorities > 0
 
 

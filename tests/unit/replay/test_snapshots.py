@@ -83,7 +83,7 @@ class Service:
     def train(self, number: int, priority: float) -> None:
         lease = self.buffer.lease(number)
         assert lease is not None
-        self.buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority), number + 1)
+        self.buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
 def new_service(tmp_path: Path, rows: int = 40, plan: SamplingPlan = REPLAY_ONLY, **options: int) -> Service:
@@ -363,7 +363,7 @@ def test_a_store_is_frozen_when_the_commit_of_the_policys_version_has_come(tmp_p
     assert lease is not None
     running = service.snapshots.begin(SnapshotRequest("held", version=1, automatic=False))
     assert not running.frozen.wait(0.05)
-    service.buffer.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0), 1)
+    service.buffer.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0))
     assert running.frozen.wait(PATIENCE_S)
     # Too late to be a part of it.
     service.train(1, priority=5.0)

@@ -38,7 +38,7 @@ def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
         assert buffer.append(make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
         lease = buffer.lease(number)
         assert lease is not None
-        buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority), number + 1)
+        buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
 def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
@@ -97,7 +97,7 @@ def test_a_segment_that_is_trained_again_is_counted_once() -> None:
         lease = buffer.lease(number)
         assert lease is not None
         sizes.append(lease.keys.size)
-        buffer.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0), number + 1)
+        buffer.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0))
     assert sizes == [4, 2]
 
 
@@ -112,11 +112,14 @@ def test_each_attempt_at_a_batch_draws_others_and_repeats() -> None:
 
 
 def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> None:
-    buffer = make_buffer(make_store(), replace(FRESH_ONLY, half_life=1.0))
+    plan = replace(FRESH_ONLY, half_life=1.0)
+    buffer = make_buffer(make_store(), plan)
     buffer.issue_grants(0.0)
+    # The learner went on without this service for a while.
+    buffer.adjust_plan(replace(plan, next_batch=50))
     buffer.append(make_window(1, version=50), 0.0)
     lease = buffer.lease(0)
     assert lease is not None
-    buffer.commit(PLAN.session, 0, lease.keys, np.ones(2), 1)
+    buffer.commit(PLAN.session, 0, lease.keys, np.ones(2))
     # Masses are relative to version 0; the newest that was committed is 1.
     assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0**PLAN.alpha)

@@ -44,7 +44,7 @@ def test_a_window_that_comes_in_pieces_is_stored_whole_also_round_the_end_of_the
         assert buffer.append(make_window(4 * number + 1, segments=4, version=number), 0.0) == 4 * number + 4
         lease = buffer.lease(number)
         assert lease is not None
-        buffer.commit(PLAN.session, number, lease.keys, np.ones(4), number + 1)
+        buffer.commit(PLAN.session, number, lease.keys, np.ones(4))
         buffer.issue_grants(0.0)
     window = make_window(4 * before + 1, segments=4, version=before)
     reserved = reserve(buffer, window)
@@ -147,7 +147,7 @@ def test_without_fresh_segments_what_is_stored_is_replayed_at_once_at_the_larges
     assert (lease.fresh_segments, lease.keys.size) == (0, 6)
     assert set(lease.keys.tolist()) <= set(range(3, 15))
     assert lease.priorities.tolist() == [1.0] * 6
-    buffer.commit(9, 0, lease.keys, np.full(6, 5.0), 1)
+    buffer.commit(9, 0, lease.keys, np.full(6, 5.0))
     buffer.issue_grants(0.0)
     buffer.append(make_window(15), 0.0)
     assert buffer._store.headers["priority"][buffer._store.rows(np.array([15], np.uint64))].tolist() == [5.0]
@@ -178,4 +178,4 @@ def test_a_plan_that_is_adjusted_opens_the_gate_and_leaves_grants_and_leases_alo
     assert buffer.append(make_window(9), 0.0) == 10
     assert lease is not None
     assert buffer.lease(0) is lease
-    assert buffer.commit(PLAN.session, 0, lease.keys, np.ones(4), 1).updated == 4
+    assert buffer.commit(PLAN.session, 0, lease.keys, np.ones(4)).updated == 4

@@ -119,14 +119,14 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
     buffer.adopt_plan(plan)
     random = np.random.default_rng(index)
     first = VERSION - windows
-    buffer.commit(plan.session, first - 1, np.zeros(0, np.uint64), np.zeros(0), first)
+    buffer.commit(plan.session, first - 1, np.zeros(0, np.uint64), np.zeros(0))
     for number in range(first, VERSION):
         buffer.issue_grants(0.0)
         buffer.append(make_window(1 + 2 * (number - first), slot=index, version=number), 0.0)
         lease = buffer.lease(number, 0)
         assert lease is not None
         assert lease.fresh_segments == 2
-        buffer.commit(plan.session, number, lease.keys, priority * random.random(2), number + 1)
+        buffer.commit(plan.session, number, lease.keys, priority * random.random(2))
     # From here on without fresh segments, of which no actor sends any.
     buffer.adjust_plan(replace(plan, hurried_below=10**9))
     return Shard(buffer)

@@ -1,0 +1,61 @@
+"""However large an incarnation somebody sends segments under, the slot's next actor has a larger one."""
+
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from helpers.servers import LiveReplay, Loopback, open_request, plan_with, until, window_request
+from helpers.timing import PATIENCE_S
+from penstock.errors import PlaceLost
+from penstock.rpc import methods
+from penstock.rpc.membership import Membership
+from penstock.types import Assignment, largest_incarnation
+
+
+def assigned(member: Membership) -> Assignment:
+    return until(lambda: member.assignment(0.1), "an assignment")
+
+
+def take_slot(loopback: Loopback, server: LiveReplay, slot: int, incarnation: int) -> None:
+    """Stores a window, as somebody who needs no place in the run for that."""
+    stored = loopback.replay_status(server).counts.stored
+    stranger = loopback.plain(server, methods.APPEND_SEGMENTS)
+    stranger.send(open_request(slot, incarnation=incarnation), window_request(1, slot=slot, incarnation=incarnation))
+    until(lambda: loopback.replay_status(server).counts.stored == stored + 2, "the stranger's window")
+    stranger.close()
+
+
+@pytest.mark.parametrize("incarnation", [2**32 - 1, 3 * 10**9])
+def test_an_incarnation_that_no_actor_can_have_is_refused(loopback: Loopback, incarnation: int) -> None:
+    server = loopback.replay()
+    loopback.source(server, plan_with())
+    stranger = loopback.plain(server, methods.APPEND_SEGMENTS)
+    stranger.send(open_request(incarnation=incarnation), window_request(1, incarnation=incarnation))
+    code, details = stranger.status()
+    assert (code, f"announced incarnation {incarnation}" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    take_slot(loopback, server, 0, 1)
+
+
+def test_an_actor_whose_place_was_taken_has_the_slot_given_out_above_who_took_it(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    store, run = loopback.replay(), loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
+    loopback.source(store, plan_with())
+    member = loopback.membership(run)
+    place = assigned(member)
+    stranger = largest_incarnation(time.time()) - 1_000
+    take_slot(loopback, store, place.slot, stranger)
+    sink = loopback.sink(place.slot, store, incarnation=place.incarnation)
+    with pytest.raises(PlaceLost) as lost:
+        sink.next_grant(PATIENCE_S)
+    assert lost.value.taken_by == stranger
+    member.join_again(lost.value.taken_by)
+    again = assigned(member)
+    # While its former stream ends, its former slot may be taken still: then the next actor has it.
+    places = [again, assigned(loopback.membership(run))]
+    (same,) = [each for each in places if each.slot == place.slot]
+    assert same.incarnation == stranger + 1
+    welcome = loopback.sink(same.slot, store, incarnation=same.incarnation)
+    assert until(lambda: welcome.next_grant(0.5), "a grant in the slot") is not None

@@ -1,0 +1,78 @@
+"""No segment is stored of a version that the learner can't have published; honest windows wait for word of theirs."""
+
+import time
+from dataclasses import replace
+
+import grpc
+import numpy as np
+
+from helpers.servers import (
+    Actor,
+    Loopback,
+    PlainStream,
+    Recorder,
+    Trainer,
+    open_request,
+    plan_with,
+    until,
+    window_request,
+)
+from penstock.rpc import methods
+
+PLAN = plan_with(batch_segments=4, fresh_segments=4, off_policy_degree=2)
+
+
+def receive_grants(stream: PlainStream, count: int) -> None:
+    while count > 0:
+        count -= len(stream.receive().grants)
+
+
+def test_a_window_from_the_future_is_refused_and_not_stored(loopback: Loopback) -> None:
+    server, recorder = loopback.replay(version_patience_s=0.5), Recorder()
+    trainer = Trainer(loopback.source(server, PLAN), recorder, PLAN)
+    actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
+    for _ in trainer.train(3):
+        pass
+    for version in (trainer.version + 990, 10**15):
+        stranger = loopback.plain(server, methods.APPEND_SEGMENTS)
+        stranger.send(open_request(5), window_request(1, slot=5, version=version))
+        code, details = stranger.status()
+        assert (code, f"slot 5 sent version {version}" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    for _ in trainer.train(3):
+        pass
+    actor.end()
+    assert {name[0] for name in recorder.windows} == {0}
+    assert loopback.replay_status(server).counts.inserted == 2 * actor.sent
+
+
+def test_a_window_of_the_next_learner_waits_until_its_plan_comes(loopback: Loopback) -> None:
+    server, recorder = loopback.replay(version_patience_s=0.5), Recorder()
+    trainer = Trainer(source := loopback.source(server, PLAN), recorder, PLAN)
+    actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0, windows=3)
+    for _ in trainer.train(1):
+        pass
+    source.close()
+    actor.end()
+    stored = loopback.replay_status(server).counts.inserted
+    # The next learner has published its first version already.
+    early = Actor(loopback.sink(1, server), recorder, lambda: 50, slot=1, windows=1)
+    until(lambda: early.sent == 1, "a window is sent")
+    time.sleep(1.5)
+    assert loopback.replay_status(server).counts.inserted == stored
+    loopback.source(server, replace(PLAN, session=9, next_batch=50))
+    until(lambda: loopback.replay_status(server).counts.inserted == stored + 2, "the window is stored")
+    early.end()
+
+
+def test_a_window_waits_for_word_of_a_batch_that_went_without_this_shard(loopback: Loopback) -> None:
+    server = loopback.replay(version_patience_s=60.0)
+    source = loopback.source(server, PLAN)
+    actor = loopback.plain(server, methods.APPEND_SEGMENTS)
+    actor.send(open_request())
+    receive_grants(actor, 1)
+    actor.send(window_request(1, version=1))
+    time.sleep(0.5)
+    assert loopback.replay_status(server).counts.inserted == 0
+    source.skip()
+    source.commit_keys(0, np.zeros(0, np.uint64), np.zeros(0))
+    until(lambda: loopback.replay_status(server).counts.inserted == 2, "the window is stored")
