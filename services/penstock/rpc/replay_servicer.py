@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import InvalidSegment, SchemaMismatch, Unavailable
+from penstock.errors import DamagedWindow, InvalidSegment, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.buffer import MAX_LEASES, ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import Lease
@@ -248,7 +248,7 @@ class ReplayServicer:
                 part = reader.add(request.window)
                 if not part.first:
                     self._buffer.heard(key, time.monotonic())
-                metrics.REPLAY_RECEIVED_BYTES.inc(part.payload_bytes)
+                metrics.REPLAY_RECEIVED_BYTES.inc(part.payload.size)
                 if part.first:
                     # Once: from then on the rows may be another window's.
                     former, reserved = reserved, 0
@@ -256,7 +256,12 @@ class ReplayServicer:
                     reserved, answering_s = await self._reserve(part.head, key, outbox), 0.0
                 began = time.monotonic()
                 if isinstance(reserved, Reservation):
-                    await off_loop(part.payload_bytes, self._put, reserved, part)
+                    try:
+                        await off_loop(part.payload.size, self._put, reserved, part)
+                    except DamagedWindow:
+                        damaged, reserved = reserved, 0
+                        self._buffer.refuse(damaged)
+                        raise
                     self._check_current(key, outbox)
                 if part.last:
                     complete, reserved = reserved, 0
@@ -303,6 +308,7 @@ class ReplayServicer:
         return reserved
 
     def _put(self, reserved: Reservation, part: wire.WindowPart) -> None:
+        part.verify()
         for fragment in part.fragments:
             self._buffer.put(reserved, fragment)
 
