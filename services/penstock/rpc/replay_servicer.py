@@ -136,7 +136,11 @@ class _Writer:
 
 
 class ReplayServicer:
-    """Serves one buffer. All methods on the server's event loop."""
+    """Serves one buffer. All methods on the server's event loop.
+
+    Attributes:
+        run_finished: Whether the last learner has said that its run is over.
+    """
 
     def __init__(
         self,
@@ -156,6 +160,7 @@ class ReplayServicer:
         self._staging = StagingAreas(buffer.folder, staging_bytes)
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
+        self.run_finished = False
         self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
         self.server = Server(
             {
@@ -359,6 +364,7 @@ class ReplayServicer:
         requests: AsyncIterator[replay_pb2.SampleBatchesRequest],
         context: Context,
     ) -> None:
+        self.run_finished = False
         metrics.REPLAY_RUN_FINISHED.set(0)
         if former is not None and former != plan:
             for outbox in self._outboxes.values():
@@ -506,6 +512,7 @@ class ReplayServicer:
     async def _finish_run(self, request: replay_pb2.FinishRunRequest, context: Context) -> replay_pb2.FinishRunResponse:
         if request.session != self._buffer.session:
             raise SchemaMismatch("another learner session has taken over, and its run is not over")
+        self.run_finished = True
         metrics.REPLAY_RUN_FINISHED.set(1)
         return replay_pb2.FinishRunResponse()
 
