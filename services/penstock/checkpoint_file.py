@@ -16,6 +16,7 @@ from pathlib import Path
 from penstock.errors import ConfigurationError, DamagedFile
 
 FORMAT = 2
+"""Of the files that are written. Format 2 is read, and files without a format, of releases before; no others."""
 
 _FORMAT_KEY = "penstock.format"
 _LENGTH_BYTES = 8

@@ -244,6 +244,9 @@ class ReplayConfig(Section):
     """Port of its Prometheus metrics; 0: none."""
     folder: str | None = None
     """Where the mapped store lies, and outlives the process. Unset: anonymous memory."""
+    stop_with_run: bool = False
+    """Whether a service of its own (not of `penstock train`) ends with exit code 0 when the learner has finished the
+    run, so that a batch system's job ends. It goes on when a learner is only stopped or lost."""
     capacity_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=2**16)
     """Bytes of the store, allocated at start."""
     staging_bytes: ByteSize = ByteSize(2**30)

@@ -29,6 +29,10 @@ class InvalidSegment(PenstockError):
     """A segment or message that does not fit its schema or holds values out of range."""
 
 
+class DamagedWindow(InvalidSegment):
+    """The service read other bytes in a staging area than the actor wrote; in messages the window may arrive."""
+
+
 class SchemaMismatch(PenstockError):
     """Something that belongs to another run: its schema, its spaces or its session differ."""
 

@@ -123,6 +123,7 @@ def test_a_host_that_is_not_this_machine_is_the_users_to_change(loopback: Loopba
     ("error", "code"),
     [
         (errors.InvalidSegment, Code.INVALID_ARGUMENT),
+        (errors.DamagedWindow, Code.INVALID_ARGUMENT),
         (errors.ConfigurationError, Code.FAILED_PRECONDITION),
         (errors.SchemaMismatch, Code.FAILED_PRECONDITION),
         (errors.PlaceLost, Code.FAILED_PRECONDITION),

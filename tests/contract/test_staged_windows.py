@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from helpers.servers import (
     sample,
     until,
 )
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PlaceLost
 from penstock.replay import staging
 from penstock.replay.staging import SLOTS, StagingAreas, StagingSlots
 from penstock.rpc import methods
@@ -130,7 +131,82 @@ class StagedStream:
 
 
 def staged_request(slot: int) -> replay_pb2.AppendSegmentsRequest:
-    return replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(make_window(), slot))
+    return replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(make_window(), slot, 0))
+
+
+def staged_bytes(schema: Schema = SCHEMA) -> int:
+    return block.layout(schema, 2)[1]
+
+
+def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(folder=tmp_path)
+    loopback.source(server, plan_with())
+    window, size = make_window(), staged_bytes()
+    for byte in (0, size // 2, size - 1):
+        client = StagedStream(loopback, server).proved()
+        block.pack(window.columns, 0, client.slots[2])
+        checksum = zlib.crc32(client.slots[2, :size])
+        client.slots[2, byte] ^= 1
+        request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(window, 2, checksum))
+        assert "another checksum in the staging area" in client.refused(request)
+    counts = loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts
+    assert (counts.refused, counts.inserted) == (6, 0)
+    assert server.store.headers["key"].max() == 0
+    # What its actor staged is stored by the same service.
+    client = StagedStream(loopback, server).proved()
+    block.pack(window.columns, 0, client.slots[2])
+    client.stream.send(encode_staged_window(window, 2, zlib.crc32(client.slots[2, :size])))
+    while client.stream.receive().stored_sequence != 2:
+        pass
+
+
+def test_a_window_that_arrives_changed_in_the_staging_area_is_sent_again_in_messages(
+    loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Incoherent(StagingSlots):
+        """Shares the page of the proof with the service, and none of the slots."""
+
+        def __init__(self, offer: StagingOffer) -> None:
+            super().__init__(offer)
+            self.slots = self.slots.copy()
+
+    notes: list[tuple[str, str]] = []
+    monkeypatch.setattr("penstock.rpc.segment_sink.StagingSlots", Incoherent)
+    monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, str(values))))
+    server = loopback.replay(folder=tmp_path, rows=60)
+    source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
+    sink = loopback.sink(0, server)
+    until(lambda: sample("penstock_actor_stages_windows") == 1, "the sink stages windows")
+    for number in range(2 * SLOTS):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = make_window(1 + 2 * number, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+    assert sample("penstock_actor_stages_windows") == 0
+    assert loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 2
+    lines = [(event, values) for event, values in notes if "another checksum" in values]
+    assert [event for event, _ in lines if event == "actor left"] == ["actor left"]
+    assert [event for event, _ in lines if event.endswith("in messages")] == [
+        "windows go to the replay service in messages"
+    ]
+
+
+def test_a_window_that_changed_before_it_was_stored_is_not_sent(loopback: Loopback, tmp_path: Path) -> None:
+    server = loopback.replay(folder=tmp_path)
+    loopback.source(server, plan_with())
+    sink = loopback.sink(0, server)
+    until(lambda: sink._staging is not None and sink.next_grant(0.5), "a grant, and a staging area")
+    staging = sink._staging
+    assert staging is not None
+    server.kill()
+    sink.send(make_window())
+    staging.slots[0, 0] ^= 1
+    server = loopback.replay(folder=tmp_path, port=server.port)
+    with pytest.raises(PlaceLost, match="changed in its staging area"):
+        until(lambda: sink.next_grant(0.5) and False, "the sink fails")
+    assert server.store.headers["key"].max() == 0
 
 
 def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: Loopback, tmp_path: Path) -> None:
@@ -140,7 +216,9 @@ def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: L
     columns = make_window().columns
     columns.arrays[0][0, 0, 0] = np.nan
     block.pack(columns, 0, client.slots[1])
-    assert "observation" in client.refused(staged_request(1))
+    request = staged_request(1)
+    request.window.staged_checksum = zlib.crc32(client.slots[1, : staged_bytes()])
+    assert "observation" in client.refused(request)
     assert server.store.headers["key"].max() == 0
 
 
@@ -158,7 +236,9 @@ def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loop
     assert "valid marks no row" in details
     client = StagedStream(loopback, server, schema).proved()
     client.slots[...] = 0
-    request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(empty, 0))
+    request = replay_pb2.AppendSegmentsRequest.FromString(
+        encode_staged_window(empty, 0, zlib.crc32(bytes(staged_bytes(schema))))
+    )
     assert "valid marks no row" in client.refused(request)
     until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")
     assert server.store.headers["key"].max() == 0
@@ -173,7 +253,8 @@ def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loop
 def test_a_slot_that_is_not_there_is_invalid(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
-    assert "slot 4" in StagedStream(loopback, server).proved().refused(staged_request(SLOTS))
+    for slot in (SLOTS, SLOTS + 1, 2**31, 2**32 - 1):
+        assert f"slot {slot} of" in StagedStream(loopback, server).proved().refused(staged_request(slot))
     request = staged_request(0)
     request.window.block.payload = b"1234"
     assert "a staged block with a payload" in StagedStream(loopback, server).proved().refused(request)

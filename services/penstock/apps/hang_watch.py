@@ -16,7 +16,7 @@ _END_S = 5.0
 
 
 class HangWatch:
-    """A thread that ends the process. What the actor has sent by then is not lost."""
+    """A thread that ends the process. What the replay service has acknowledged by then stays."""
 
     def __init__(self, progress: Progress, service: Service, timeout_s: float, env_id: str) -> None:
         """Begins to watch.

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from penstock.algo.policies import Network
+from penstock.apps.disk_watch import DiskWatch
 from penstock.apps.service import Service
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
@@ -113,6 +114,7 @@ def run(config: Config) -> None:
             precision=settings.precision,
             resumed_from=str(recovered.path),
         )
+        disk_watch = DiskWatch(folder.root, lambda sound: thread.run(servicer.server.tell_storage(sound)))
         try:
             schema, spec = _await_first_actor(service, roster)
             if schema is None or spec is None:
@@ -149,6 +151,7 @@ def run(config: Config) -> None:
             roster.dismiss()
             writes.finish(f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable")
         finally:
+            disk_watch.close()
             thread.run(servicer.server.stop())
             desk.close()
             thread.close()

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from penstock.apps.disk_watch import DiskWatch
 from penstock.apps.service import Service
 from penstock.config import Config, ReplayConfig
 from penstock.errors import PenstockError
@@ -24,7 +25,10 @@ _SCRUB_PAUSE_S = 0.5
 
 
 def run(config: Config) -> None:
-    """Serves until told to stop. Raises `ConfigurationError` for a store or an address that can't be had."""
+    """Serves until told to stop, or until the run is finished if it is configured so.
+
+    Raises `ConfigurationError` for a store or an address that can't be had.
+    """
     settings = config.replay
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
         store = _open_store(settings, service)
@@ -81,12 +85,28 @@ async def _serve(
     )
     await servicer.server.start(settings.listen)
     service.logger.info("serving", listen=settings.listen, capacity_bytes=int(settings.capacity_bytes))
+    loop = asyncio.get_running_loop()
+
+    def tell_storage(sound: bool) -> None:
+        asyncio.run_coroutine_threadsafe(servicer.server.tell_storage(sound), loop)
+
+    disk_watch = DiskWatch(Path(settings.folder), tell_storage) if settings.folder else None
     tasks = [asyncio.create_task(servicer.tick()), asyncio.create_task(_scrub(scrub, service))]
-    while not service.stopping and not any(task.done() for task in tasks):
+    # A launcher ends its services itself.
+    stops_with_run = settings.stop_with_run and not service.supervised
+    while (
+        not service.stopping
+        and not (stops_with_run and servicer.run_finished)
+        and not any(task.done() for task in tasks)
+    ):
         await asyncio.sleep(_STOP_CHECK_S)
+    if stops_with_run and servicer.run_finished:
+        service.logger.info("the run is finished")
     ended = [task for task in tasks if task.done()]
     for task in tasks:
         task.cancel()
+    if disk_watch is not None:
+        disk_watch.close()
     await servicer.server.stop()
     for task in ended:
         # Raises why: none of them ends by itself.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.cli.exit_codes import NOT_SERVING
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.rpc.health import is_serving
+from penstock.rpc.health import is_serving, storage_fails
 
 _TIMEOUT_S = 5.0
 
@@ -18,5 +18,7 @@ def command(arguments: Sequence[str]) -> int:
     parser.add_argument("address", help="host:port of the service")
     named = parser.parse_args(list(arguments))
     serving = is_serving(named.address, _TIMEOUT_S)
-    print("serving" if serving else "not serving")
+    # Its clients go on, and so the exit code does not tell.
+    failing = serving and storage_fails(named.address, _TIMEOUT_S)
+    print(("serving" if serving else "not serving") + ("; its disk can't be written" if failing else ""))
     return 0 if serving else NOT_SERVING

@@ -13,6 +13,7 @@ from penstock.cli.program import how_to_resume
 from penstock.cli.summary_lines import summary_lines
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
+from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
@@ -45,6 +46,8 @@ def command(arguments: Sequence[str]) -> int:
         thread.close()
     for line in [describe(status), *describe_variants(status), *describe_actors(status)]:
         console.print(line, markup=False, soft_wrap=True)
+    for line in describe_disks(named.run):
+        console.print(line, markup=False, soft_wrap=True)
     if status.coordinator is not None:
         console.print(sections(status.coordinator), soft_wrap=True)
     return 0
@@ -66,13 +69,27 @@ def describe_actors(status: RunStatus) -> list[str]:
     return lines
 
 
+def describe_disks(run: str) -> list[str]:
+    """A line for each known service whose disk can't be written."""
+    return [
+        f"the disk of the {name} service can't be written; the run goes on, and the service's log tells why"
+        for name, address in _addresses(run).items()
+        if storage_fails(address, _TIMEOUT_S)
+    ]
+
+
 def _learner_address(run: str) -> str:
+    return _addresses(run)["learner"]
+
+
+def _addresses(run: str) -> dict[str, str]:
+    """host:port of a run's services by name: of all that its folder names, or of the learner that was named."""
     folder = RunFolder(Path(run))
     if folder.services.exists():
-        return str(json.loads(folder.services.read_text())["learner"])
+        return {name: str(address) for name, address in json.loads(folder.services.read_text()).items()}
     if ":" not in run:
         raise ConfigurationError(f"{run} is neither a run's folder nor host:port of a learner")
-    return run
+    return {"learner": run}
 
 
 def _show_ended(folder: RunFolder, console: Console) -> None:

@@ -254,9 +254,7 @@ class ReplayBuffer:
         try:
             header = self._store.inspect(keys, head, reservation.first)
         except InvalidSegment:
-            with self._lock:
-                self._give_up(keys)
-                self.refused_segments += keys.size
+            self.refuse(reservation)
             raise
         with self._lock:
             self._writing -= keys.size
@@ -279,6 +277,12 @@ class ReplayBuffer:
             else:
                 self._fresh.arrived(keys)
             return head.last_sequence
+
+    def refuse(self, reservation: "Reservation") -> None:
+        """Gives up the rows of a window whose bytes are not those that were sent, and counts its segments."""
+        with self._lock:
+            self._give_up(reservation.keys)
+            self.refused_segments += reservation.keys.size
 
     def release(self, reservation: "Reservation") -> None:
         """Gives up the rows of a window that will not be whole."""

@@ -13,6 +13,8 @@ from penstock.files import write_json
 from penstock.types import Column, Extent, Schema
 
 FORMAT = 3
+"""Of the store and the only one that is read: before the first release, a store of a former 0.x format is refused."""
+
 DESCRIPTION_FILE = "store.json"
 
 
@@ -46,7 +48,7 @@ def read_description(folder: Path) -> tuple[Schema, int]:
         if description["format"] != FORMAT:
             raise ConfigurationError(
                 f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
-                " replay.folder"
+                f" replay.folder, or remove the folder {folder} to go on with an empty store"
             )
         return schema_of(description, path), int(description["capacity_bytes"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -2,7 +2,9 @@
 
 A window is then copied twice, into its slot and from there into its rows, and no socket carries it. Actors never see
 the rows themselves: one that was paused would wake up in somebody else's. What lies in a slot is taken for as
-untrusted as what comes in a message: it is checked in the rows, where nobody can change it any more.
+untrusted as what comes in a message: it is checked in the rows, where nobody can change it any more. The message that
+names the slot has a checksum of its bytes: a window that the service reads otherwise is refused, and sent again in
+messages.
 
 Two hosts may see one file and not one memory, as on NFS. So each side writes a random number into the first page, and
 no slot is used before the other has read it there. `rpc.replay_servicer` makes the areas, `rpc.segment_sink` fills

@@ -209,7 +209,7 @@ class ReplayBatchSource:
             self._stream,
             peer=self._peer,
             service="replay",
-            broken=self._wait_for_service,
+            broken=lambda error: self._wait_for_service(),
         )
         with self._lock:
             self._failure = error

@@ -127,7 +127,7 @@ async def keep_open(
     *,
     peer: str,
     service: str,
-    broken: Callable[[], None],
+    broken: Callable[[PenstockError], None],
 ) -> PenstockError:
     """Runs a stream, and runs it again after every break, with growing pauses. Logs why, once for each reason, and
     when the peer has not been there for a while.
@@ -137,7 +137,7 @@ async def keep_open(
         stream: Opens the stream and lives on it; resets the backoff once it is answered.
         peer: Whom it goes to, for messages.
         service: The same for metrics.
-        broken: Called after each break.
+        broken: Called after each break, with its reason.
 
     Returns:
         The error that no retry can cure.
@@ -151,7 +151,10 @@ async def keep_open(
 
 
 async def _keep_open(
-    stream: "Callable[[Backoff], Awaitable[None]]", peer: str, service: str, broken: Callable[[], None]
+    stream: "Callable[[Backoff], Awaitable[None]]",
+    peer: str,
+    service: str,
+    broken: Callable[[PenstockError], None],
 ) -> PenstockError:
     backoff, reconnections, noted, failures = Backoff(), metrics.RECONNECTIONS.labels(service), "", 0
     while True:
@@ -165,7 +168,7 @@ async def _keep_open(
         except Exception as raised:
             # Nobody awaits this task: a mistake of ours must reach the caller like any other failure.
             error = PenstockError(f"the stream to {peer} failed with {type(raised).__name__}: {raised}")
-        broken()
+        broken(error)
         if time.monotonic() - began > _SOUND_S:
             failures = 0
         failures += isinstance(error, PeerFailed)

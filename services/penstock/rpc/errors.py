@@ -14,6 +14,7 @@ _TAKEN_BY_KEY = "penstock-taken-by"
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     errors.InvalidSegment: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DamagedWindow: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ConfigurationError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.SchemaMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -61,4 +62,4 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
 
 def is_passing(error: PenstockError) -> bool:
     """Whether the same call may succeed later."""
-    return isinstance(error, (errors.Unavailable, errors.NotReady, errors.Overloaded))
+    return isinstance(error, (errors.Unavailable, errors.NotReady, errors.Overloaded, errors.DamagedWindow))

@@ -61,7 +61,7 @@ class EvaluationWork:
                 lambda backoff: self._stream(channel, backoff),
                 peer=f"the learner at {self._address}",
                 service="learner",
-                broken=lambda: None,
+                broken=lambda error: None,
             )
         self._tasks.put(error)
 

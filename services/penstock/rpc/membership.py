@@ -156,7 +156,7 @@ class Membership:
                 lambda backoff: self._stream(channel, backoff),
                 peer=f"the learner at {self._address}",
                 service="learner",
-                broken=lambda: None,
+                broken=lambda error: None,
             )
         with self._lock:
             self._failure = self._failure or error

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import InvalidSegment, SchemaMismatch, Unavailable
+from penstock.errors import DamagedWindow, InvalidSegment, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.buffer import MAX_LEASES, ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import Lease
@@ -139,7 +139,11 @@ class _Writer:
 
 
 class ReplayServicer:
-    """Serves one buffer. All methods on the server's event loop."""
+    """Serves one buffer. All methods on the server's event loop.
+
+    Attributes:
+        run_finished: Whether the last learner has said that its run is over.
+    """
 
     def __init__(
         self,
@@ -161,6 +165,7 @@ class ReplayServicer:
         self._staging = StagingAreas(buffer.folder, staging_bytes)
         self._outboxes: dict[ActorKey, _Outbox] = {}
         self._changed = asyncio.Event()
+        self.run_finished = False
         self._drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
         self._learner_streams, self._learner_came_at = 0, -math.inf
         self.server = Server(
@@ -254,7 +259,7 @@ class ReplayServicer:
                 part = reader.add(request.window)
                 if not part.first:
                     self._buffer.heard(key, time.monotonic())
-                metrics.REPLAY_RECEIVED_BYTES.inc(part.payload_bytes)
+                metrics.REPLAY_RECEIVED_BYTES.inc(part.payload.size)
                 if part.first:
                     # Once: from then on the rows may be another window's.
                     former, reserved = reserved, 0
@@ -262,7 +267,12 @@ class ReplayServicer:
                     reserved, answering_s = await self._reserve(part.head, key, outbox), 0.0
                 began = time.monotonic()
                 if isinstance(reserved, Reservation):
-                    await off_loop(part.payload_bytes, self._put, reserved, part)
+                    try:
+                        await off_loop(part.payload.size, self._put, reserved, part)
+                    except DamagedWindow:
+                        damaged, reserved = reserved, 0
+                        self._buffer.refuse(damaged)
+                        raise
                     self._check_current(key, outbox)
                 if part.last:
                     complete, reserved = reserved, 0
@@ -323,6 +333,7 @@ class ReplayServicer:
             self._check_current(key, outbox)
 
     def _put(self, reserved: Reservation, part: wire.WindowPart) -> None:
+        part.verify()
         for fragment in part.fragments:
             self._buffer.put(reserved, fragment)
 
@@ -378,6 +389,7 @@ class ReplayServicer:
         requests: AsyncIterator[replay_pb2.SampleBatchesRequest],
         context: Context,
     ) -> None:
+        self.run_finished = False
         metrics.REPLAY_RUN_FINISHED.set(0)
         if former is not None and former != plan:
             for outbox in self._outboxes.values():
@@ -520,6 +532,7 @@ class ReplayServicer:
     async def _finish_run(self, request: replay_pb2.FinishRunRequest, context: Context) -> replay_pb2.FinishRunResponse:
         if request.session != self._buffer.session:
             raise SchemaMismatch("another learner session has taken over, and its run is not over")
+        self.run_finished = True
         metrics.REPLAY_RUN_FINISHED.set(1)
         return replay_pb2.FinishRunResponse()
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import grpc
 
-from penstock.errors import ConfigurationError, PenstockError, PlaceLost, Unavailable
+from penstock.errors import ConfigurationError, DamagedWindow, PenstockError, PlaceLost, Unavailable
 from penstock.replay.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, connect, keep_open, open_stream
@@ -40,8 +40,11 @@ class _Pending:
         if staging is None:
             self._messages = list(wire.encode_window(window))
         else:
-            block.pack(window.columns, 0, staging.slots[slot])
-            columns = block.columns_in(window.columns.schema, window.columns.segments, staging.slots[slot])
+            schema, segments = window.columns.schema, window.columns.segments
+            self._payload = staging.slots[slot, : block.layout(schema, segments)[1]]
+            block.pack(window.columns, 0, self._payload)
+            self._checksum = wire.staged_checksum(self._payload)
+            columns = block.columns_in(schema, segments, self._payload)
             self._window = replace(window, columns=columns)
 
     def is_in(self, staging: StagingSlots | None) -> bool:
@@ -49,12 +52,17 @@ class _Pending:
         return self._staging is not None and self._staging is staging
 
     def messages(self, staging: StagingSlots | None) -> list[bytes]:
-        """What to send on a stream with this staging area."""
+        """What to send on a stream with this staging area. Raises `PlaceLost` if the window changed meanwhile."""
         if self._staging is None:
             return self._messages
         if self._staging is staging:
-            return [wire.encode_staged_window(self._window, self.slot)]
-        # It lies in the area of a stream that broke; the memory is ours still.
+            return [wire.encode_staged_window(self._window, self.slot, self._checksum)]
+        # The area is that of a stream that broke; its memory is still mapped.
+        if wire.staged_checksum(self._payload) != self._checksum:
+            raise PlaceLost(
+                f"the window up to sequence {self.last_sequence} changed in its staging area before it was stored, and"
+                " there is no other copy"
+            )
         return list(wire.encode_window(self._window))
 
 
@@ -82,7 +90,7 @@ class ReplaySegmentSink:
         self._failure: PenstockError | None = None
         self._offered: StagingSlots | None = None
         self._staging: StagingSlots | None = None
-        self._noted_messages = False
+        self._noted_messages = self._distrusts_staging = False
         self._wake = asyncio.Event()
         self._unsent: deque[_Pending] = deque()
         self._task = thread.spawn(self._run())
@@ -160,13 +168,16 @@ class ReplaySegmentSink:
                 lambda backoff: self._stream(channel, backoff),
                 peer=f"the replay service at {self._assignment.replay_address}",
                 service="replay",
-                broken=self._lose_grants,
+                broken=self._note_break,
             )
         with self._lock:
             self._failure = self._failure or error
             self._lock.notify_all()
 
-    def _lose_grants(self) -> None:
+    def _note_break(self, reason: PenstockError) -> None:
+        if isinstance(reason, DamagedWindow) and not self._distrusts_staging:
+            self._distrusts_staging = True
+            self._note_messages(str(reason))
         with self._lock:
             self._grants.clear()
 
@@ -217,10 +228,13 @@ class ReplaySegmentSink:
         self._take(first)
 
     def _look_at(self, offer: StagingOffer | None) -> None:
-        """Maps an area that is offered. It is used once both sides have proved that they see the same memory."""
+        """Maps an area that is offered. It is used once both sides have proved that they see the same memory.
+
+        None is mapped after the service has read a window there that was not the one written.
+        """
         self._offered = None
         metrics.ACTOR_STAGES.set(0)
-        if offer is not None:
+        if offer is not None and not self._distrusts_staging:
             try:
                 self._offered = StagingSlots(offer)
             except ConfigurationError as error:

@@ -8,6 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.errors import ConfigurationError
+from penstock.rpc.health import STORAGE
 from penstock.rpc.service import Capacity, Handler, Method, ServicerContext, handler
 
 MAX_MESSAGE_BYTES = 4 * 2**20
@@ -110,6 +111,11 @@ class Server:
         """Reports itself gone, lets calls end for a moment, then ends them."""
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.stop(_DRAIN_S)
+
+    async def tell_storage(self, sound: bool) -> None:
+        """Reports in the health of `STORAGE` whether the service's disk can be written."""
+        status = health_pb2.HealthCheckResponse.SERVING if sound else health_pb2.HealthCheckResponse.NOT_SERVING
+        await self._health.set(STORAGE, status)
 
     async def _set_health(self, status: Any) -> None:
         for service in ("", *self._services):

@@ -75,6 +75,9 @@ REPLAY_TORN = Gauge("penstock_replay_torn_segments", "Rows that were being writt
 REPLAY_DAMAGED = Gauge(
     "penstock_replay_damaged_segments", "Rows dropped since the last start, for what was stored is not there."
 )
+STORAGE_FAILS = Gauge(
+    "penstock_storage_fails", "1 while the disk under the folder of the store or of the run can't be written; else 0."
+)
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "The policy version that was committed last.")
 REPLAY_RUN_FINISHED = Gauge(
     "penstock_replay_run_finished", "1 from the end of a run, which the service outlives, to the next; else 0."

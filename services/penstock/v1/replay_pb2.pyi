@@ -42,18 +42,20 @@ class Heartbeat(_message.Message):
     def __init__(self, steps: _Optional[int] = ...) -> None: ...
 
 class Window(_message.Message):
-    __slots__ = ("first_sequence", "version", "environments", "staged_in", "block")
+    __slots__ = ("first_sequence", "version", "environments", "staged_in", "staged_checksum", "block")
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     STAGED_IN_FIELD_NUMBER: _ClassVar[int]
+    STAGED_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     first_sequence: int
     version: int
     environments: _containers.RepeatedScalarFieldContainer[int]
     staged_in: int
+    staged_checksum: int
     block: _block_pb2.Block
-    def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
+    def __init__(self, first_sequence: _Optional[int] = ..., version: _Optional[int] = ..., environments: _Optional[_Iterable[int]] = ..., staged_in: _Optional[int] = ..., staged_checksum: _Optional[int] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ...) -> None: ...
 
 class AppendSegmentsResponse(_message.Message):
     __slots__ = ("stored_sequence", "grants", "returned_grants", "staging", "staging_proof", "contract")

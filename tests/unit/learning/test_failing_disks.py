@@ -4,12 +4,12 @@ import errno
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from helpers.disks import make_full, make_read_only, mounted
 from helpers.in_process import InProcess, Session, open_session
 from helpers.servers import sample
 from penstock.errors import PenstockError, Unavailable
@@ -183,49 +183,9 @@ def test_one_file_that_fails_does_not_hold_up_another() -> None:
     assert done == ["b"]
 
 
-def mounted(path: Path, size: str) -> Iterator[Path]:
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "penstock-test", str(path)]
-    result = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if result.returncode:
-        pytest.skip(f"can't mount a small disk: {result.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "4m")
-
-
-def fill(disk: Path) -> None:
-    """Takes all space that is left."""
-    with (disk / "ballast").open("ab", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-
-
-def make_full(disk: Path, broken: bool) -> None:
-    if broken:
-        fill(disk)
-    else:
-        (disk / "ballast").unlink(missing_ok=True)
-
-
-def make_read_only(disk: Path, broken: bool) -> None:
-    """Read-only for all that is opened from now on; a remount would be refused while a file is open for writing."""
-    if broken == bool(os.statvfs(disk).f_flag & os.ST_RDONLY):
-        return
-    if broken:
-        subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
-    else:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("breaks", [make_full, make_read_only])

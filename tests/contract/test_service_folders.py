@@ -1,0 +1,146 @@
+"""Services with a folder as processes of their own: on disks that fail, and a replay service at the end of its run."""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.disks import make_full, make_read_only, mounted
+from helpers.processes import Command, run
+from helpers.segments import make_window
+from helpers.servers import PATIENCE_S, Loopback, plan_with, until
+from penstock.cli.children import free_ports
+from penstock.cli.status import describe_disks
+from penstock.rpc.health import STORAGE, is_serving, storage_fails
+from penstock.run_folder import RunFolder
+
+
+@contextmanager
+def replay(folder: Path, *options: str) -> Iterator[tuple[Command, Any, int]]:
+    """The process, where it serves as a helper's server tells it, and its metrics port."""
+    port, metrics_port = free_ports(2)
+    address = f"127.0.0.1:{port}"
+    settings = [f"--replay.listen={address}", f"--replay.metrics-port={metrics_port}", f"--replay.folder={folder}"]
+    with Command("replay", *settings, "--replay.capacity-bytes=1000000", *options) as command:
+        command.until(lambda: is_serving(address, 5.0), "it serves")
+        yield command, SimpleNamespace(address=address), metrics_port
+
+
+def lines(command: Command, event: str) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in command.stderr.splitlines() if line.startswith("{")]
+    return [line for line in told if line["event"] == event]
+
+
+def stays_broken(disk: Path, breaks: Callable[[Path, bool], None]) -> bool:
+    """Breaks the disk again: a file that was removed meanwhile has left room on a full one."""
+    breaks(disk, True)
+    return True
+
+
+def gauge(metrics_port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=PATIENCE_S) as response:
+        (line,) = [line for line in response.read().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    yield from mounted(tmp_path / "disk", "4m")
+
+
+@pytest.mark.parametrize("breaks", [make_full, make_read_only])
+def test_a_store_on_a_disk_that_can_not_be_written_goes_on_and_says_so(
+    loopback: Loopback, disk: Path, breaks: Callable[[Path, bool], None]
+) -> None:
+    with replay(disk / "store", "--replay.staging-bytes=0") as (command, server, metrics_port):
+        source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
+        sink = loopback.sink(0, server)
+
+        def train(number: int) -> None:
+            until(lambda: sink.next_grant(0.5), "a grant")
+            sink.send(make_window(1 + 2 * number, version=number))
+            batch = until(lambda: source.next(0.5), "a batch")
+            source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+
+        train(0)
+        assert not storage_fails(server.address, PATIENCE_S)
+        assert gauge(metrics_port, "penstock_storage_fails") == 0
+        command.until(
+            lambda: stays_broken(disk, breaks) and storage_fails(server.address, 5.0), f"{STORAGE} is not serving"
+        )
+        train(1)
+        assert is_serving(server.address, PATIENCE_S)
+        health = run("health", server.address)
+        assert (health.code, health.stdout) == (0, "serving; its disk can't be written\n")
+        run_folder = RunFolder(disk.parent / "run")
+        run_folder.root.mkdir()
+        run_folder.services.write_text(json.dumps({"replay": server.address}))
+        (line,) = describe_disks(str(run_folder.root))
+        assert line.startswith("the disk of the replay service can't be written")
+        assert gauge(metrics_port, "penstock_storage_fails") == 1
+        (begin,) = lines(command, "the disk can't be written, and the service goes on")
+        assert begin["folder"] == str(disk / "store")
+        assert begin["reason"] in ("No space left on device", "Read-only file system")
+        breaks(disk, False)
+        command.until(lambda: not storage_fails(server.address, 5.0), f"{STORAGE} serves")
+        train(2)
+        command.until(lambda: gauge(metrics_port, "penstock_storage_fails") == 0, "the metric is 0")
+        command.until(lambda: lines(command, "the disk can be written again"), "the end of the fault is logged")
+        assert len(lines(command, "the disk can't be written, and the service goes on")) == 1
+        assert [path.name for path in (disk / "store").iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("breaks", [make_full, make_read_only])
+def test_a_learner_whose_run_folder_can_not_be_written_says_so(
+    disk: Path, breaks: Callable[[Path, bool], None]
+) -> None:
+    port, metrics_port = free_ports(2)
+    address = f"127.0.0.1:{port}"
+    options = [f"--run-dir={disk / 'run'}", f"--learner.listen={address}", f"--learner.metrics-port={metrics_port}"]
+    with Command("learner", *options) as command:
+        command.until(lambda: is_serving(address, 5.0), "it serves")
+        command.until(lambda: stays_broken(disk, breaks) and storage_fails(address, 5.0), f"{STORAGE} is not serving")
+        assert is_serving(address, PATIENCE_S)
+        assert gauge(metrics_port, "penstock_storage_fails") == 1
+        breaks(disk, False)
+        command.until(lambda: not storage_fails(address, 5.0), f"{STORAGE} serves")
+        assert gauge(metrics_port, "penstock_storage_fails") == 0
+
+
+def test_it_ends_with_its_run_if_it_is_told_to_and_not_with_a_learner(loopback: Loopback, tmp_path: Path) -> None:
+    with replay(tmp_path / "store", "--replay.stop-with-run=true") as (command, server, _):
+        first = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
+        sink = loopback.sink(0, server)
+        until(lambda: sink.next_grant(0.5), "a grant")
+        sink.send(make_window())
+        batch = until(lambda: first.next(0.5), "a batch")
+        first.commit(batch, np.ones(2), 1).result(PATIENCE_S)
+        first.close()
+        until(lambda: lines(command, "learner left"), "the learner is gone")
+        second = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2, next_batch=1))
+        assert command.process.poll() is None
+        # Until its plan has arrived it can finish no run.
+        until(lambda: second.finish() or command.process.poll() is not None, "it ends")
+        assert command.wait() == 0
+        assert len(lines(command, "the run is finished")) == 1
+        assert len(lines(command, "stopped")) == 1
+    with replay(tmp_path / "store") as (command, _, _):
+        (found,) = lines(command, "recovered")
+        assert (found["segments"], found["damaged"], found["torn"]) == (2, 0, 0)
+
+
+def test_it_outlives_its_run_if_it_is_not_told_to(loopback: Loopback, tmp_path: Path) -> None:
+    with replay(tmp_path / "store") as (command, server, metrics_port):
+        source = loopback.source(server, plan_with())
+        until(
+            lambda: source.finish() or gauge(metrics_port, "penstock_replay_run_finished") == 1, "the run is finished"
+        )
+        assert is_serving(server.address, PATIENCE_S)
+        command.terminate()
+        assert command.wait() == 0

@@ -1,0 +1,49 @@
+"""Small disks that tests fill and mount read-only. Only root can; tests are skipped for others."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def mounted(path: Path, size: str) -> Iterator[Path]:
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "penstock-test", str(path)]
+    result = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(f"can't mount a small disk: {result.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Takes all space that is left."""
+    with (disk / "ballast").open("ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+
+def make_full(disk: Path, broken: bool) -> None:
+    if broken:
+        fill(disk)
+    else:
+        (disk / "ballast").unlink(missing_ok=True)
+
+
+def make_read_only(disk: Path, broken: bool) -> None:
+    """Read-only for all that is opened from now on; a remount would be refused while a file is open for writing."""
+    if broken == bool(os.statvfs(disk).f_flag & os.ST_RDONLY):
+        return
+    if broken:
+        subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+    else:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
