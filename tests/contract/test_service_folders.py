@@ -66,7 +66,7 @@ def test_a_store_on_a_disk_that_can_not_be_written_goes_on_and_says_so(
             until(lambda: sink.next_grant(0.5), "a grant")
             sink.send(make_window(1 + 2 * number, version=number))
             batch = until(lambda: source.next(0.5), "a batch")
-            source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+            source.commit(batch, np.ones(2)).result(PATIENCE_S)
 
         train(0)
         assert not storage_fails(server.address, PATIENCE_S)
@@ -120,7 +120,7 @@ def test_it_ends_with_its_run_if_it_is_told_to_and_not_with_a_learner(loopback: 
         until(lambda: sink.next_grant(0.5), "a grant")
         sink.send(make_window())
         batch = until(lambda: first.next(0.5), "a batch")
-        first.commit(batch, np.ones(2), 1).result(PATIENCE_S)
+        first.commit(batch, np.ones(2)).result(PATIENCE_S)
         first.close()
         until(lambda: lines(command, "learner left"), "the learner is gone")
         second = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2, next_batch=1))

@@ -183,7 +183,7 @@ def test_a_window_that_arrives_changed_in_the_staging_area_is_sent_again_in_mess
         sink.send(window)
         batch = until(lambda: source.next(0.5), "a batch")
         assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(2), number + 1).result(PATIENCE_S)
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
     assert sample("penstock_actor_stages_windows") == 0
     assert loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 2
     lines = [(event, values) for event, values in notes if "another checksum" in values]
