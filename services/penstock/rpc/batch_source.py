@@ -197,10 +197,11 @@ class ReplayBatchSource:
 
     def close(self, farewell_s: float = FAREWELL_S) -> None:
         """Waits a moment for what is committed to be answered, then ends the stream; leases stay with the session."""
-        with self._lock:
-            self._lock.wait_for(lambda: not self._uncommitted or self._failure, farewell_s)
         if self._task is not None:
+            with self._lock:
+                self._lock.wait_for(lambda: not self._uncommitted or self._failure, farewell_s)
             self._thread.call(self._task.cancel)
+            self._task = None
         self._thread.run(self._channel.close())
 
     async def _run(self) -> None:

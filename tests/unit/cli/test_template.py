@@ -14,11 +14,16 @@ from penstock.cli.template import ForkedProcess, Template
 from penstock.rpc.health import is_serving
 
 
-@pytest.fixture
-def template() -> Iterator[Template]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Template]:
     with Template() as template:
-        wait_for(lambda: not template.pending, "the imports")
         yield template
+
+
+@pytest.fixture
+def template(shared: Template) -> Template:
+    wait_for(lambda: not shared.pending, "the imports")
+    return shared
 
 
 def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
@@ -37,6 +42,14 @@ def replay_arguments() -> tuple[str, list[str]]:
     """An address, and the arguments of a replay service there."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     return address, ["replay", "--replay.listen", address, "--replay.metrics-port=0"]
+
+
+def test_other_commands_and_early_ones_are_not_forked(shared: Template, tmp_path: Path) -> None:
+    # This test must be the first with the template.
+    with (tmp_path / "output").open("wb") as file:
+        assert shared.fork(service_command("--version"), "early", file.fileno()) is None
+        wait_for(lambda: not shared.pending, "the imports")
+        assert shared.fork(["/bin/true"], "another", file.fileno()) is None
 
 
 def test_a_service_runs_and_ends_as_its_command_does(template: Template, tmp_path: Path) -> None:
@@ -88,13 +101,6 @@ def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatc
             end(actor)
     assert draws[0][0] != draws[1][0]
     assert draws[0][1] != draws[1][1]
-
-
-def test_other_commands_and_early_ones_are_not_forked(tmp_path: Path) -> None:
-    with Template() as template, (tmp_path / "output").open("wb") as file:
-        assert template.fork(service_command("--version"), "early", file.fileno()) is None
-        wait_for(lambda: not template.pending, "the imports")
-        assert template.fork(["/bin/true"], "another", file.fileno()) is None
 
 
 def test_without_its_template_a_service_is_started_again_as_a_command(template: Template, tmp_path: Path) -> None:
