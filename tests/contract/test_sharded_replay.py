@@ -141,7 +141,8 @@ def test_each_batch_of_two_shards_arrives_on_the_loop_before_it_is_handed_out(lo
 
 
 def test_probabilities_are_of_the_global_mass(loopback: Loopback) -> None:
-    servers = [loopback.replay(), loopback.replay(rows=100)]
+    # No row is overwritten: what takes its place is drawn later, from more mass.
+    servers = [loopback.replay(), loopback.replay(rows=200)]
     training = Training(loopback, servers, plan_with(**PLAN, half_life=1e9))
     for slot in range(4):
         training.join(slot, servers[slot % 2])

@@ -70,6 +70,11 @@ def _run(arguments: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
+    except RuntimeError as error:
+        # A Ctrl-C in the middle of an import: Python before 3.12 wraps what `__set_name__` raises.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
+        raise
 
 
 def _fail(message: str, code: int = USAGE_ERROR) -> int:

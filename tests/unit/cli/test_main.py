@@ -24,6 +24,27 @@ def test_a_file_of_the_current_folder_does_not_stand_for_an_installed_module(nam
         assert end.stderr.startswith("penstock: ") and end.returncode == 2, end.stderr
 
 
+def test_ctrl_c_while_a_class_of_a_library_is_made_is_an_interrupt_like_any_other(tmp_path: Path) -> None:
+    script = """
+        import signal
+        from penstock.cli import main
+
+        class Attribute:
+            def __set_name__(self, owner, name):
+                signal.raise_signal(signal.SIGINT)
+
+        def command(arguments):
+            class Imported:
+                attribute = Attribute()
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main._COMMANDS["status"] = (command, "")
+        main.main(["status"])
+    """
+    end = run(["-c", textwrap.dedent(script)], tmp_path)
+    assert (end.returncode, end.stderr) == (130, "")
+
+
 @pytest.mark.parametrize(("ends", "code"), [("return 0", 0), ("raise SystemExit(5)", 5), ("1 / 0", 1)])
 def test_a_service_ends_though_an_environment_has_left_threads(ends: str, code: int, tmp_path: Path) -> None:
     script = f"""
