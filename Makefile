@@ -35,9 +35,9 @@ install: .venv/.installed
 train: install
 	@$(BIN)/penstock train $(ARGS)
 
-# A process for each core takes whole files, in their order: the long ones are not the last.
+# Several processes take whole files, in their order: the long ones are not the last.
 test: install
-	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 e2e: install
 	@PYTHONPATH=tests $(BIN)/python -m e2e.drill $(ARGS)

@@ -1,5 +1,6 @@
 """Settings that every test shares: one torch thread, the same hypothesis examples in every run, and a Ctrl-C."""
 
+import os
 import signal
 
 import hypothesis
@@ -14,3 +15,8 @@ torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("penstock", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("penstock")
+
+
+def pytest_xdist_auto_num_workers(config: object) -> int:
+    """Processes for `-n auto`: one more than cores, since many tests wait."""
+    return (os.cpu_count() or 1) + 1
