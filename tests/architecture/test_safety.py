@@ -1,0 +1,79 @@
+"""What the code must not do, by reading it: run data as code, start a shell, or write files in ways of its own."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "services" / "penstock"
+FILES = [path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py")]
+RUN_DATA = {"eval", "exec", "compile", "torch.load", "yaml.load", "os.system", "os.popen", "numpy.load", "np.load"}
+MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "joblib"}
+WRITES = {"write_text", "write_bytes", "tofile"}
+MAY_WRITE = {
+    "files.py",
+    "apps/disk_watch.py",  # tries whether the disk can be written
+    "cli/child_log.py",  # the logs of services
+    "cli/train.py",  # /dev/null
+    "learning/journal.py",  # appends
+    "learning/versions.py",  # overwrites one of two lines
+    "replay/chunk_files.py",  # past the page cache
+    "replay/ring_store.py",  # mapped
+    "replay/staging.py",  # mapped
+}
+"""Files that write without `penstock.files`, and why."""
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def imported(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def writes(name: str, call: ast.Call) -> bool:
+    if name == "os.open":
+        return "O_RDONLY" not in ast.unparse(call)
+    if name.rpartition(".")[2] in WRITES:
+        return True
+    if name == "open" or (name.endswith(".open") and name.partition(".")[0] != "os"):
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        modes = [argument.value for argument in given if isinstance(argument, ast.Constant)]
+        return any(isinstance(mode, str) and len(mode) <= 3 and set(mode) & set("wax+") for mode in modes)
+    return False
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_data_is_run_as_code_and_files_are_written_in_one_way(path: Path) -> None:
+    tree, name = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))
+    assert not imported(tree) & MODULES
+    for function, call in calls(tree):
+        assert function not in RUN_DATA, ast.unparse(call)
+        shell = [keyword for keyword in call.keywords if keyword.arg == "shell"]
+        assert not shell, ast.unparse(call)
+        if name not in MAY_WRITE:
+            assert not writes(function, call), ast.unparse(call)
+
+
+def test_every_file_that_may_write_does() -> None:
+    for name in MAY_WRITE - {"files.py"}:
+        found = calls(ast.parse((PACKAGE / name).read_text()))
+        assert any(writes(function, call) for function, call in found), name
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["Path(x).open('w')", "open(x, mode='ab')", "os.open(x, os.O_WRONLY)", "place.write_text('')", "path.open('r+b')"],
+)
+def test_writing_is_seen(code: str) -> None:
+    assert any(writes(function, call) for function, call in calls(ast.parse(code)))
