@@ -1,0 +1,152 @@
+"""The replay service is killed before every line of its own code that follows a change of the store's memory.
+
+The files are copied while a short story of windows, batches and learners runs, whenever a line of `penstock.replay` is
+about to run and the mapped memory is not what it was. Each copy is a store as a kill leaves it. It must open undamaged,
+with everything that was acknowledged.
+"""
+
+import sys
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import penstock.replay
+from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.layout import RECORDS_FILE, SEGMENTS_FILE
+from penstock.replay.ring_store import RingStore
+from penstock.types import Batch, SamplingPlan
+
+ROWS, WINDOW = 24, 4
+ACTOR = ActorKey(0, 1)
+FIRST = replace(PLAN, batch_segments=8, fresh_segments=WINDOW, off_policy_degree=2)
+SECOND = replace(FIRST, session=FIRST.session + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A store as a kill leaves it, and what had been acknowledged by then.
+
+    Attributes:
+        files: Content by name.
+        stored: The last sequence that the actor was told is stored.
+        sent: The last sequence that it had sent.
+        trained: Batches whose commits were answered.
+        plan: The learner's last.
+        batch: The batch that it holds.
+    """
+
+    files: dict[str, bytes]
+    stored: int
+    sent: int
+    trained: int
+    plan: SamplingPlan
+    batch: Batch | None
+
+
+@dataclass
+class Story:
+    """What happens to one store, and its copies."""
+
+    folder: Path
+    copies: list[Copy] = field(default_factory=list)
+    stored: int = 0
+    sent: int = 0
+    trained: int = 0
+    plan: SamplingPlan = FIRST
+    batch: Batch | None = None
+    last: int = 0
+
+    def play(self) -> None:
+        store = RingStore(self.folder, capacity_bytes(ROWS))
+        buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            buffer.adopt_plan(self.plan)
+            buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0)
+            # More windows than there are rows, so that the ring turns over.
+            for number in range(9):
+                if number == 5:
+                    self.plan = replace(SECOND, next_batch=self.trained + 3)
+                    buffer.adopt_plan(self.plan)
+                self._send(buffer)
+                self._train(buffer, self.plan.next_batch + (number - 5 if number >= 5 else number))
+        finally:
+            sys.settrace(before)
+
+    def _send(self, buffer: ReplayBuffer) -> None:
+        buffer.issue_grants(0.0)
+        window = make_window(self.sent + 1, segments=WINDOW, version=buffer.version)
+        self.sent += WINDOW
+        assert buffer.append(window, 0.0) == self.sent
+        self.stored = self.sent
+
+    def _train(self, buffer: ReplayBuffer, number: int) -> None:
+        lease = buffer.lease(number)
+        assert lease is not None
+        self.batch = buffer.gather(lease, SCHEMA.empty(lease.keys.size))
+        buffer.commit(self.plan.session, number, self.batch.keys, np.ones(self.batch.keys.size))
+        self.trained, self.batch = self.trained + 1, None
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(str(Path(penstock.replay.__file__).parent)):
+            return None
+        files = {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+        now = zlib.crc32(b"".join(files[name] for name in sorted(files)))
+        if now != self.last:
+            self.last = now
+            self.copies.append(Copy(files, self.stored, self.sent, self.trained, self.plan, self.batch))
+        return self._trace
+
+
+def check(copy: Copy, folder: Path) -> None:
+    for name, content in copy.files.items():
+        (folder / name).write_bytes(content)
+    store = RingStore(folder, capacity_bytes(ROWS))
+    assert store.recovery.damaged == 0
+    rows = np.flatnonzero(store.headers["key"])
+    sequences = store.headers["sequence"][rows]
+    if rows.size:
+        into = SCHEMA.empty(rows.size)
+        store.gather(rows, into)
+        assert_same_columns(into, make_columns([(0, 1, int(sequence)) for sequence in sequences]))
+    present = set(sequences.tolist())
+    assert len(present) == rows.size
+    # Each batch has a window's fresh segments, in order: what comes later has not been trained, and is still there.
+    assert set(range(copy.trained * WINDOW + 1, copy.stored + 1)) <= present
+    # Of what was trained, the ring and one window on its way into it may have taken the place.
+    assert set(range(max(1, copy.sent + 1 - ROWS), copy.stored + 1)) <= present
+    buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
+    buffer.adopt_plan(copy.plan)
+    watermark = buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0)
+    assert copy.stored <= watermark <= copy.sent
+    # What the actor is told now is there as well.
+    assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
+    if copy.batch is not None:
+        keys = copy.batch.keys
+        outcome = buffer.commit(copy.plan.session, copy.batch.number, keys, np.ones(keys.size))
+        assert outcome.repeated or outcome.updated == keys.size
+    # It goes on: the window that was not acknowledged comes again.
+    if watermark < copy.sent:
+        buffer.issue_grants(0.0)
+        window = make_window(watermark + 1, segments=copy.sent - watermark, version=buffer.version)
+        assert buffer.append(window, 0.0) == copy.sent
+
+
+def test_nothing_that_was_acknowledged_is_lost_before_whichever_line_the_service_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    story = Story(folder)
+    story.play()
+    # Each window, lease and commit changes the memory at several lines.
+    assert len(story.copies) > 100
+    assert {SEGMENTS_FILE, RECORDS_FILE} <= story.copies[0].files.keys()
+    for number, copy in enumerate(story.copies):
+        place = tmp_path / str(number)
+        place.mkdir()
+        check(copy, place)
