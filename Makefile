@@ -7,7 +7,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test e2e check format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile odd-environments soak priority-updates snapshot-latency
+.PHONY: help install train test e2e check format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile attacks odd-environments soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -19,6 +19,7 @@ help:
 	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
 	@echo "make odd-environments     trains with every kind of misbehaving environment"
 	@echo "make learner-kills     kills the learner of a whole run 100 times; ARGS='--kills 6' for fewer"
+	@echo "make attacks      attacks the replay service and says what a healthy actor and learner lose by it"
 	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
 
 install: .venv/.installed
@@ -96,6 +97,9 @@ learner-kills: install
 
 hostile: install
 	@$(BIN)/python benchmarks/hostile.py $(ARGS)
+
+attacks: install
+	@$(BIN)/python benchmarks/attacks.py $(ARGS)
 
 soak: install
 	@$(BIN)/python benchmarks/soak.py $(ARGS)
