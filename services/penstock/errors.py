@@ -54,7 +54,7 @@ class PeerFailed(Unavailable):
 
 
 class PlaceLost(PenstockError):
-    """An actor's place in the run is no longer good: it must join again, as somebody new.
+    """An actor's place in the run is no longer good: it must join again as a new actor.
 
     Attributes:
         taken_by: The incarnation that has taken the actor's slot; 0 if none has.

@@ -16,6 +16,7 @@ from helpers.servers import (
     Loopback,
     Recorder,
     Trainer,
+    pass_windows,
     plan_request,
     plan_with,
     sample,
@@ -86,13 +87,7 @@ def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
     monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, values)))
     server = loopback.replay(folder=tmp_path / "store", staging_bytes=0)
     source, sink = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2)), loopback.sink(0, server)
-    for number in range(3):
-        until(lambda: sink.next_grant(0.5), "a grant")
-        window = make_window(1 + 2 * number, version=number)
-        sink.send(window)
-        batch = until(lambda: source.next(0.5), "a batch")
-        assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(2)).result(PATIENCE_S)
+    pass_windows(sink, source, 3)
     assert source.reads == "gRPC"
     assert sample("penstock_learner_reads_mapped_store") == 0
     assert [event for event, _ in notes if event.endswith("in messages")] == [

@@ -22,6 +22,7 @@ from helpers.servers import (
     Recorder,
     Trainer,
     open_request,
+    pass_windows,
     plan_with,
     sample,
     until,
@@ -177,13 +178,7 @@ def test_a_window_that_arrives_changed_in_the_staging_area_is_sent_again_in_mess
     source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
     sink = loopback.sink(0, server)
     until(lambda: sample("penstock_actor_stages_windows") == 1, "the sink stages windows")
-    for number in range(2 * SLOTS):
-        until(lambda: sink.next_grant(0.5), "a grant")
-        window = make_window(1 + 2 * number, version=number)
-        sink.send(window)
-        batch = until(lambda: source.next(0.5), "a batch")
-        assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(2)).result(PATIENCE_S)
+    pass_windows(sink, source, 2 * SLOTS)
     assert sample("penstock_actor_stages_windows") == 0
     assert loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 2
     lines = [(event, values) for event, values in notes if "another checksum" in values]
@@ -298,13 +293,7 @@ def test_where_the_file_is_seen_and_not_the_memory_windows_go_in_messages(
     server = loopback.replay(folder=tmp_path / "store", rows=60)
     source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
     sink = loopback.sink(0, server)
-    for number in range(2 * SLOTS):
-        until(lambda: sink.next_grant(0.5), "a grant")
-        window = make_window(1 + 2 * number, version=number)
-        sink.send(window)
-        batch = until(lambda: source.next(0.5), "a batch")
-        assert_same_columns(batch.columns, window.columns)
-        source.commit(batch, np.ones(2)).result(PATIENCE_S)
+    pass_windows(sink, source, 2 * SLOTS)
     assert sample("penstock_actor_stages_windows") == 0
     assert [event for event, _ in notes if event.endswith("in messages")] == [
         "windows go to the replay service in messages"

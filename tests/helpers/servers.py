@@ -22,7 +22,7 @@ import numpy as np
 from google.protobuf.message import Message
 from prometheus_client import REGISTRY
 
-from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S, wait_for
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
@@ -438,6 +438,17 @@ class Loopback:
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), f"{thread.name} did not end"
+
+
+def pass_windows(sink: ReplaySegmentSink, source: ReplayBatchSource, count: int) -> None:
+    """Sends so many windows of two segments, each for a batch of its own, and checks that they come as they were."""
+    for number in range(count):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = make_window(1 + 2 * number, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
 
 
 class Recorder:

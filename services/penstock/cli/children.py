@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from penstock.apps.service import SUPERVISED_VARIABLE
 from penstock.cli.child_log import ChildLog
@@ -108,11 +109,11 @@ class Child:
         """Starts the process, from the template if it can be."""
         self.ended_well_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
-            process = template.fork(self.command, self.name, file.fileno()) if template else None
-            variables = service_environment(self.name)
-            self.group = ProcessGroup(
-                process or CommandProcess(self.command, stdout=file, environment=variables), guard
-            )
+            forked = template.fork(self.command, self.name, file.fileno()) if template else None
+            self.group = ProcessGroup(forked or self._command_process(file), guard)
+
+    def _command_process(self, output: IO[bytes]) -> CommandProcess:
+        return CommandProcess(self.command, stdout=output, environment=service_environment(self.name))
 
     def progressed(self, amount: int) -> None:
         """Notes how much it has done so far; its deaths are forgiven when that grows."""

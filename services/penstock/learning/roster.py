@@ -152,7 +152,7 @@ class Roster:
         return max((len(member.assignment.environments) for member in members), default=0)
 
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
-        """Takes an actor in: as whom it was, if its token is still good, else as somebody new.
+        """Takes an actor in: as whom it was, if its token is still good, else as a new actor.
 
         Raises:
             SchemaMismatch: The schema or the spaces differ from the run's.

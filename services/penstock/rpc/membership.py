@@ -98,7 +98,7 @@ class Membership:
             return self._weights if self._weights is not None and self._weights.version >= version else None
 
     def join_again(self, taken_by: int = 0) -> None:
-        """Gives up the place, and asks for another as somebody new. Does not wait.
+        """Gives up the place, and asks for another as a new actor. Does not wait.
 
         Args:
             taken_by: The incarnation that has taken the slot at the replay service; 0 if none has.
