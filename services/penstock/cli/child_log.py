@@ -71,7 +71,9 @@ class ChildLog:
             file.seek(-TAIL_BYTES, os.SEEK_END)
             file.readline()
             dropped = file.tell() - head
+            # Of a line that is being written, a part may be there.
             tail = file.read()
+            tail = tail[: tail.rfind(b"\n") + 1]
             note = f"[penstock: {dropped:,} bytes were cut out of this log here]\n".encode()
             file.seek(head)
             file.write(note + tail)
