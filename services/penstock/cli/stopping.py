@@ -58,7 +58,9 @@ def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str
         begun_training = bool(status.env_steps)
         what = "finishing a batch and saving a checkpoint" if begun_training else "ending all services"
         lead = f"{reason}; " if reason else ""
-        news = [f"{lead}stopping: {what} (Ctrl-C again to kill)"]
+        status = dataclasses.replace(status, phase="stopping", waiting_for="the learner")
+        # Before the first look at the learner, which may have ended by then.
+        say(status, [f"{lead}stopping: {what} (Ctrl-C again to kill)"])
         patience = _Patience(learner)
         while learner.exit_code is None:
             waited = time.monotonic() - began
@@ -66,8 +68,7 @@ def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str
                 learner.end(0.0)
                 return False
             waiting_for = f"the learner, {waited:.0f} s of at most {LONGEST_S:.0f} s (Ctrl-C again to kill)"
-            say(dataclasses.replace(status, phase="stopping", waiting_for=waiting_for), news)
-            news = []
+            say(dataclasses.replace(status, waiting_for=waiting_for), [])
             time.sleep(_POLL_S)
     return learner.exit_code == 0
 
