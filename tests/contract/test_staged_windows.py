@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from penstock.rpc import methods
 from penstock.types import Column, Schema, StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.replay import encode_staged_window, encode_window
+from penstock.wire.replay import encode_staged_window, encode_window, staged_checksum
 
 REQUEST = replay_pb2.GetReplayStatusRequest()
 
@@ -146,7 +145,7 @@ def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopbac
     for byte in (0, size // 2, size - 1):
         client = StagedStream(loopback, server).proved()
         block.pack(window.columns, 0, client.slots[2])
-        checksum = zlib.crc32(client.slots[2, :size])
+        checksum = staged_checksum(client.slots[2, :size])
         client.slots[2, byte] ^= 1
         request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(window, 2, checksum))
         assert "another checksum in the staging area" in client.refused(request)
@@ -156,7 +155,7 @@ def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopbac
     # What its actor staged is stored by the same service.
     client = StagedStream(loopback, server).proved()
     block.pack(window.columns, 0, client.slots[2])
-    client.stream.send(encode_staged_window(window, 2, zlib.crc32(client.slots[2, :size])))
+    client.stream.send(encode_staged_window(window, 2, staged_checksum(client.slots[2, :size])))
     while client.stream.receive().stored_sequence != 2:
         pass
 
@@ -212,7 +211,7 @@ def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: L
     columns.arrays[0][0, 0, 0] = np.nan
     block.pack(columns, 0, client.slots[1])
     request = staged_request(1)
-    request.window.staged_checksum = zlib.crc32(client.slots[1, : staged_bytes()])
+    request.window.staged_checksum = staged_checksum(client.slots[1, : staged_bytes()])
     assert "observation" in client.refused(request)
     assert server.store.headers["key"].max() == 0
 
@@ -232,7 +231,7 @@ def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loop
     client = StagedStream(loopback, server, schema).proved()
     client.slots[...] = 0
     request = replay_pb2.AppendSegmentsRequest.FromString(
-        encode_staged_window(empty, 0, zlib.crc32(bytes(staged_bytes(schema))))
+        encode_staged_window(empty, 0, staged_checksum(client.slots[0, : staged_bytes(schema)]))
     )
     assert "valid marks no row" in client.refused(request)
     until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")
