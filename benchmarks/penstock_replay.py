@@ -14,9 +14,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,11 +165,9 @@ class Load:
         self._thread.close()
 
     def _collect(self, going_on: Callable[[], bool]) -> None:
-        threads = [threading.Thread(target=self._act, args=(slot, going_on)) for slot in range(ACTORS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(ACTORS) as threads:
+            for acted in [threads.submit(self._act, slot, going_on) for slot in range(ACTORS)]:
+                acted.result()
 
     def _act(self, slot: int, going_on: Callable[[], bool]) -> None:
         size, sink = self.window, self._sinks[slot]

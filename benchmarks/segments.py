@@ -36,11 +36,13 @@ PIXEL = Schema(
 
 
 def random_columns(schema: Schema, segments: int, seed: int) -> Columns:
-    """Segments of random content: bytes that no compression shrinks, and flags that are mostly 0."""
+    """Segments of random content: bytes that no compression shrinks, and every step valid."""
     random = np.random.default_rng(seed)
     columns = schema.empty(segments)
     for column, array in zip(schema.columns, columns.arrays, strict=True):
-        if column.dtype == "bool":
+        if column.name == "valid":
+            array[...] = True
+        elif column.dtype == "bool":
             array[...] = random.random(array.shape) < 0.01
         elif column.dtype == "uint8":
             array[...] = np.frombuffer(random.bytes(array.size), np.uint8).reshape(array.shape)
