@@ -30,10 +30,11 @@ from penstock.errors import ConfigurationError, PlaceLost
 from penstock.replay import staging
 from penstock.replay.staging import SLOTS, StagingAreas, StagingSlots
 from penstock.rpc import methods
-from penstock.types import Column, Schema, StagingOffer
+from penstock.types import Column, Columns, Schema, StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.replay import encode_staged_window, encode_window, staged_checksum
+from penstock.wire.replay import encode_staged_window, encode_window
+from penstock.wire.staged_checksum import staged_checksum
 
 REQUEST = replay_pb2.GetReplayStatusRequest()
 
@@ -134,19 +135,20 @@ def staged_request(slot: int) -> replay_pb2.AppendSegmentsRequest:
     return replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(make_window(), slot, 0))
 
 
-def staged_bytes(schema: Schema = SCHEMA) -> int:
-    return block.layout(schema, 2)[1]
+def staged(client: StagedStream, slot: int, schema: Schema = SCHEMA) -> Columns:
+    """The window of two segments that is in a slot."""
+    return block.columns_in(schema, 2, client.slots[slot, : block.layout(schema, 2)[1]])
 
 
 def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
-    window, size = make_window(), staged_bytes()
-    for byte in (0, size // 2, size - 1):
+    window = make_window()
+    for column, byte in ((0, 0), (3, 50), (4, -1)):
         client = StagedStream(loopback, server).proved()
         block.pack(window.columns, 0, client.slots[2])
-        checksum = staged_checksum(client.slots[2, :size])
-        client.slots[2, byte] ^= 1
+        checksum = staged_checksum(staged(client, 2))
+        staged(client, 2).arrays[column].reshape(-1).view(np.uint8)[byte] ^= 1
         request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(window, 2, checksum))
         assert "another checksum in the staging area" in client.refused(request)
     counts = loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts
@@ -155,7 +157,7 @@ def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopbac
     # What its actor staged is stored by the same service.
     client = StagedStream(loopback, server).proved()
     block.pack(window.columns, 0, client.slots[2])
-    client.stream.send(encode_staged_window(window, 2, staged_checksum(client.slots[2, :size])))
+    client.stream.send(encode_staged_window(window, 2, staged_checksum(staged(client, 2))))
     while client.stream.receive().stored_sequence != 2:
         pass
 
@@ -211,7 +213,7 @@ def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: L
     columns.arrays[0][0, 0, 0] = np.nan
     block.pack(columns, 0, client.slots[1])
     request = staged_request(1)
-    request.window.staged_checksum = staged_checksum(client.slots[1, : staged_bytes()])
+    request.window.staged_checksum = staged_checksum(staged(client, 1))
     assert "observation" in client.refused(request)
     assert server.store.headers["key"].max() == 0
 
@@ -231,7 +233,7 @@ def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loop
     client = StagedStream(loopback, server, schema).proved()
     client.slots[...] = 0
     request = replay_pb2.AppendSegmentsRequest.FromString(
-        encode_staged_window(empty, 0, staged_checksum(client.slots[0, : staged_bytes(schema)]))
+        encode_staged_window(empty, 0, staged_checksum(staged(client, 0, schema)))
     )
     assert "valid marks no row" in client.refused(request)
     until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")

@@ -238,9 +238,12 @@ class ReplayBuffer:
             self._writing += keys.size
             return Reservation(head, first, keys)
 
-    def put(self, reservation: "Reservation", fragment: Fragment) -> None:
-        """Copies some bytes of a window into its rows. Without the lock: nobody else looks at them yet."""
-        self._store.put(reservation.keys, reservation.first, fragment)
+    def put(self, reservation: "Reservation", fragment: Fragment, sums: NDArray[np.uint64] | None = None) -> None:
+        """Copies some bytes of a window into its rows, and sums them as `RingStore.put` does.
+
+        Without the lock: nobody else looks at the rows yet.
+        """
+        self._store.put(reservation.keys, reservation.first, fragment, sums)
 
     def seal(self, reservation: "Reservation", now: float) -> int:
         """Makes the rows segments, now that all bytes are there; returns the last sequence stored for the actor.

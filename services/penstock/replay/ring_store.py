@@ -34,7 +34,7 @@ from penstock.replay.layout import (
     runs,
 )
 from penstock.replay.records import Records, session_of
-from penstock.replay.row_checks import check_values, checksums_of
+from penstock.replay.row_checks import check_values, checksums_of, copy_and_sum
 from penstock.types import MAX_SLOTS, Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
 _VALID = "valid"
@@ -283,24 +283,35 @@ class RingStore:
         self.headers["key"][rows] = 0
         self.headers["state"][rows] = State.WRITING
 
-    def put(self, keys: NDArray[np.uint64], first: int, fragment: Fragment) -> None:
+    def put(
+        self,
+        keys: NDArray[np.uint64],
+        first: int,
+        fragment: Fragment,
+        sums: NDArray[np.uint64] | None = None,
+    ) -> None:
         """Copies some bytes of a window's column into reserved rows. May run beside other calls, without the lock.
 
         Args:
             keys: <uint64>[B] of the window's segments from number `first` on.
             first: Segments before it are stored already; their bytes are passed over.
             fragment: As it came.
+            sums: <uint64>[S] to which its words of 64 bits are added as they are read, word i to sum i % S; its last
+                word is padded with zeros.
         """
         region = self._regions[fragment.column]
         width = region.shape[1]
         flat, row = region.reshape(-1), int(keys[0] % np.uint64(self.capacity))
-        skipped = first * width
-        start, data = fragment.offset - skipped, fragment.data
-        if start < 0:
-            start, data = 0, data[-start:]
-        begin = row * width + start
-        if begin >= flat.size:
-            begin -= flat.size
+        start, data = fragment.offset - first * width, fragment.data
+        begin = (row * width + max(start, 0)) % flat.size
+        if sums is not None:
+            if start >= 0 and begin + data.size <= flat.size:
+                copy_and_sum(data, flat[begin : begin + data.size], sums)
+                return
+            read = np.empty_like(data)
+            copy_and_sum(data, read, sums)
+            data = read
+        data = data[max(-start, 0) :]
         before_end = min(data.size, flat.size - begin)
         flat[begin : begin + before_end] = data[:before_end]
         flat[: data.size - before_end] = data[before_end:]

@@ -1,4 +1,4 @@
-"""What is checked of a row's bytes: that they are values a learner can use, and that they are still the same.
+"""What is checked of a row's bytes: that they are what was sent, values a learner can use, and still the same.
 
 Compiled, one call for many rows, outside the GIL. Called by `replay.ring_store`.
 """
@@ -15,6 +15,26 @@ from penstock.types import Column
 
 _LANES = 32
 """So many 64-bit words are folded side by side: enough for the compiler to use the widest registers there are."""
+
+
+@numba.njit("void(uint8[::1], uint8[::1], uint64[::1])", nogil=True, cache=True)
+def copy_and_sum(source, target, sums):  # type: ignore[no-untyped-def]
+    """Copies bytes and adds their words to <uint64>[S] sums, word i to sum i % S; the last is padded with zeros.
+
+    What is added is what is copied, although another process may write to the source: each word is read once.
+    """
+    count = source.size // 8
+    read, written = source[: 8 * count].view(np.uint64), target[: 8 * count].view(np.uint64)
+    for start in range(0, count, sums.size):
+        stop = min(start + sums.size, count)
+        for word in range(start, stop):
+            value = read[word]
+            written[word] = value
+            sums[word - start] += value
+    for byte in range(8 * count, source.size):
+        value = source[byte]
+        target[byte] = value
+        sums[count % sums.size] += np.uint64(value) << np.uint64(8 * (byte - 8 * count))
 
 
 @numba.njit("void(uint8[:, ::1], uint64[::1])", nogil=True, cache=True)

@@ -30,6 +30,7 @@ from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
 from penstock.wire.schema import decode_schema
+from penstock.wire.staged_checksum import SUMS, checksum_of
 
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
@@ -333,9 +334,11 @@ class ReplayServicer:
             self._check_current(key, outbox)
 
     def _put(self, reserved: Reservation, part: wire.WindowPart) -> None:
-        part.verify()
+        sums = None if part.checksum is None else np.zeros(SUMS, np.uint64)
         for fragment in part.fragments:
-            self._buffer.put(reserved, fragment)
+            self._buffer.put(reserved, fragment, sums)
+        if sums is not None:
+            part.verify(checksum_of(sums))
 
     async def _store(self, reserved: Reservation | int, key: ActorKey, outbox: _Outbox) -> None:
         if isinstance(reserved, int):

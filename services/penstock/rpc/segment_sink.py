@@ -23,6 +23,7 @@ from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
 from penstock.wire.schema import encode_schema
+from penstock.wire.staged_checksum import staged_checksum
 
 _MAX_UNACKNOWLEDGED = SLOTS
 """Windows an actor keeps until they are stored; the gate grants two ahead, so this is never what it waits for."""
@@ -41,11 +42,10 @@ class _Pending:
             self._messages = list(wire.encode_window(window))
         else:
             schema, segments = window.columns.schema, window.columns.segments
-            self._payload = staging.slots[slot, : block.layout(schema, segments)[1]]
-            block.pack(window.columns, 0, self._payload)
-            self._checksum = wire.staged_checksum(self._payload)
-            columns = block.columns_in(schema, segments, self._payload)
-            self._window = replace(window, columns=columns)
+            payload = staging.slots[slot, : block.layout(schema, segments)[1]]
+            block.pack(window.columns, 0, payload)
+            self._window = replace(window, columns=block.columns_in(schema, segments, payload))
+            self._checksum = staged_checksum(self._window.columns)
 
     def is_in(self, staging: StagingSlots | None) -> bool:
         """Whether it takes up a slot there."""
@@ -58,7 +58,7 @@ class _Pending:
         if self._staging is staging:
             return [wire.encode_staged_window(self._window, self.slot, self._checksum)]
         # The area is that of a stream that broke; its memory is still mapped.
-        if wire.staged_checksum(self._payload) != self._checksum:
+        if staged_checksum(self._window.columns) != self._checksum:
             raise PlaceLost(
                 f"the window up to sequence {self.last_sequence} changed in its staging area before it was stored, and"
                 " there is no other copy"

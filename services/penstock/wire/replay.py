@@ -1,7 +1,6 @@
 """Messages of the replay service."""
 
 import dataclasses
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -33,8 +32,6 @@ MAX_BATCH_SEGMENTS = 2**16
 
 MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
 """Bounds past all reason: a batch's number must leave room for those that follow it in 64 bits."""
-
-_CHECKSUM_ROW_BYTES = 8 * 509
 
 _MAX_HEAD_BYTES = 2**18
 """Of what an actor sends beside payloads. Parsed, a message of tiny fields takes fifty times its bytes, and the
@@ -87,19 +84,6 @@ def encode_window(window: Window) -> Iterator[bytes]:
         yield request
 
 
-def staged_checksum(payload: NDArray[np.uint8]) -> int:
-    """A checksum of a staged window's <uint8>[...], whose gaps between columns count too.
-
-    It takes words of 64 bits as a matrix with rows of 509, and is the CRC-32 (zlib's) of the sums of the matrix's
-    columns modulo 2**64, then of the bytes after its last row. So any change of one word is found, as are pages that
-    are zeros or older. A row is no multiple of a page, so pages that are swapped are found too. Sums read memory at
-    ten times the pace of a CRC, and release the interpreter's lock.
-    """
-    whole = payload.size - payload.size % _CHECKSUM_ROW_BYTES
-    words = payload[:whole].view(np.uint64).reshape(-1, _CHECKSUM_ROW_BYTES // 8)
-    return zlib.crc32(payload[whole:].data, zlib.crc32(np.add.reduce(words, axis=0)))
-
-
 def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
     """The serialised AppendSegmentsRequest of a window whose payload, with this checksum, is in a staging slot."""
     (head, *_) = block.heads(window.columns.schema, window.columns.segments)
@@ -135,9 +119,9 @@ class WindowPart:
     payload: NDArray[np.uint8]
     checksum: int | None
 
-    def verify(self) -> None:
-        """Reads all of a staged payload. Raises `DamagedWindow` if it is not what the sender staged."""
-        if self.checksum is not None and staged_checksum(self.payload) != self.checksum:
+    def verify(self, checksum: int) -> None:
+        """Compares the checksum of what was read of a staged payload. Raises `DamagedWindow` if it is another."""
+        if checksum != self.checksum:
             raise DamagedWindow(
                 f"the window of slot {self.head.slot} from sequence {self.head.first_sequence} on has another checksum"
                 " in the staging area than its actor computed; it is to be sent again in messages"

@@ -13,7 +13,8 @@ from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_c
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.layout import State
 from penstock.replay.ring_store import RingStore
-from penstock.types import Columns, Schema, Window
+from penstock.types import Columns, Fragment, Schema, Window
+from penstock.wire.staged_checksum import SUMS, checksum_of, staged_checksum
 
 
 def keys_of(first: int, last: int) -> NDArray[np.uint64]:
@@ -83,6 +84,23 @@ def test_the_ring_holds_the_latest_segments_and_no_others(capacity: int, sizes: 
         assert_same_columns(
             gather(store, keys_of(oldest, written)), make_columns([(0, 1, key) for key in range(oldest, written + 1)])
         )
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+@pytest.mark.parametrize("next_key", [1, 18], ids=["within the ring", "over the ring's end"])
+def test_all_bytes_of_a_window_are_summed_wherever_they_are_copied(first: int, next_key: int) -> None:
+    store, window = make_store(20), make_window(segments=4)
+    keys = np.arange(next_key, next_key + 4 - first, dtype=np.uint64)
+    store.reserve(keys)
+    sums = np.zeros(SUMS, np.uint64)
+    for index, column in enumerate(window.columns.arrays):
+        store.put(keys, first, Fragment(index, 0, column.reshape(-1).view(np.uint8)), sums)
+    store.seal(keys, store.inspect(keys, window.head, first), window.head)
+    assert checksum_of(sums) == staged_checksum(window.columns)
+    stored = SCHEMA.empty(keys.size)
+    store.gather(store.rows(keys), stored)
+    for came, sent in zip(stored.arrays, window.columns.arrays, strict=True):
+        np.testing.assert_array_equal(came, sent[first:])
 
 
 def test_no_key_is_present_in_an_empty_store() -> None:

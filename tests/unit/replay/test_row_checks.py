@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidSegment
-from penstock.replay.row_checks import check_values, mix_rows
+from penstock.replay.row_checks import check_values, copy_and_sum, mix_rows
 from penstock.types import Column
 
 
@@ -59,3 +59,16 @@ def test_booleans_above_one_are_refused() -> None:
     raw[1, 1] = 2
     with pytest.raises(InvalidSegment, match="terminated has bytes above 1"):
         check_values(column, raw)
+
+
+@given(data=st.binary(max_size=200), before=st.integers(0, 9), sums=st.sampled_from([1, 3, 509]))
+def test_bytes_are_copied_and_their_words_added(data: bytes, before: int, sums: int) -> None:
+    source, target = (np.full(before + len(data) + 1, fill, np.uint8) for fill in (0, 7))
+    source[before:-1] = np.frombuffer(data, np.uint8)
+    added = np.ones(sums, np.uint64)
+    copy_and_sum(source[before:-1], target[before:-1], added)
+    assert target.tobytes() == bytes([7]) * before + data + bytes([7])
+    expected = [1] * sums
+    for word in range(-(-len(data) // 8)):
+        expected[word % sums] += int.from_bytes(data[8 * word : 8 * word + 8], "little")
+    assert added.tolist() == [value % 2**64 for value in expected]

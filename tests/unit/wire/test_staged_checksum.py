@@ -4,58 +4,65 @@ import zlib
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from penstock.wire.replay import staged_checksum
+from helpers.segments import SCHEMA, make_window
+from penstock.types import Column, Columns, Schema
+from penstock.wire.staged_checksum import staged_checksum
 
-WORDS = 509
-ROW, PAGE = 8 * WORDS, 4096
-
-
-def payload_of(size: int) -> NDArray[np.uint8]:
-    return np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+PAGE = 4096
+BYTES = Schema(1, (Column("byte", "uint8"),))
 
 
-@pytest.mark.parametrize("size", [0, 64, ROW - 64, ROW, ROW + 64, 3 * ROW, 5 * ROW + 1000])
+def of_bytes(size: int) -> Columns:
+    """One column of random bytes."""
+    return Columns(BYTES, (np.random.default_rng(size).integers(0, 256, (size, 1), dtype=np.uint8),))
+
+
+def described(columns: Columns) -> int:
+    """The checksum by the words of the protocol."""
+    sums = [0] * 509
+    for array in columns.arrays:
+        data = array.tobytes()
+        for word in range(-(-len(data) // 8)):
+            sums[word % 509] += int.from_bytes(data[8 * word : 8 * word + 8].ljust(8, bytes(1)), "little")
+    return zlib.crc32(b"".join((value % 2**64).to_bytes(8, "little") for value in sums))
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 4071, 4072, 4073, 3 * 4072, 5 * 4072 + 1001])
 def test_it_is_what_the_protocol_says(size: int) -> None:
-    data = payload_of(size).tobytes()
-    rows = [data[at : at + ROW] for at in range(0, size - ROW + 1, ROW)]
-    words = [[int.from_bytes(row[at : at + 8], "little") for at in range(0, ROW, 8)] for row in rows]
-    columns = list(zip(*words, strict=True)) or [()] * WORDS
-    sums = [sum(column) % 2**64 for column in columns]
-    hashed = b"".join(value.to_bytes(8, "little") for value in sums) + data[len(rows) * ROW :]
-    assert staged_checksum(payload_of(size)) == zlib.crc32(hashed)
+    assert staged_checksum(of_bytes(size)) == described(of_bytes(size))
+
+
+def test_it_is_over_all_columns() -> None:
+    columns = make_window(segments=300).columns
+    assert columns.schema is SCHEMA
+    assert staged_checksum(columns) == described(columns)
 
 
 def test_every_flipped_bit_is_found() -> None:
-    payload = payload_of(ROW + 64)
-    sound = staged_checksum(payload)
-    for bit in range(8 * payload.size):
-        payload[bit // 8] ^= 1 << bit % 8
-        assert staged_checksum(payload) != sound, f"bit {bit}"
-        payload[bit // 8] ^= 1 << bit % 8
-    assert staged_checksum(payload) == sound
+    for columns in (of_bytes(4072 + 65), make_window(segments=2).columns):
+        sound = staged_checksum(columns)
+        for array in columns.arrays:
+            data = array.reshape(-1).view(np.uint8)
+            for bit in range(8 * data.size):
+                data[bit // 8] ^= 1 << bit % 8
+                assert staged_checksum(columns) != sound, f"bit {bit}"
+                data[bit // 8] ^= 1 << bit % 8
+        assert staged_checksum(columns) == sound
 
 
 def test_pages_that_are_zeros_or_older_or_swapped_are_found() -> None:
-    payload = payload_of(8 * PAGE)
-    sound, older = staged_checksum(payload), payload_of(8 * PAGE + 64)
-    for first in range(0, payload.size, PAGE):
-        for changed in (np.zeros(PAGE, np.uint8), older[first : first + PAGE]):
-            other = payload.copy()
-            other[first : first + PAGE] = changed
-            assert staged_checksum(other) != sound
-        for second in range(0, first, PAGE):
-            other = payload.copy()
-            other[first : first + PAGE] = payload[second : second + PAGE]
-            other[second : second + PAGE] = payload[first : first + PAGE]
-            assert staged_checksum(other) != sound
-
-
-def test_words_that_are_swapped_of_which_two_are_swapped_within_a_row_are_found() -> None:
-    payload = payload_of(4 * ROW)
-    sound, words = staged_checksum(payload), payload.view(np.uint64)
-    for first, second in ((0, 1), (0, WORDS - 1), (WORDS - 1, WORDS), (WORDS + 7, WORDS + 9)):
-        words[[first, second]] = words[[second, first]]
-        assert staged_checksum(payload) != sound
-        words[[first, second]] = words[[second, first]]
+    columns, older = of_bytes(8 * PAGE), of_bytes(8 * PAGE + 1).arrays[0][1:]
+    sound, data = staged_checksum(columns), columns.arrays[0]
+    pages = [slice(first, first + PAGE) for first in range(0, data.size, PAGE)]
+    for page in pages:
+        kept = data[page].copy()
+        for instead in (np.zeros_like(kept), older[page]):
+            data[page] = instead
+            assert staged_checksum(columns) != sound
+        for other in pages[: pages.index(page)]:
+            data[page], data[other] = data[other], kept
+            assert staged_checksum(columns) != sound
+            data[other] = data[page]
+        data[page] = kept
+    assert staged_checksum(columns) == sound
