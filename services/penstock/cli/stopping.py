@@ -59,7 +59,8 @@ def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str
         what = "finishing a batch and saving a checkpoint" if begun_training else "ending all services"
         lead = f"{reason}; " if reason else ""
         status = dataclasses.replace(status, phase="stopping", waiting_for="the learner")
-        # Before the first look at the learner, which may have ended by then.
+        # A terminal discards what is printed before it has done with the key. And the learner may have ended by now.
+        time.sleep(_POLL_S)
         say(status, [f"{lead}stopping: {what} (Ctrl-C again to kill)"])
         patience = _Patience(learner)
         while learner.exit_code is None:
