@@ -1,9 +1,10 @@
 """What hostile clients send: malformed, absurd and mutated requests for every method of the replay service.
 
 A forgery that is refused by the contract names the statuses that may answer it. One that a mutation made may turn out
-to be harmless, so OK may answer it too; what the service then stored is whole all the same. Three things are by contract
-the right of whoever knows how, and are not sent: the valid plan of another session, a commit without keys in the
-learner's session, which passes over all batches before it, and a stream under a living actor's slot. All hostile actors have slots from `FIRST_SLOT` on. Called by `hostile_client.py`.
+to be harmless, so OK may answer it too; what the service then stored is whole all the same. By contract, anybody who
+knows how may send the valid plan of another session, a stream under a living actor's slot, and, in the learner's
+session, a commit without keys, which passes over all batches up to it; these are not sent. All hostile actors have
+slots from `FIRST_SLOT` on. Called by `hostile_client.py`.
 """
 
 import functools
