@@ -45,7 +45,7 @@ class Paced(gymnasium.Env[Observation, np.int64]):
 class Tail(Paced):
     """In the actor `actor-0`, does what a file says: "hung", "slow" or "dead"; elsewhere, and without one, as Paced."""
 
-    def __init__(self, pause_s: float = 0.01, told: str = "") -> None:
+    def __init__(self, pause_s: float = 0.03, told: str = "") -> None:
         super().__init__(pause_s)
         self._told = Path(told) if os.environ.get(SUPERVISED_VARIABLE) == "actor-0" else None
         self._life = 0
