@@ -1,9 +1,10 @@
 """What hostile clients send: malformed, absurd and mutated requests for every method of the replay service.
 
 A forgery that is refused by the contract names the statuses that may answer it. One that a mutation made may turn out
-to be harmless, so OK may answer it too; what the service then stored is whole all the same. Two things are by contract
-the right of whoever knows how, and are not sent: the valid plan of another session, and a stream under a living actor's
-slot. All hostile actors have slots from `FIRST_SLOT` on. Called by `hostile_client.py`.
+to be harmless, so OK may answer it too; what the service then stored is whole all the same. By contract, anybody who
+knows how may send the valid plan of another session, a stream under a living actor's slot, and, in the learner's
+session, a commit without keys, which passes over all batches up to it; these are not sent. All hostile actors have
+slots from `FIRST_SLOT` on. Called by `hostile_client.py`.
 """
 
 import functools
@@ -296,7 +297,15 @@ class Forger:
             ("fewer priorities", Commit(session=known, keys=keys.tobytes(), priorities=values[1:].tobytes())),
             ("half a key", Commit(session=known, keys=keys.tobytes()[3:], priorities=values.tobytes())),
             ("another session", Commit(session=other, keys=keys.tobytes(), priorities=values.tobytes())),
-            ("a batch of the future", Commit(session=known, batch=self._number(2**40, 2**63 - 1))),
+            (
+                "a batch of the future",
+                Commit(
+                    session=known,
+                    batch=self._number(2**40, 2**63 - 1),
+                    keys=keys.tobytes(),
+                    priorities=values.tobytes(),
+                ),
+            ),
             ("a negative batch", Commit(session=known, batch=-self._number(1, 2**63))),
             ("a batch near 2^63", Commit(session=known, batch=2**63 - 1)),
         )

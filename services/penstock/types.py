@@ -805,7 +805,7 @@ class Notice:
     """One event that a user should know of, in one line.
 
     Attributes:
-        number: Increases with every notice, also when the learner restarts.
+        number: Increases with every notice, also when the learner restarts on the same host.
         text: The line.
     """
 

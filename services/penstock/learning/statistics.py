@@ -79,9 +79,10 @@ class RunStatistics:
         """
         logs.note("notice", text=text)
         with self._lock:
-            # By the clock, so that numbers also increase from one learner process to the next.
+            # By a clock of the host that is never set back, so that numbers also increase from one learner process to
+            # the next.
             latest = self._notices[-1].number if self._notices else 0
-            self._notices.append(Notice(max(latest + 1, time.time_ns() // 1000), text))
+            self._notices.append(Notice(max(latest + 1, time.monotonic_ns() // 1000), text))
 
     def watch_actors(self, count: Callable[[], int]) -> None:
         """Where the number of actors is read from."""

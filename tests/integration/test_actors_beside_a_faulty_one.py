@@ -1,0 +1,128 @@
+"""One of four actors has environments that hang, are slow, or die: the pace of the others, and the run's end."""
+
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_of, watching
+from helpers.timing import Bound
+from penstock.types import ActorState
+
+FAULTS = ("slow", "dead", "hung")
+FAULTY, OTHERS = "actor-0", ("actor-1", "actor-2", "actor-3")
+KEPT = 0.7
+SPAN_S = 3.0
+GRANT_TIMEOUT_S = 2.0
+RECOVERY_S = GRANT_TIMEOUT_S + 5.0
+"""After which the others must have their pace again: the faulty actor's grants return to them after the timeout."""
+
+OPTIONS = (
+    "--env-id=Tail-v0 --env-import=helpers.paced --actors=4 --envs-per-actor=2 --actor.unroll-length=8"
+    " --sampling.batch-segments=32 --sampling.fresh-fraction=0.5 --ppo.epochs=1 --total-steps=1000000000"
+    f" --evaluation.interval-steps=1000000000 --replay.grant-timeout-s={GRANT_TIMEOUT_S:g}"
+)
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What actors did in some seconds.
+
+    Attributes:
+        seconds: Its length.
+        others: Environment steps of the others.
+        faulty: Segments of the one with the fault.
+    """
+
+    seconds: float
+    others: int
+    faulty: int
+
+    @property
+    def pace(self) -> float:
+        """Environment steps a second of the others."""
+        return self.others / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of the run: without a fault, some time into each, and how it ended while the last one went on."""
+
+    before: Span
+    during: dict[str, Span]
+    end: Ended
+    end_s: float
+    end_bound: Bound
+
+
+def states(watch: Watch) -> dict[str, ActorState]:
+    return {state.name: state for state in watch.status().actor_states}
+
+
+def span(watch: Watch) -> Span:
+    began, first = time.monotonic(), states(watch)
+    time.sleep(SPAN_S)
+    last, seconds = states(watch), time.monotonic() - began
+    steps = sum(last[name].steps - first[name].steps for name in OTHERS)
+    return Span(seconds, steps, last[FAULTY].segments - first[FAULTY].segments)
+
+
+def all_work(watch: Watch) -> None:
+    """Waits until every actor has handed segments over from now on."""
+    before = {name: state.segments for name, state in states(watch).items()}
+    watch.until(
+        lambda now: len([a for a in now.actor_states if a.segments > before.get(a.name, 0)]) == 1 + len(OTHERS),
+        "segments of all actors",
+    )
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder = tmp_path_factory.mktemp("tail")
+    run, told, during = folder / "run", folder / "told", dict[str, Span]()
+
+    def tell(kind: str) -> None:
+        # Replaced as a whole: it is read at every step.
+        (folder / "next").write_text(kind)
+        (folder / "next").rename(told)
+
+    options = [*OPTIONS.split(), f"--run-dir={run}", f"--environment.kwargs=told={told}"]
+    with Command("train", *options, environment=WITH_HELPERS) as command:
+        with watching(command, run) as watch:
+            watch.until(lambda now: now.version > 2, "training")
+            all_work(watch)
+            before = span(watch)
+            for kind in FAULTS:
+                tell(kind)
+                time.sleep(RECOVERY_S)
+                during[kind] = span(watch)
+                if kind != FAULTS[-1]:
+                    tell("")
+                    all_work(watch)
+        command.interrupt()
+        told_at = time.monotonic()
+        end = end_of(command)
+        return Seen(before, during, end, time.monotonic() - told_at, command.end_bound)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_others_soon_keep_their_pace_while_one_actors_environments_are(seen: Seen, kind: str) -> None:
+    assert seen.during[kind].pace >= KEPT * seen.before.pace, seen.before
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_fault_went_on_meanwhile(seen: Seen, kind: str) -> None:
+    # At most a window, which takes a slow actor longer than the span.
+    assert seen.during[kind].faulty <= 2 < seen.before.faulty
+
+
+def test_the_actor_that_died_was_started_again_every_time(seen: Seen) -> None:
+    assert seen.end.stdout.count(f"{FAULTY} ended with exit code 1") > 1
+
+
+def test_the_end_of_the_run_does_not_wait_for_an_environment_that_hangs(seen: Seen) -> None:
+    assert seen.end.code == 130, seen.end.stdout + seen.end.stderr
+    assert seen.end_s <= seen.end_bound.seconds, seen.end_bound
+    assert seen.end.left_behind == []

@@ -1,0 +1,267 @@
+"""The wall clock of a whole run, and of each service by itself, jumps by an hour forwards and backwards."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
+from helpers.timing import wait_for
+from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
+from penstock.cli.children import free_ports
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.replay.snapshot_folder import SnapshotFolder
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.status_client import StatusClient
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+from penstock.types import RunStatus, Snapshot
+
+SETTINGS = (
+    "--environment.imports=helpers.paced,helpers.failing --actor.environments=4 --actor.unroll-length=8"
+    " --sampling.batch-segments=16 --ppo.epochs=1 --run.total-steps=1000000000 --evaluation.episodes=1"
+    " --evaluation.interval-steps=500 --checkpoint.save-interval=200 --checkpoint.max-checkpoints=2"
+    " --checkpoint.snapshot-interval-s=0.2 --replay.snapshots-kept=2"
+)
+SERVICES = ("replay", "learner", "actor", "evaluator")
+JUMPS = [(who, by) for who in (*SERVICES, "all of them") for by in (HOUR_S, -HOUR_S)]
+QUIET = {"snapshot", "evaluated"}
+"""What services log while nothing is wrong."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if reason := unavailable():
+        pytest.skip(reason)
+    return library(tmp_path_factory.mktemp("library"))
+
+
+@dataclass
+class Seen:
+    """What was seen of services whose wall clocks jumped.
+
+    Attributes:
+        statuses: Before the first jump, and after each.
+        asked_at: Just before and just after each status was asked for, by this process's monotonic clock.
+        kept: Snapshots that were kept after each jump, oldest first.
+        saved: Environment steps of the numbered checkpoints that were kept after each jump, oldest first.
+        logged: By service, what it logged from the first jump to the last status.
+        progress: Of the last checkpoint.
+        wall_s: Seconds from the start of the first service to the end of the last.
+        summary: Of the learner.
+    """
+
+    statuses: list[RunStatus] = field(default_factory=list)
+    asked_at: list[tuple[float, float]] = field(default_factory=list)
+    kept: list[list[Snapshot]] = field(default_factory=list)
+    saved: list[list[int]] = field(default_factory=list)
+    logged: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    progress: RunProgress | None = None
+    wall_s: float = 0.0
+    summary: Summary | None = None
+
+    def ask(self, watch: Watch) -> RunStatus:
+        before = time.monotonic()
+        self.statuses.append(watch.status())
+        self.asked_at.append((before, time.monotonic()))
+        return self.statuses[-1]
+
+    def wait_for_files(self, folder: Path, version: int, env_steps: int) -> None:
+        """Waits until all that is kept is newer than this."""
+        snapshots, run = SnapshotFolder(folder / "snapshots"), RunFolder(folder / "run")
+
+        def kept() -> list[Snapshot]:
+            found = [manifest.snapshot for manifest in snapshots.complete()]
+            return found if len(found) == 2 and found[0].version > version else []
+
+        def saved() -> list[int]:
+            found = [int(path.stem) for path in run.numbered_checkpoints()]
+            return found if len(found) == 2 and found[0] > env_steps else []
+
+        self.kept.append(wait_for(kept, f"two snapshots after version {version}"))
+        self.saved.append(wait_for(saved, f"two checkpoints after step {env_steps}"))
+
+
+def start(stack: ExitStack, folder: Path, clocks: dict[str, WallClock]) -> tuple[dict[str, Command], str]:
+    """Starts every service with a clock of its own; the learner's address, too."""
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(SERVICES, free_ports(4), strict=True)}
+    learner = addresses["learner"]
+    options = [
+        *SETTINGS.split(),
+        "--environment.id=Paced-v0",
+        f"--run.dir={folder / 'run'}",
+        f"--replay.folder={folder / 'store'}",
+        f"--replay.snapshot-folder={folder / 'snapshots'}",
+        f"--learner.replay-addresses={addresses['replay']}",
+        f"--actor.learner-address={learner}",
+        f"--evaluation.learner-address={learner}",
+        *(f"--{'evaluation' if name == 'evaluator' else name}.listen={addresses[name]}" for name in SERVICES),
+        *(f"--{'evaluation' if name == 'evaluator' else name}.metrics-port=0" for name in SERVICES),
+    ]
+    commands = {}
+    for name in SERVICES:
+        variables = WITH_HELPERS | clocks[name].variables
+        commands[name] = stack.enter_context(Command(name, *options, environment=variables, directory=folder))
+    return commands, learner
+
+
+@pytest.fixture(scope="module")
+def seen(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """Services with a clock each, through all jumps, while training goes on."""
+    folder, seen = tmp_path_factory.mktemp("jumps"), Seen()
+    clocks = {name: WallClock(compiled, folder / f"clock of {name}") for name in SERVICES}
+    started = time.monotonic()
+    with ExitStack() as stack:
+        commands, address = start(stack, folder, clocks)
+        thread = stack.enter_context(closing(LoopThread()))
+        watch = Watch(commands["learner"], stack.enter_context(closing(StatusClient(thread, address))))
+        watch.until(lambda now: now.version > 2 and now.last_evaluation is not None, "training and an evaluation")
+        for name, command in commands.items():
+            assert clocks[name].is_of(psutil.Process(command.pid)), name
+        seen.ask(watch)
+        lines = {name: len(command.stderr.splitlines()) for name, command in commands.items()}
+        for who, by in JUMPS:
+            before = seen.statuses[-1]
+            for name in [who] if who in clocks else clocks:
+                clocks[name].is_wrong_by(by)
+            seen.wait_for_files(folder, before.version, before.env_steps)
+            seen.ask(watch)
+        for name, command in commands.items():
+            seen.logged[name] = [json.loads(line) for line in command.stderr.splitlines()[lines[name] :]]
+        for name in reversed(SERVICES):
+            commands[name].until(lambda: True, "it was started")
+            commands[name].terminate()
+            assert end_in_time(commands[name]).code == 0, commands[name].stderr
+    seen.wall_s = time.monotonic() - started
+    newest = checkpoints.newest(RunFolder(folder / "run"))
+    assert newest is not None
+    seen.progress = checkpoints.read_progress(newest)
+    seen.summary = Summary.read(RunFolder(folder / "run").summary)
+    yield seen
+
+
+def test_training_and_evaluation_go_on_after_every_jump(seen: Seen) -> None:
+    assert len(seen.statuses) == 1 + len(JUMPS)
+    for jump, (before, after) in zip(JUMPS, itertools.pairwise(seen.statuses), strict=True):
+        assert after.version > before.version, jump
+        assert after.env_steps > before.env_steps, jump
+        assert after.actors == 1, jump
+    counts = [status.coordinator.evaluations for status in seen.statuses if status.coordinator is not None]
+    assert counts[-1] > counts[0]
+
+
+def test_no_timeout_fires_and_no_peer_is_taken_for_lost(seen: Seen) -> None:
+    for name, events in seen.logged.items():
+        assert {event["event"] for event in events} <= QUIET, name
+    assert {"snapshot", "evaluated"} == {event["event"] for events in seen.logged.values() for event in events}
+    assert seen.statuses[-1].notices == ()
+    assert all(actor.failures == 0 for actor in seen.statuses[-1].actor_states)
+    coordinator = seen.statuses[-1].coordinator
+    assert coordinator is not None and coordinator.drops.refunded_segments == 0
+
+
+def test_the_snapshots_and_checkpoints_that_are_kept_are_the_newest(seen: Seen) -> None:
+    for kept in seen.kept:
+        assert kept[0].version < kept[1].version
+    for before, after in itertools.pairwise(seen.saved):
+        assert before[0] < before[1] < after[0] < after[1]
+
+
+def test_snapshots_have_the_time_of_the_clocks_that_jumped(seen: Seen) -> None:
+    """That clocks jumped at all, as the learner, which names snapshots, and the replay service show it."""
+    named, taken = [], []
+    for kept in seen.kept:
+        moment = datetime.strptime(kept[1].name.rpartition("-v")[0], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+        named.append(round((moment.timestamp() - time.time()) / HOUR_S))
+        taken.append(round((kept[1].taken_unix_s - time.time()) / HOUR_S))
+    assert taken == [1, *[-1] * 7, 1, -1]
+    assert named == [0, 0, 1, *[-1] * 5, 1, -1]
+
+
+def test_seconds_of_the_run_are_not_those_of_the_wall_clock(seen: Seen) -> None:
+    for (before, after), (first, second) in zip(
+        itertools.pairwise(seen.statuses), itertools.pairwise(seen.asked_at), strict=True
+    ):
+        assert second[0] - first[1] <= after.elapsed_s - before.elapsed_s <= second[1] - first[0]
+    assert seen.progress is not None and seen.summary is not None
+    trained_s = seen.asked_at[-1][0] - seen.asked_at[0][1]
+    assert trained_s <= seen.progress.training_s <= seen.progress.wall_s <= seen.wall_s
+    assert 0.0 < seen.summary.wall_s <= seen.wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a run of `penstock train` whose wall clock jumped left.
+
+    Attributes:
+        end: How it ended.
+        wall_s: Seconds from its start to its end.
+        trained_s: Seconds in which its last learner trained, at least.
+        told: Lines of the terminal about windows that failed.
+        summary: Of the last learner.
+    """
+
+    end: Ended
+    wall_s: float
+    trained_s: float
+    told: list[str]
+    summary: Summary
+
+
+@pytest.fixture(scope="module")
+def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Its learner is killed while the clock is behind; windows fail before and after that, which the user is told."""
+    folder, clock = tmp_path_factory.mktemp("whole"), WallClock(compiled, tmp_path_factory.mktemp("clock") / "clock")
+    run, sound = folder / "run", folder / "sound"
+    sound.touch()
+    kwargs = f"--environment.kwargs=kind=reward nan,at=0,pause_s=0.0005,once={sound}"
+    options = ["--environment.id=Failing-v0", "--train.actors=1", f"--run.dir={run}", kwargs, *SETTINGS.split()]
+    started = time.monotonic()
+    with Command("train", *options, environment=WITH_HELPERS | clock.variables) as command:
+
+        def a_window_fails(count: int) -> None:
+            sound.unlink()
+            command.until(lambda: command.stdout.count("the reward nan") >= count, f"notice {count} of a window")
+
+        with watching(command, run) as watch:
+            watch.until(lambda now: now.version > 2, "training")
+            processes = [psutil.Process(command.pid), *command.children().values()]
+            assert len(processes) == 1 + len(SERVICES)
+            assert all(clock.is_of(process) for process in processes)
+            clock.is_wrong_by(HOUR_S)
+            a_window_fails(1)
+            clock.is_wrong_by(-HOUR_S)
+            before = watch.status().version
+            watch.until(lambda now: now.version > before + 2, "training an hour before")
+            command.children()["learner"].kill()
+            command.until_it_says("learner ended with SIGKILL")
+            watch.until(lambda now: now.version > before + 4, "training by another learner")
+            trained_at = time.monotonic()
+            a_window_fails(2)
+            trained_s = time.monotonic() - trained_at
+        command.interrupt()
+        end = end_in_time(command)
+    told = [line for line in end.stdout.splitlines() if "the reward nan" in line]
+    return Whole(end, time.monotonic() - started, trained_s, told, Summary.read(RunFolder(run).summary))
+
+
+def test_a_whole_run_goes_on_when_its_wall_clock_jumps_and_its_seconds_are_right(whole: Whole) -> None:
+    assert whole.end.code == 130, whole.end.stdout + whole.end.stderr
+    assert whole.end.left_behind == []
+    assert whole.trained_s <= whole.summary.wall_s <= whole.summary.total_wall_s <= whole.wall_s
+    assert whole.end.stdout.count("starting it again") == 1
+
+
+def test_the_user_is_told_of_what_happens_after_the_clock_was_set_back_and_the_learner_replaced(whole: Whole) -> None:
+    assert len(whole.told) == 2
