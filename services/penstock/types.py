@@ -59,7 +59,7 @@ class Extent(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A named, typed part of every segment.
+    """A named, typed array that every segment has.
 
     Attributes:
         name: Name of the column, unique in its schema.
@@ -847,7 +847,7 @@ class ActorState:
         name: Name of the actor, for display.
         slot: Place of the actor in the run.
         connected: Whether the actor's stream to the learner is open.
-        steps: Environment steps of the actor's process.
+        steps: Environment calls that have returned since the actor's process started.
         segments: Segments sent to the replay service.
         stuck_s: Seconds since the actor last took a step or had nothing to do; 0 while it is not connected.
         failures: Failures of its environments since it last sent segments.
