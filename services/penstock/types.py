@@ -230,7 +230,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class StagingOffer:
-    """A file in which a client on the service's host may place its windows, in slots of `slot_bytes` bytes each."""
+    """A file in which a client on the service's host may place its windows, each in one of its equal slots.
+
+    Attributes:
+        path: Path of the file.
+        slot_bytes: Size of a slot in bytes.
+    """
 
     path: str
     slot_bytes: int
@@ -238,7 +243,7 @@ class StagingOffer:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """How the learner wants batches drawn; the fields are those of the contract's SamplingPlan.
+    """The learner's plan for drawing batches; the fields are those of the contract's SamplingPlan.
 
     Attributes:
         session: Identifier of the learner's process. A new session ends the leases of the one before.
