@@ -6,7 +6,7 @@
     policy = penstock.load_policy(summary.run_dir)
     action = policy.act(observation)
 
-Names are imported when they are first used, so that a service loads only what it needs.
+Names are imported on first use, so that a service loads only the modules it needs.
 """
 
 import importlib

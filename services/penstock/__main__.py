@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Python has put the current folder first, where a file such as grpc.py would stand for the module of that name.
+# Python puts the current folder first in sys.path, where a file such as grpc.py would shadow the module.
 if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109 - pathlib is not loaded yet
     del sys.path[0]
 

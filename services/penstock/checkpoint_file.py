@@ -1,10 +1,10 @@
-"""Checkpoint files as bytes: a safetensors file whose own metadata holds a format number and a SHA-256 of the file.
+"""Checkpoint files as bytes: safetensors files whose metadata holds a format number and a SHA-256 of the file.
 
-The digest is the first entry of the header, at the same place in every file, so that it is verified before anything
-is parsed. It covers all bytes of the file, with zeros in the place of its own 64 digits. A trailer would have been
-simpler, but safetensors refuses files with bytes after the last tensor, and other tools are to open these files.
+The digest is the first entry of the header, at the same offset in every file, so that it is verified before anything
+is parsed. It covers all bytes of the file, with zeros in place of its own 64 digits. A trailer would be simpler, but
+safetensors refuses files with bytes after the last tensor, and other tools must be able to open these files.
 
-Files of releases before format 2 have no digest: they are read, and reported as not verified.
+Files of releases before format 2 have no digest. They are read, and reported as not verified.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from penstock.errors import ConfigurationError, DamagedFile
 
 FORMAT = 2
-"""Of the files that are written. Format 2 is read, and files without a format, of releases before; no others."""
+"""Format of the files that are written. Files of format 2 and of earlier releases, without a format, are read."""
 
 _FORMAT_KEY = "penstock.format"
 _LENGTH_BYTES = 8
@@ -29,13 +29,13 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """A checkpoint as it was read.
+    """A checkpoint that was read.
 
     Attributes:
-        path: Where it was read.
-        data: All bytes, a safetensors file.
-        metadata: The strings in its header, without digest and format.
-        verified: Whether the bytes are those that were written; False: the file is of a release without digests.
+        path: Path of the file.
+        data: All bytes of the safetensors file.
+        metadata: Strings in its header, digest and format included.
+        verified: Whether a digest confirmed the bytes; False for a file of a release without digests.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class CheckpointFile:
 
 
 def sealed(data: bytes, metadata: Mapping[str, str] | None = None) -> bytes:
-    """A safetensors file with its format and digest, and with these entries laid over its metadata."""
+    """Returns a safetensors file with format and digest, in whose metadata these entries replace others."""
     header, body = _split(data)
     kept = {**header.pop("__metadata__", {}), **(metadata or {})}
     kept = {name: text for name, text in kept.items() if name != "penstock.sha256"}
@@ -62,8 +62,8 @@ def read(path: Path) -> CheckpointFile:
     """Reads a checkpoint and verifies its bytes.
 
     Raises:
-        DamagedFile: The file can't be read, is cut short, or a bit of it differs from what was written.
-        ConfigurationError: There is no such file, or it is of a newer release.
+        DamagedFile: The file can't be read, is cut short, or differs from the bytes that were written.
+        ConfigurationError: There is no such file, or a newer release wrote it.
     """
     try:
         data = path.read_bytes()
@@ -86,17 +86,17 @@ def read(path: Path) -> CheckpointFile:
 
 
 def damaged(path: Path, what: str) -> DamagedFile:
-    """The one error for a checkpoint that can't be used; it names the file and what to use instead."""
+    """Returns the error for a checkpoint that can't be used. It names the file and a remedy."""
     others = sorted(other for other in path.parent.glob("*.safetensors") if other != path)
     instead = f"use another checkpoint, such as {others[-1]}" if others else "restore it from a backup"
     return DamagedFile(f"the checkpoint {path} is damaged: {what}", instead)
 
 
 def _verify(path: Path, data: bytes) -> bool:
-    """Whether the file has a digest, and it is right. Raises `DamagedFile` if it is wrong."""
+    """Returns whether the file has a digest. Raises `DamagedFile` if the digest does not match."""
     header_bytes = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if data[_LENGTH_BYTES:_DIGEST_AT] != _OPENING:
-        # The format's name is missing in the files of releases without digests, and there alone.
+        # Only files of releases without digests lack the format's name.
         if _FORMAT_KEY.encode() in data[: _LENGTH_BYTES + header_bytes]:
             raise damaged(path, "its header is not the one that was written")
         return False
@@ -108,7 +108,7 @@ def _verify(path: Path, data: bytes) -> bool:
 
 
 def _split(data: bytes) -> tuple[dict[str, dict[str, object]], memoryview]:
-    """The header of a safetensors file, and the bytes of its tensors. Raises `ValueError`."""
+    """Returns the header of a safetensors file and the bytes of its tensors. Raises `ValueError`."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + length
     if end > len(data):

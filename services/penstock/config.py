@@ -1,9 +1,9 @@
-"""Every setting of Penstock, once, with its unit and the reason for its default.
+"""Every setting of Penstock, defined once, with its unit and the reason for its default.
 
-A `Config` is frozen and has a section for each service and each concern. All services of a run read the same one.
-Values come from, strongest first: command-line options (`--ppo.epochs 4`), environment variables
+A `Config` is frozen and has one section per service and per concern. All services of a run read the same one. Values
+are taken from these sources, in order of precedence: command-line options (`--ppo.epochs 4`), environment variables
 (`PENSTOCK__PPO__EPOCHS=4`), a TOML file (`--config`), a preset (`--preset`), the defaults below. Unknown keys are
-errors, and settings that would deadlock are refused here, before anything starts.
+errors. Settings that would deadlock are refused here, before anything starts.
 """
 
 import difflib
@@ -40,14 +40,14 @@ Execution = Literal["eager", "compiled", "graphed"]
 
 
 class Section(pydantic.BaseModel):
-    """A frozen part of the configuration; unknown keys are errors, and numbers are finite."""
+    """A frozen section of the configuration. Unknown keys are errors, and numbers are finite."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _refuse_truth_values_as_numbers(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        """Pydantic reads true as 1."""
+        """Refuses truth values for settings that take numbers; Pydantic would read true as 1."""
         assert info.field_name is not None
         if holds_bool(value) and takes_numbers_only(cls.model_fields[info.field_name].annotation):
             raise ValueError(f"takes numbers, not true or false; got {value!r}")
@@ -58,45 +58,47 @@ class RunConfig(Section):
     """[run] What to train, for how long, and where its files go."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Keys every random stream of the run."""
+    """Seed of all random streams of the run."""
     total_steps: PositiveInt = 1_000_000
-    """Environment steps to train for. Steps are counted when their segments are trained for the first time; where no
-    segment is fresh (sampling.fresh_fraction 0), when they are stored."""
+    """Environment steps to train for. Steps count when their segments are trained for the first time, or, with
+    sampling.fresh_fraction 0, when they are stored."""
     stop_at_return: float | None = None
-    """Stop earlier, once an evaluation's mean return reaches this. Unset: train to total_steps."""
+    """Mean return of an evaluation at which training stops early. Unset: train to total_steps."""
     dir: str | None = None
-    """The run's folder. Unset: runs/<environment>-<date>-<time>."""
+    """Folder of the run. Unset: runs/<environment>-<date>-<time>."""
 
 
 class EnvironmentConfig(Section):
     """[environment] The Gymnasium environment."""
 
     id: str = "CartPole-v1"
-    """A registered id, or package:Id-v0 to import the package that registers it first."""
+    """Registered Gymnasium id, or package:Id-v0 to first import the package that registers it."""
     kwargs: dict[str, Scalar] = {}
     """Arguments for gymnasium.make: numbers, truth values, text or None; as an option name=value,name=value. In a file,
     None is written "None"."""
     variants: Tables = ()
-    """Tables of arguments laid over kwargs, for one policy to be trained in all of them; [[environment.variants]] in a
-    file, a list in JSON as an option. An empty table is the environment as kwargs have it. The actor in slot s collects
-    in variant s modulo their number, and the episodes of an evaluation take turns. Empty: there is one environment."""
+    """Tables of arguments that override kwargs; one policy trains in all of them. Written as [[environment.variants]]
+    in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s
+    collects in variant s modulo the number of variants, and the episodes of an evaluation alternate between them.
+    Empty: one environment without variants."""
     imports: Names = ()
     """Modules to import before the environment is made, because they register it."""
     vectorization: Literal["sync", "native"] = "sync"
-    """sync: Gymnasium's SyncVectorEnv over single environments. native: the environment's own vectorised form."""
+    """Form of the vector environment. sync: single environments, stepped one after another. native: the environment's
+    own vectorised form."""
     frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many of an environment's last frames the policy sees at once, stacked along the first axis; each is sent and
-    stored once. 4 is usual for Atari."""
+    """Number of last frames that the policy sees at once, stacked along the first axis; each is sent and stored only
+    once. 4 is usual for Atari."""
     training_kwargs: dict[str, Scalar] = {}
-    """Arguments laid over kwargs for the actors alone: what helps to learn and is not the task itself, such as clipped
-    rewards, or an episode's end with every lost life. Evaluations never see them."""
+    """Arguments that override kwargs for the actors only. Use them for changes to the task that ease learning, such as
+    clipped rewards or an episode's end at every lost life. Evaluations do not use them."""
     check_timeout_s: PositiveFloat = 60.0
     """Seconds that each of import, constructor, reset and step may take in the check before a run. Long enough for a
-    simulator that compiles or loads a large scene; what takes longer mostly hangs."""
+    simulator that compiles or loads a large scene; a longer wait usually means that it hangs."""
 
     @property
     def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
-        """All arguments of each variant; those of the one environment where there are no variants."""
+        """All arguments of each variant; without variants, those of the one environment."""
         return tuple({**self.kwargs, **variant} for variant in self.variants) or (self.kwargs,)
 
     @property
@@ -106,7 +108,7 @@ class EnvironmentConfig(Section):
 
     @property
     def variant_names(self) -> tuple[str, ...]:
-        """What sets each variant apart, for people; empty where there are none."""
+        """The arguments that distinguish each variant, as text for display; empty if there are no variants."""
         return tuple(
             ", ".join(f"{name}={value}" for name, value in variant.items()) or "plain" for variant in self.variants
         )
@@ -116,113 +118,114 @@ class PolicyConfig(Section):
     """[policy] The networks of policy and value."""
 
     hidden_sizes: Sizes = (64, 64)
-    """Widths of the hidden layers; two of 64 are the field's standard for flat observations."""
+    """Widths of the hidden layers; two layers of 64 are standard for flat observations."""
     trunk: Literal["separate", "shared"] = "separate"
-    """Whether policy and value have hidden layers of their own, or the same ones; shared saves time where layers are
-    wide, and needs value_coefficient chosen with care."""
+    """Whether policy and value have separate hidden layers or share them. Sharing saves time with wide layers, but
+    value_coefficient must then be chosen with care."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Tanh keeps small on-policy networks stable."""
+    """Activation of the hidden layers; tanh keeps small on-policy networks stable."""
     initial_log_std: float = 0.0
     """Log standard deviation of continuous actions at the start, in units of half the action range."""
     state_dependent_std: bool = False
-    """Let the network say the deviation at each observation, not one parameter for all of them."""
+    """Whether the network computes the standard deviation from each observation; false: one parameter for all of
+    them."""
     squash_actions: bool = False
-    """Keep continuous actions within their bounds by a tanh, not by clipping."""
+    """Whether a tanh keeps continuous actions within their bounds; false: clipping."""
     normalise_observations: bool = True
-    """Scale observations by their running mean and deviation."""
+    """Whether to standardise observations by their running mean and standard deviation."""
     normalise_returns: bool = True
-    """Scale rewards by the running deviation of the discounted return."""
+    """Whether to scale rewards by the running standard deviation of the discounted return."""
 
 
 class PPOConfig(Section):
-    """[ppo] The loss and its optimizer (docs/ARCHITECTURE.md has the formulas)."""
+    """[ppo] The loss and its optimizer (formulas in docs/ARCHITECTURE.md)."""
 
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 3e-4
-    """Of Adam, at the start. At 1, a step moves each parameter by about 1, and no network learns; the bound keeps all
-    parameters finite."""
+    """Learning rate of Adam at the start. At 1, a step moves each parameter by about 1, and no network learns; the
+    bound keeps all parameters finite."""
     learning_rate_schedule: Schedule = "constant"
-    """linear: to zero at total_steps."""
+    """Schedule of the learning rate. linear: decreases to zero at total_steps."""
     epochs: PositiveInt = 10
     """Passes over each batch."""
     target_kl: PositiveFloat | None = None
-    """Stop after the pass in which the policy has moved further than this from the proximal one, by mean KL divergence
-    in nats; 0.01 to 0.03 is usual. Unset: all passes."""
+    """Mean KL divergence from the proximal policy, in nats, above which no further pass over the batch is made; 0.01 to
+    0.03 is usual. Unset: all passes."""
     minibatches: PositiveInt = 4
-    """Gradient steps in a pass."""
+    """Gradient steps per pass."""
     discount: UnitInterval = 0.99
-    """Gamma, per step."""
+    """Discount per step, gamma."""
     trace_decay: UnitInterval = 0.95
-    """Lambda of GAE and of V-trace."""
+    """Lambda of GAE and V-trace."""
     clip_range: PositiveFloat = 0.2
-    """Epsilon of the clip around the proximal policy, at the start."""
+    """Epsilon of the clip of the probability ratio at the start."""
     clip_range_schedule: Schedule = "constant"
-    """linear: to zero at total_steps."""
+    """Schedule of the clip range. linear: decreases to zero at total_steps."""
     value_clip_range: PositiveFloat | None = None
     """Clip of the value around the proximal value. Unset: no clip."""
     value_coefficient: NonNegativeFloat = 0.5
     """Weight of the value loss."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus, at the start."""
+    """Weight of the entropy bonus at the start."""
     entropy_schedule: Schedule = "constant"
-    """linear: to zero at total_steps; explores first and settles later."""
+    """Schedule of the entropy bonus. linear: decreases to zero at total_steps, so that exploration ends gradually."""
     max_gradient_norm: PositiveFloat = 0.5
-    """Gradients are scaled down to this global norm."""
+    """Global norm to which larger gradients are scaled down."""
     max_refused_batches: PositiveInt = 10
-    """The run ends after so many batches in a row with gradient steps that had to be refused, since their gradients had
-    no finite norm. One bad segment spoils a batch or two, and ten in a row are a run that learns nothing any more."""
+    """Consecutive batches with refused gradient steps after which the run ends. A step is refused if its gradients have
+    no finite norm. One bad segment spoils a batch or two; after ten in a row the run learns nothing any more."""
     normalise_advantages: bool = True
-    """Centre and scale advantages over each minibatch."""
+    """Whether to centre and scale advantages over each minibatch."""
     clip_anchor: UnitInterval = 0.5
-    """Where the clip is centred, in log space between the policy that learns (0: the decoupled objective) and the one
-    that acted (1: plain PPO). Matters where data is stale: nearer to 0 learns faster, nearer to 1 steadier."""
+    """Centre of the clip, in log space between the policy that learns (0: the decoupled objective) and the one that
+    acted (1: plain PPO). Matters with stale data: values near 0 learn faster, values near 1 are steadier."""
     v_trace: bool = True
-    """Correct advantages and value targets for who acted. false: GAE, as if it had been the policy that learns."""
+    """Whether to correct advantages and value targets for the policy that acted; false: GAE without correction."""
     rho_clip: PositiveFloat = 1.0
-    """V-trace's bar on the ratio that weighs each temporal difference."""
+    """V-trace's upper bound on the ratio that weights each temporal difference."""
     trace_clip: PositiveFloat = 1.0
-    """V-trace's bar on the ratio that cuts traces."""
+    """V-trace's upper bound on the ratio that cuts traces."""
     behaviour_weight_clip: PositiveFloat = 5.0
-    """Bar on the ratio of the clip's anchor to the policy that acted, which weighs each step in the loss."""
+    """Upper bound on the ratio of the clip's anchor to the policy that acted, which weights each step in the loss."""
 
 
 class SamplingConfig(Section):
-    """[sampling] What a training batch is made of, and how old it may be."""
+    """[sampling] The composition of training batches and the age of their segments."""
 
     batch_segments: PositiveInt = 32
     """Segments in a training batch once replay has begun."""
     fresh_fraction: UnitInterval = 0.5
-    """Share of a batch that was never trained on before; the rest is replayed by priority. 1: no replay. 0: all of it
-    is replayed, from the moment it is stored, and collection runs as fast as it can."""
+    """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. 1: no replay.
+    0: all segments are replayed as soon as they are stored, and collection is not limited."""
     off_policy_degree: Annotated[int, Field(ge=-1)] = 1
-    """Batches that collection may run ahead of training. 0: synchronous. -1: chosen while it runs, as far as the
-    learner would wait otherwise and the data still counts."""
+    """Batches that collection may run ahead of training. 0: synchronous. -1: adjusted during training, higher if the
+    learner would otherwise wait, as long as enough of the data still counts."""
     publish_interval: PositiveInt = 1
-    """Weights are published every so many batches."""
+    """Batches from one publication of the weights to the next."""
     alpha: NonNegativeFloat = 0.6
-    """Exponent of priority and age in the draw; 0 replays uniformly all that is young enough."""
+    """Exponent of priority and age in the draw; 0 replays uniformly all segments within max_staleness."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
-    """The same at total_steps; it moves linearly."""
+    """Exponent of the importance correction at total_steps; it changes linearly."""
     eta: UnitInterval = 0.9
-    """Share of the largest, against the mean, temporal difference in a segment's priority (R2D2)."""
+    """Weight of the largest temporal difference, against the mean, in a segment's priority (R2D2)."""
     epsilon: PositiveFloat = 1e-3
-    """Added to every priority, so that nothing is never drawn."""
+    """Constant added to every priority, so that every segment can be drawn."""
     half_life: PositiveFloat = 2.0
-    """Age in versions at which the mass of a segment, before alpha, has halved."""
+    """Age in versions that halves a segment's mass before alpha."""
     max_staleness: PositiveInt = 64
-    """Segments older than this many versions are replayed no more."""
+    """Age in versions above which segments are no longer replayed."""
     min_replay_segments: NonNegativeInt = 64
     """Segments that must have been trained before any is replayed."""
 
     @property
     def fresh_segments(self) -> int:
-        """Fresh segments in every batch (F)."""
+        """Number of fresh segments in every batch (F)."""
         return round(self.batch_segments * self.fresh_fraction)
 
     @property
     def first_degree(self) -> int:
-        """The off-policy degree that a run begins with."""
+        """The off-policy degree at the start of a run."""
         return 1 if self.off_policy_degree < 0 else self.off_policy_degree
 
     @pydantic.model_validator(mode="after")
@@ -243,30 +246,32 @@ class ReplayConfig(Section):
     metrics_port: Port = 9431
     """Port of its Prometheus metrics; 0: none."""
     folder: str | None = None
-    """Where the mapped store lies, and outlives the process. Unset: anonymous memory."""
+    """Folder of the mapped store, which survives the process. Unset: anonymous memory."""
     stop_with_run: bool = False
-    """Whether a service of its own (not of `penstock train`) ends with exit code 0 when the learner has finished the
-    run, so that a batch system's job ends. It goes on when a learner is only stopped or lost."""
+    """Whether a service started on its own, not by `penstock train`, exits with code 0 when the learner has finished
+    the run, so that a batch system's job ends. It continues if a learner is only stopped or lost."""
     capacity_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=2**16)
-    """Bytes of the store, allocated at start."""
+    """Size of the store in bytes, allocated at start."""
     staging_bytes: ByteSize = ByteSize(2**30)
-    """At most so many bytes beside the store, through which actors on its own host hand over their windows (four each);
-    what finds no room comes by gRPC. 0: everything does."""
+    """Upper bound in bytes on shared memory for the windows of actors on the same host (four windows each). Actors for
+    which there is no room use gRPC. 0: all use gRPC."""
     max_actors: ActorSlots = 256
-    """Append streams it serves at once, at most 4096; more are refused."""
+    """Append streams served at once, at most 4096; more are refused."""
     grant_timeout_s: Annotated[float, Field(ge=2.0)] = 10.0
-    """A grant of an actor that has been silent this long returns. Actors give a sign of life every second."""
+    """Seconds without a message from an actor after which its grants are withdrawn. Actors send a message every
+    second."""
     snapshot_folder: str | None = None
-    """Where snapshots lie; one for each service. Unset: the folder `snapshots` in replay.folder."""
+    """Folder of the snapshots; each service needs its own. Unset: the folder `snapshots` in replay.folder."""
     snapshots_kept: PositiveInt = 3
-    """Snapshots taken by checkpoint.snapshot_interval_s that are kept; the oldest goes when a new one is complete. They
-    share what has not changed. Those that a user asked for stay until their folder is removed."""
+    """Snapshots taken by checkpoint.snapshot_interval_s that are kept; a new one, once complete, replaces the oldest.
+    They share unchanged data. Snapshots that a user requested are kept until their folder is removed."""
     snapshot_bytes_per_s: ByteSize = Field(default=ByteSize(256 * 2**20), ge=2**16)
-    """How fast snapshots are written at most; what a disk can take without holding back the store's own pages."""
+    """Largest rate at which snapshots are written, in bytes per second; a disk sustains the default without delaying
+    the store's own pages."""
 
     @property
     def snapshots(self) -> str | None:
-        """The folder of the snapshots; None where there can be none, since nothing has a folder."""
+        """The folder of the snapshots; None if no folder is set, so that no snapshots can be taken."""
         return self.snapshot_folder or (f"{self.folder}/snapshots" if self.folder else None)
 
 
@@ -278,27 +283,28 @@ class LearnerConfig(Section):
     metrics_port: Port = 9432
     """Port of its Prometheus metrics; 0: none."""
     replay_addresses: Addresses = ("127.0.0.1:7431",)
-    """host:port of each replay service, as learner and actors reach it; a list, or separated by commas. Several are
-    shards of one buffer."""
+    """host:port of each replay service, as learner and actors reach it; a list, or separated by commas. Several
+    services are shards of one buffer."""
     shard_timeout_s: PositiveFloat = 5.0
-    """How long a batch waits for a shard once another's part is there; twice as long for one that does not answer at
-    all. Above a moment's pause of a service, and little beside the minutes that a run may lose by it."""
+    """Seconds that a batch waits for a shard once another shard's segments have arrived, doubled for a shard that does
+    not answer at all. Longer than a brief pause of a service, and short beside the minutes that a run may lose by
+    waiting."""
     device: Device = "auto"
-    """Torch device: cpu, cuda, or cuda:N for the GPU of number N. auto: cuda where there is one, else cpu."""
+    """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, else cpu."""
     threads: PositiveInt = 1
-    """Torch threads on a CPU; small networks lose by more."""
+    """Torch threads on a CPU; more than one slows small networks down."""
     precision: Precision = "float32"
-    """Of the hidden layers, in both directions. bfloat16: by autocast, faster where layers are large and the device has
-    units for it; parameters, outputs, losses, advantages and ratios stay float32."""
+    """Precision of the hidden layers in both passes. bfloat16: by autocast, faster with large layers on a device that
+    supports it; parameters, outputs, losses, advantages and ratios remain float32."""
     execution: Execution = "eager"
-    """How gradient steps are executed. eager: operation by operation. compiled: by torch.compile, which needs a C++
+    """Execution of gradient steps. eager: operation by operation. compiled: by torch.compile, which needs a C++
     compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
     prefetch_batches: PositiveInt = 1
-    """Batches asked for ahead of the one in training."""
+    """Batches requested ahead of the one in training."""
     max_actors: ActorSlots = 256
-    """Actors that may join, at most 4096, which is the number of actors that a store keeps apart; more are refused."""
+    """Actors that may join, at most 4096, the number of slots in a store; more are refused."""
     rejoin_timeout_s: NonNegativeFloat = 10.0
-    """A lost actor keeps its slot this long."""
+    """Seconds that a lost actor keeps its slot."""
 
 
 class ActorConfig(Section):
@@ -311,18 +317,19 @@ class ActorConfig(Section):
     learner_address: Address = "127.0.0.1:7432"
     """host:port of the learner to join."""
     environments: PositiveInt = 8
-    """Environments it steps together, one policy call a step for all."""
+    """Environments stepped together by one actor, with one policy call per step for all of them."""
     unroll_length: Annotated[int, Field(ge=2)] = 32
-    """Steps in a segment (T); at least 2, so that none holds a row that only resets and nothing else."""
+    """Steps in a segment (T); at least 2, so that no segment consists only of a row that resets."""
     step_timeout_s: PositiveFloat = 120.0
-    """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer ends, so that
-    it is started again. Several times what slow simulators need to reset."""
+    """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer exits and is
+    restarted. The default is several times the reset of a slow simulator."""
     lowest_temperature: Temperature = 1.0
-    """Exploration of the first of train.actors: divides the logits of discrete policies, multiplies the standard
-    deviation of others. 1: as learnt. Evaluations are never tempered."""
+    """Exploration temperature of the first of train.actors. It divides the logits of discrete policies and multiplies
+    the standard deviation of others. 1: as learnt. Evaluations always use 1."""
     highest_temperature: Temperature = 1.0
-    """The same of the last; those between are spaced geometrically, and actors beyond train.actors begin again at the
-    first. The learner corrects for how each acted, and what the policy would hardly have done counts for little."""
+    """Exploration temperature of the last of train.actors. Temperatures in between are spaced geometrically, and actors
+    beyond train.actors begin again at the first. The learner corrects for each actor's temperature; actions that the
+    policy would rarely take have little weight."""
 
     @pydantic.model_validator(mode="after")
     def _check_temperatures(self) -> "ActorConfig":
@@ -335,71 +342,73 @@ class ActorConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """[evaluation] The evaluator service, and when to evaluate."""
+    """[evaluation] The evaluator service and the schedule of evaluations."""
 
     listen: Address = "127.0.0.1:7434"
     """host:port of its gRPC server (health only)."""
     metrics_port: Port = 9434
     """Port of its Prometheus metrics; 0: none."""
     learner_address: Address = "127.0.0.1:7432"
-    """host:port of the learner to ask for work."""
+    """host:port of the learner that assigns evaluations."""
     interval_steps: PositiveInt = 10_000
-    """Environment steps between evaluations; they run beside the training."""
+    """Environment steps between evaluations."""
     episodes: PositiveInt = 20
-    """Episodes of each evaluation, all at once in as many environments; spread evenly over environment.variants."""
+    """Episodes of each evaluation, all played at once in as many environments and spread evenly over
+    environment.variants."""
     mode: Literal["asynchronous", "synchronous"] = "asynchronous"
-    """synchronous: training waits for each evaluation, so that they are of the policies at the intervals exactly, and
-    stop_at_return stops at once. asynchronous: it goes on, and what is due while one is played comes a little later."""
+    """Whether training waits. synchronous: training waits for each evaluation, so that policies are evaluated exactly
+    at the intervals and stop_at_return stops at once. asynchronous: training continues, and an evaluation that becomes
+    due during another starts a little later."""
     deterministic: bool = True
-    """Take the most likely action rather than a sampled one."""
+    """Whether to take the most likely action instead of a sampled one."""
     threshold: float | None = None
-    """Mean return that counts as solved; when it was first reached goes into the summary."""
+    """Mean return that counts as solved; the summary records when it was first reached."""
     timeout_s: PositiveFloat = 600.0
-    """Seconds from asking for an evaluation to giving it up, whether its episodes do not end, its environment hangs or
-    its evaluator is gone. Ten minutes are enough for twenty episodes of any environment that Gymnasium registers."""
+    """Seconds after which an evaluation is abandoned, because its episodes do not end, its environment hangs or its
+    evaluator is lost. Ten minutes are enough for twenty episodes of any environment that Gymnasium registers."""
     max_episode_steps: PositiveInt = 30_000
-    """Steps after which an evaluation's episode that has not ended is cut; its return until then counts. Above the
-    27,000 at which the longest registered environments, those of Atari, end by themselves."""
+    """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. Above 27,000, at
+    which the longest registered environments, those of Atari, end by themselves."""
 
 
 class CheckpointConfig(Section):
-    """[checkpoint] When to save, and how much to keep."""
+    """[checkpoint] The schedule of checkpoints and snapshots, and how many to keep."""
 
     save_interval: PositiveInt = 50_000
     """Environment steps between checkpoints."""
     max_checkpoints: PositiveInt = 3
-    """The newest so many are kept, and the best by evaluation."""
+    """Number of newest checkpoints that are kept, besides the one with the best evaluation."""
     snapshot_interval_s: NonNegativeFloat = 0.0
-    """Seconds between snapshots of the run, which hold its policy and all of its store; 0: they are taken only when
-    `penstock replay snapshot` asks for one, since each costs as much disk as the segments that came since the last."""
+    """Seconds between snapshots of the run, which hold its policy and its whole store. 0: only `penstock replay
+    snapshot` takes them, because each needs as much disk space as the segments stored since the last one."""
 
 
 class TelemetryConfig(Section):
     """[telemetry] Logs."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe events that are written."""
+    """Lowest severity of the events that are logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
-    """auto: text in a terminal, JSON elsewhere."""
+    """Format of log lines. auto: text in a terminal, JSON elsewhere."""
 
 
 class TrainConfig(Section):
-    """[train] What `penstock train` starts besides replay, learner and evaluator."""
+    """[train] The processes that `penstock train` starts."""
 
     actors: PositiveInt | Literal["auto"] = 2
-    """Actor processes. auto: as many as pay, at first one for every second core, and then more while the learner waits
-    for fresh segments and fewer while actors wait for the learner. Where services are started by themselves: how many
-    actors the run is meant to have, over which environment.variants and temperatures are spread."""
+    """Actor processes. auto: one per two cores at first, then more while the learner waits for fresh segments, and
+    fewer while actors wait for the learner. Where services are started on their own: planned number of actors, over
+    which environment.variants and temperatures are spread."""
     replay_shards: PositiveInt = 1
-    """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it is
-    what others wait for."""
+    """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it limits
+    the throughput."""
     max_restarts: NonNegativeInt = 20
-    """Restarts of a child that died without progress in between, before the run is given up: for the evaluator progress
-    is an evaluation, for the others a step of the run. With growing pauses, 20 take a minute and a half."""
+    """Consecutive restarts of a child process without progress after which the run ends. Progress is an evaluation for
+    the evaluator, and a step of the run for the others. With growing pauses, 20 restarts take a minute and a half."""
 
     @property
     def least_actors(self) -> int:
-        """How many actors there will be at least."""
+        """The smallest number of actors in the run."""
         return self.replay_shards if self.actors == "auto" else self.actors
 
     @pydantic.model_validator(mode="after")
@@ -413,15 +422,15 @@ class TrainConfig(Section):
 
 
 class Config(BaseSettings):
-    """All settings of a run: those that are given, and the defaults of all others.
+    """All settings of a run: the given values, and defaults for all others.
 
-    No preset is underneath; `penstock.configure` chooses one, as `penstock train` does.
+    No preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """
 
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
-        # Else PPO and ppo would both be the section, and one of the two would be lost.
+        # Otherwise PPO and ppo would both name the section, and one of the two would be lost.
         case_sensitive=True,
         env_prefix="PENSTOCK__",
         env_nested_delimiter="__",
@@ -450,8 +459,8 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Keyword arguments only: `cli.options` stacks the other sources, so that importing code is not at the mercy of
-        the environment.
+        """Reads keyword arguments only. `cli.options` merges the other sources, so that code that imports Penstock does
+        not depend on environment variables.
         """
         return (init_settings,)
 
@@ -525,19 +534,19 @@ class Config(BaseSettings):
         return self
 
     def repeatable(self) -> "Config":
-        """This configuration without the run's folder, which a repetition does not share."""
+        """Returns this configuration without the run's folder, which a repetition does not share."""
         return self.changed({"run": {"dir": None}})
 
     def changed(self, values: dict[str, object]) -> "Config":
-        """With these nested values in place of its own. Raises `ConfigurationError` as `build`."""
+        """Returns this configuration with these nested values replaced. Raises `ConfigurationError` like `build`."""
         return build(merge(self._given(mode="python"), values))
 
     def to_toml(self) -> str:
-        """This configuration as TOML that `load_toml` reads back to an equal one."""
+        """Returns this configuration as TOML, which `load_toml` reads back to an equal one."""
         return tomli_w.dumps(self._given(mode="json"))
 
     def _given(self, mode: Literal["python", "json"]) -> dict[str, object]:
-        """All values but settings that are unset; what is None in a table is `NONE` there."""
+        """Returns all values except unset settings; None in a table becomes `NONE`."""
         sections = self.model_dump(mode=mode)
         return {
             section: {key: _without_none(value) for key, value in settings.items() if value is not None}
@@ -552,7 +561,7 @@ def _without_none(value: object) -> object:
 
 
 def build(values: dict[str, object]) -> Config:
-    """The configuration of nested values. Raises `ConfigurationError` with one line for each thing wrong."""
+    """Builds the configuration from nested values. Raises a `ConfigurationError` that lists all faults in one line."""
     try:
         return Config(**values)  # type: ignore[arg-type]
     except pydantic.ValidationError as error:
@@ -560,7 +569,7 @@ def build(values: dict[str, object]) -> Config:
 
 
 def setting_names() -> list[str]:
-    """Every setting as section.key."""
+    """Returns the names of all settings as section.key."""
     return [
         f"{section}.{key}"
         for section, field in Config.model_fields.items()
@@ -576,7 +585,7 @@ def _explain(error: pydantic.ValidationError) -> str:
         if item["type"] == "extra_forbidden":
             lines.append(f"unknown setting {where}; {_remedy(where)}")
         elif item["type"] == "value_error":
-            # What concerns several settings names them itself.
+            # An error about several settings names them itself.
             of_one_setting = len(item["loc"]) > 1
             lines.append(f"{where} {item['ctx']['error']}" if of_one_setting else str(item["ctx"]["error"]))
         else:
@@ -593,7 +602,7 @@ def _remedy(unknown: str) -> str:
 
 
 def load_toml(path: Path) -> dict[str, object]:
-    """The nested values of a TOML file. Raises `ConfigurationError` if it can't be read or parsed."""
+    """Returns the nested values of a TOML file. Raises `ConfigurationError` if it can't be read or parsed."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
@@ -603,7 +612,7 @@ def load_toml(path: Path) -> dict[str, object]:
 
 
 def merge(*layers: dict[str, object]) -> dict[str, object]:
-    """Nested values, later layers over earlier ones; tables are merged, everything else is replaced."""
+    """Merges nested values, later layers over earlier ones. Tables are merged, other values are replaced."""
     merged: dict[str, object] = {}
     for layer in layers:
         for key, value in layer.items():

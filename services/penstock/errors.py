@@ -1,12 +1,12 @@
-"""Everything Penstock raises on purpose.
+"""The exceptions that Penstock raises deliberately.
 
-A message says what came, what was expected, where, and what to do. `rpc.errors` holds the one table between these
-types and gRPC status codes.
+A message states what was received, what was expected, where, and what to do. `rpc.errors` holds the only table between
+these types and gRPC status codes.
 """
 
 
 class PenstockError(Exception):
-    """The root: whatever Penstock raises on purpose."""
+    """Base class of all exceptions that Penstock raises deliberately."""
 
 
 class ConfigurationError(PenstockError):
@@ -14,10 +14,10 @@ class ConfigurationError(PenstockError):
 
 
 class DamagedFile(ConfigurationError):
-    """A file of a run that can't be read, or whose bytes are not those that were written.
+    """A file of a run that can't be read, or whose bytes differ from those that were written.
 
     Attributes:
-        finding: The file and what is wrong with it, without what to do.
+        finding: The file and its fault, without the remedy.
     """
 
     def __init__(self, finding: str, remedy: str = "") -> None:
@@ -30,15 +30,15 @@ class InvalidSegment(PenstockError):
 
 
 class DamagedWindow(InvalidSegment):
-    """The service read other bytes in a staging area than the actor wrote; in messages the window may arrive."""
+    """A window whose bytes in the staging area differ from those the actor wrote. Messages may deliver it intact."""
 
 
 class SchemaMismatch(PenstockError):
-    """Something that belongs to another run: its schema, its spaces or its session differ."""
+    """A peer or a store of another run or session: its schema, spaces or session differ."""
 
 
 class NotReady(PenstockError):
-    """The service is starting or draining, or what was asked for is not there yet. Trying again may help."""
+    """The service is starting or draining, or the requested data does not exist yet. A retry may succeed."""
 
 
 class Overloaded(PenstockError):
@@ -50,14 +50,14 @@ class Unavailable(PenstockError):
 
 
 class PeerFailed(Unavailable):
-    """The peer answered UNKNOWN: an error that it did not expect itself, and that its log explains."""
+    """The peer answered UNKNOWN: it met an unexpected error, which its log explains."""
 
 
 class PlaceLost(PenstockError):
-    """An actor's place in the run is no longer good: it must join again as a new actor.
+    """An actor's slot is no longer its own: it must join again as a new actor.
 
     Attributes:
-        taken_by: The incarnation that has taken the actor's slot; 0 if none has.
+        taken_by: Incarnation that has taken the actor's slot; 0 if none has.
     """
 
     def __init__(self, message: str, taken_by: int = 0) -> None:
@@ -66,11 +66,11 @@ class PlaceLost(PenstockError):
 
 
 class EnvironmentFailed(PenstockError):
-    """An environment raised an exception, or returned what can't be used.
+    """An environment raised an exception or returned unusable values.
 
     Attributes:
-        what: One line: what it did, and its id.
-        environment: Its index among those that are stepped together, or its run-wide number; None where several are
+        what: One line with the fault and the environment's id.
+        environment: Index of the environment among those stepped together, or its run-wide number; None if several are
             stepped in one call.
     """
 
@@ -80,16 +80,16 @@ class EnvironmentFailed(PenstockError):
 
 
 class AllActorsFailed(PenstockError):
-    """The environments of every actor failed again and again: there is nothing to train on."""
+    """The environments of every actor failed repeatedly, so that there is nothing to train on."""
 
 
 class Diverged(PenstockError):
-    """Training makes no finite numbers any more; the run ends, and its last checkpoint is good."""
+    """Training no longer yields finite numbers. The run ends, and its last checkpoint is usable."""
 
 
 class TrainingFailed(PenstockError):
-    """Training that had begun ended for a reason that no restart cures; what the run has saved is good."""
+    """Training had begun and ended for a reason that no restart cures. The run's saved files are usable."""
 
 
 class RunFinished(PenstockError):
-    """The learner has ended the run: there is nothing left to do."""
+    """The learner has ended the run."""

@@ -1,4 +1,4 @@
-"""Small files, written so that a reader, or a crash, meets all of the new content or all of the old."""
+"""Atomic writes of small files: a reader finds all of the new content or all of the old, even after a crash."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,11 @@ from penstock.errors import DamagedFile
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file, lastingly. Raises `OSError`; the old content is then unchanged and no temporary file is left."""
+    """Replaces a file atomically and durably.
+
+    Raises `OSError` and leaves no temporary file. The old content is then unchanged, unless only the sync of the folder
+    failed.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write_and_sync(temporary, data)
@@ -25,10 +29,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
-    """Removes the temporary files of processes that died in `write_atomically`; returns them.
+    """Removes the temporary files of processes that died in `write_atomically`, and returns them.
 
-    Files of processes that are alive are left, except those of this process: it calls this before it writes. So are
-    files that can't be removed.
+    Call this before this process writes, because files with its own process ID are removed too. Files of other live
+    processes, and files that can't be removed, are left.
     """
     removed: list[Path] = []
     for path in folder.glob(".*.*"):
@@ -42,9 +46,9 @@ def remove_leftovers(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def restored_after(error: type[Exception], *paths: Path) -> Iterator[None]:
-    """Puts files back as they were, or were not, if this error passes through.
+    """Restores files to their previous content, or removes them if there were none, if the block raises this error.
 
-    A file that can't be put back does not replace the error.
+    A failure to restore a file does not replace the error.
     """
     before = [path.read_bytes() if path.exists() else None for path in paths]
     try:
@@ -60,23 +64,23 @@ def restored_after(error: type[Exception], *paths: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces a small JSON file, lastingly; see `json_of` for numbers that are not finite. Raises `OSError`."""
+    """Replaces a small JSON file atomically and durably, encoded by `json_of`. Raises `OSError`."""
     write_atomically(path, (json_of(value, indent=2) + "\n").encode())
 
 
 def json_of(value: object, *, indent: int | None = None) -> str:
-    """JSON that every reader accepts: NaN and infinity, which JSON does not have, become null."""
+    """Returns standard JSON. NaN and infinity, which JSON does not have, become null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
 def encode_record(value: object) -> bytes:
-    """A JSON value with its SHA-256, as `decode_record` takes it."""
+    """Encodes a JSON value with its SHA-256, for `decode_record`."""
     content = json_of(value)
     return f'{{"sha256": "{_digest(content)}", "content": {content}}}\n'.encode()
 
 
 def decode_record(data: bytes) -> object:
-    """The value of `encode_record`. Raises `DamagedFile` if a single bit differs from what was written."""
+    """Decodes the result of `encode_record`. Raises `DamagedFile` if a single bit differs from what was written."""
     head, _, content = data.removesuffix(b"}\n").partition(b', "content": ')
     try:
         text = content.decode()
@@ -88,7 +92,7 @@ def decode_record(data: bytes) -> object:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder last. Raises `OSError`."""
+    """Makes the names in a folder durable. Raises `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,14 +1,14 @@
 """The layout of a run's folder.
 
 config.toml            reproduces the run
-metrics.jsonl          one record a line: training and evaluations; metrics.damaged: lines that were no records
+metrics.jsonl          one record per line, of training and evaluation; metrics.damaged: lines that are no records
 summary.json           written at the end
 learning_curve.png     drawn at the end
-checkpoints/           <env steps>.safetensors, the newest few, and best.safetensors
-logs/                  one file a service
-versions.json, roster.json           numbers that were given out, so that none repeats; roster.copy.json is a copy
-replay/                the mapped store, while the run is going on
-snapshots/             of the policy and that store, if any were taken
+checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors
+logs/                  one file per service
+versions.json, roster.json           numbers already assigned, so that none repeats; roster.copy.json is a copy
+replay/                the mapped store, while the run is active
+snapshots/             snapshots of the policy and that store, if any were taken
 """
 
 import os
@@ -19,22 +19,22 @@ from penstock.errors import ConfigurationError
 
 
 def replay_services(shards: int) -> list[str]:
-    """The names of a run's replay services: by numbers, where there are several."""
+    """Returns the names of a run's replay services, which are numbered if there are several."""
     return ["replay"] if shards == 1 else [f"replay-{shard}" for shard in range(shards)]
 
 
 def of_service(root: Path, service: str, shards: int) -> Path:
-    """The folder of one replay service's store, or of its snapshots, where there are so many services."""
+    """Returns the folder of one replay service's store or snapshots: `root`, or a subfolder if there are several."""
     return root if shards == 1 else root / service
 
 
 def copy_of(path: Path) -> Path:
-    """The second copy of a file that is kept twice."""
+    """Returns the path of the second copy of a file that is kept twice."""
     return path.with_name(f"{path.stem}.copy{path.suffix}")
 
 
 def damaged_lines_of(path: Path) -> Path:
-    """The file that keeps the damaged lines of a file of records."""
+    """Returns the path of the file that keeps the damaged lines of a file of records."""
     return path.with_name(f"{path.stem}.damaged")
 
 
@@ -51,17 +51,17 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Records of training and evaluation, a JSON object a line."""
+        """Records of training and evaluation, one JSON object per line."""
         return self.root / "metrics.jsonl"
 
     @property
     def summary(self) -> Path:
-        """What came out."""
+        """The results of the run."""
         return self.root / "summary.json"
 
     @property
     def learning_curve(self) -> Path:
-        """The picture of the returns."""
+        """The plot of the returns."""
         return self.root / "learning_curve.png"
 
     @property
@@ -71,7 +71,7 @@ class RunFolder:
 
     @property
     def best_checkpoint(self) -> Path:
-        """The checkpoint that evaluated best."""
+        """The checkpoint with the best evaluation."""
         return self.checkpoints / "best.safetensors"
 
     @property
@@ -86,7 +86,7 @@ class RunFolder:
 
     @property
     def roster(self) -> Path:
-        """Actors, their places and incarnations."""
+        """The actors with their slots and incarnations."""
         return self.root / "roster.json"
 
     @property
@@ -96,7 +96,7 @@ class RunFolder:
 
     @property
     def damaged_metrics(self) -> Path:
-        """Lines of the records that were no records."""
+        """Lines of the metrics file that are no records."""
         return damaged_lines_of(self.metrics)
 
     @property
@@ -111,15 +111,15 @@ class RunFolder:
 
     @property
     def services(self) -> Path:
-        """Where the services of a local run can be reached, while it is going on."""
+        """The addresses of the services of a local run, while it is active."""
         return self.root / "services.json"
 
     def checkpoint(self, env_steps: int) -> Path:
-        """The numbered checkpoint of this many environment steps."""
+        """Returns the path of the checkpoint at this number of environment steps."""
         return self.checkpoints / f"{env_steps:012d}.safetensors"
 
     def everything(self) -> tuple[Path, ...]:
-        """Every file and folder that a run makes in its folder."""
+        """Returns every file and folder that a run creates in its folder."""
         return (
             self.config,
             self.metrics,
@@ -137,7 +137,7 @@ class RunFolder:
         )
 
     def create(self) -> None:
-        """Makes the folder. Raises `ConfigurationError` if it can't be written."""
+        """Creates the folder. Raises `ConfigurationError` if it can't be written."""
         try:
             for folder in (self.root, self.checkpoints, self.logs):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -150,6 +150,6 @@ class RunFolder:
             ) from None
 
     def numbered_checkpoints(self) -> list[Path]:
-        """Checkpoints but the best, oldest first."""
+        """Returns all checkpoints except the best, oldest first."""
         found = (path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit())
         return sorted(found, key=lambda path: int(path.stem))

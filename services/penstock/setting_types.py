@@ -1,7 +1,7 @@
-"""The types of settings: which values each takes, and how text becomes them.
+"""The types of settings: the values that each accepts, and the conversion from text.
 
-Options and variables are text. Lists and tables of settings read theirs here, and `read_scalar` reads an argument of an
-environment. Used by `config`, and by `cli.options` for the arguments of environments.
+Options and environment variables are text. Settings that are lists or tables are converted here, and `read_scalar`
+converts an argument of an environment. Used by `config`, and by `cli.options` for the arguments of environments.
 """
 
 import json
@@ -17,16 +17,16 @@ from pydantic_settings import NoDecode
 from penstock.types import MAX_SLOTS
 
 NONE = "None"
-"""How None is written among an environment's arguments in a file, since TOML has no null."""
+"""Spelling of None among an environment's arguments in a file, because TOML has no null."""
 
 _SPELLINGS = {"True": True, "False": False, NONE: None}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def read_scalar(text: object) -> object:
-    """The value that text spells in JSON or in Python: a number, a truth value, None, or text in double quotes.
+    """Returns the value that text spells in JSON or in Python: a number, a truth value, None, or quoted text.
 
-    Anything else remains as it is: other text, and a value that is no text.
+    Other text, and values that are not text, are returned unchanged.
     """
     if not isinstance(text, str):
         return text
@@ -40,30 +40,30 @@ def read_scalar(text: object) -> object:
 
 
 def takes_numbers_only(annotation: object) -> bool:
-    """Whether a setting of this type is made of numbers, and of no truth values."""
+    """Returns whether a setting of this type accepts numbers but no truth values."""
     kinds = [kind for kind in _kinds(annotation) if issubclass(kind, (int, float))]
     return bool(kinds) and bool not in kinds
 
 
 def _kinds(annotation: object) -> list[type]:
-    """The classes that a type is made of."""
+    """Returns the classes that a type consists of."""
     if isinstance(annotation, type) and not typing.get_args(annotation):
         return [annotation]
     return [kind for part in typing.get_args(annotation) for kind in _kinds(part)]
 
 
 def holds_bool(value: object) -> bool:
-    """Whether a value is a truth value or a list with one."""
+    """Returns whether a value is a truth value or a list that holds one."""
     return isinstance(value, bool) or (isinstance(value, (list, tuple)) and any(holds_bool(each) for each in value))
 
 
 def is_table(annotation: object) -> bool:
-    """Whether a setting of this type is a table."""
+    """Returns whether a setting of this type is a table."""
     return typing.get_origin(annotation) is dict
 
 
 def _read_list(value: object) -> object:
-    """Text from an option or a variable becomes the list that it separates by commas, in brackets or without."""
+    """Converts text from an option or a variable to a list: values separated by commas, with or without brackets."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -72,7 +72,7 @@ def _read_list(value: object) -> object:
 
 
 def _read_tables(value: object) -> object:
-    """Text from an option or a variable becomes the tables that it holds as JSON: a list, or separated by commas."""
+    """Converts text from an option or a variable to tables: a JSON list, or JSON objects separated by commas."""
     if not isinstance(value, str):
         return value
     try:
@@ -104,7 +104,7 @@ Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
 Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
 Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
-# An environment's own numbers need not be finite.
+# The arguments of an environment may be infinite or NaN.
 _AnyFloat = Annotated[float, Field(allow_inf_nan=True)]
 Scalar = Annotated[bool | int | _AnyFloat | str | None, pydantic.BeforeValidator(_check_argument)]
 Tables = Annotated[tuple[dict[str, Scalar], ...], pydantic.BeforeValidator(_read_tables), NoDecode]

@@ -1,4 +1,4 @@
-"""What came out of a run: `summary.json`, and what `penstock.train` returns."""
+"""The results of a run: `summary.json`, and the return value of `penstock.train`."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers, 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOutcome:
-    """Returns over some evaluation episodes; `unfinished` of them were cut, and count with their returns until then."""
+    """Statistics of evaluation returns. `unfinished` episodes were cut and count with their returns until then."""
 
     episodes: int
     return_mean: float
@@ -24,13 +24,13 @@ class EvaluationOutcome:
 
 @dataclass(frozen=True, slots=True)
 class VariantOutcome:
-    """What came out in one environment variant.
+    """The results in one environment variant.
 
     Attributes:
-        arguments: What sets it apart, for people.
-        episodes: Training episodes of this session that ended in it.
-        return_mean: Mean over the last 100 of them; None if there were none.
-        evaluation: Of the best checkpoint, over the episodes that were played in it; None if nothing evaluated.
+        arguments: Arguments that distinguish the variant, as text for display.
+        episodes: Training episodes of this session that ended in the variant.
+        return_mean: Mean return of the last 100 of these episodes; None if there were none.
+        evaluation: Evaluation of the best checkpoint over its episodes in the variant; None if there was none.
     """
 
     arguments: str
@@ -41,32 +41,32 @@ class VariantOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run in numbers.
+    """The results of a run.
 
     Attributes:
-        run_dir: The run's folder.
-        env_id: The environment.
-        seed: The run's.
+        run_dir: Folder of the run.
+        env_id: Gymnasium id of the environment.
+        seed: Seed of the run.
         env_steps: Environment steps trained, over all sessions of the run.
-        wall_s: Seconds of this command, from its start.
-        env_steps_per_s: Environment steps of this session over the seconds since its first one.
-        evaluation: Of the best checkpoint, on episodes that played no part in choosing it; None if nothing evaluated.
-        env_steps_to_threshold: When an evaluation first reached `evaluation.threshold`; None: it did not, or there is
-            none.
-        learn_wall_s_to_threshold: The same in seconds from the first environment step, without those in which
+        wall_s: Seconds since this command started.
+        env_steps_per_s: Environment steps of this session per second since its first one.
+        evaluation: Evaluation of the best checkpoint, on episodes not used to choose it; None if there was none.
+        env_steps_to_threshold: Environment steps at the first evaluation that reached `evaluation.threshold`; None if
+            none did or there is no threshold.
+        learn_wall_s_to_threshold: Seconds from the first environment step to that evaluation, without those in which
             training waited for an evaluation.
-        policy_version: The version of the evaluated checkpoint.
+        policy_version: Version of the evaluated checkpoint.
         staleness_mean: Mean age of trained segments, in policy versions.
-        samples_per_insert: Uses of segments over segments collected.
-        stopped: Why the run ended: total_steps, stop_at_return or interrupted.
-        variants: The same return in each environment variant, in their order; empty where the run had none.
-        statistics: How collecting and training got along in this session; None in summaries of earlier releases.
-        best_evaluation: By which the best checkpoint was chosen; None if nothing evaluated.
-        env_steps_taken: Environment steps that actors took, over all sessions: also those that were not trained, since
-            they came too late or were refused.
+        samples_per_insert: Uses of segments per collected segment.
+        stopped: Reason for the end of the run: total_steps, stop_at_return or interrupted.
+        variants: Results in each environment variant, in their order; empty if the run has none.
+        statistics: Statistics of collection and training in this session; None in summaries of earlier releases.
+        best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
+        env_steps_taken: Environment steps that actors took, over all sessions. Includes steps that were not trained
+            because they arrived too late or were refused.
         sessions: Commands that trained the run, this one included.
-        total_wall_s: Seconds of all of them.
-        total_env_steps_per_s: Environment steps over the seconds of training, of all sessions.
+        total_wall_s: Seconds of all these commands.
+        total_env_steps_per_s: Environment steps per second of training, over all sessions.
     """
 
     run_dir: str
@@ -91,11 +91,11 @@ class Summary:
     total_env_steps_per_s: float = 0.0
 
     def timed(self, wall_s: float) -> "Summary":
-        """The same of a command that took so many seconds in all."""
+        """Returns this summary for a command that took `wall_s` seconds in all."""
         return dataclasses.replace(self, wall_s=wall_s, total_wall_s=self.total_wall_s - self.wall_s + wall_s)
 
     def nothing_left(self, run: RunConfig) -> str:
-        """Why going on with these settings would train nothing; empty if it would train."""
+        """Returns why a resumed run with these settings would train nothing; empty if it would train."""
         best = self.best_evaluation.return_mean if self.best_evaluation else None
         if self.stopped == "interrupted":
             return ""
@@ -109,7 +109,7 @@ class Summary:
         return ""
 
     def write(self, path: Path) -> None:
-        """Writes the summary, atomically."""
+        """Writes the summary atomically."""
         write_json(path, dataclasses.asdict(self))
 
     @classmethod
@@ -118,7 +118,7 @@ class Summary:
         try:
             values = json.loads(path.read_text())
             evaluation = _read_evaluation(values.pop("evaluation"))
-            # Summaries of earlier releases have none of the following.
+            # Summaries of earlier releases lack the following values.
             best_evaluation = _read_evaluation(values.pop("best_evaluation", None))
             variants = tuple(
                 VariantOutcome(**{**variant, "evaluation": _read_evaluation(variant["evaluation"])})
@@ -137,9 +137,9 @@ class Summary:
 
 
 def nothing_left(path: Path, run: RunConfig) -> str:
-    """Why a run with this summary would train nothing with these settings; empty if it would train.
+    """Returns why a run with this summary would train nothing with these settings; empty if it would train.
 
-    Where there is no summary that can be read, it is to be written, so that there is something to do.
+    A run without a readable summary is resumed, because its summary is still to be written.
     """
     try:
         return Summary.read(path).nothing_left(run) if path.exists() else ""

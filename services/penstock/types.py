@@ -1,7 +1,7 @@
-"""The data that parts of Penstock hand to one another: schemas, segments, batches, grants, weights, records.
+"""The data that the parts of Penstock exchange: schemas, segments, batches, grants, weights, records.
 
-Frozen, slotted dataclasses that import nothing of ours. Arrays in them are owned by whoever receives them and not
-written to afterwards.
+All are frozen, slotted dataclasses, and this module imports nothing else of Penstock. The receiver owns the arrays in
+them, which are not written to afterwards.
 """
 
 import enum
@@ -14,55 +14,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 DATA_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
-"""Element types that a column may have, by their NumPy names, in the order of the contract's numbers from 1."""
+"""NumPy names of the element types of columns, in the order of their numbers in the contract, from 1."""
 
 COLUMN_ALIGNMENT = 8
-"""Columns in a payload begin at multiples of this many bytes, so that every element is aligned."""
+"""Alignment of the columns in a payload, in bytes. It keeps every element aligned."""
 
 MAX_SLOTS = 4096
-"""Actor slots that a store keeps apart; part of its format."""
+"""Number of actor slots in a store, fixed by its format."""
 
 
 LARGEST_VERSION_JUMP = 1_000_000
-"""Versions left out above the newest checkpoint's by a learner that can't tell which were used. One that takes a
-millisecond a batch uses as many in a quarter of an hour, and checkpoints are closer together than that."""
+"""Versions that a learner skips above the newest checkpoint if it can't determine which were used.
+
+A learner that trains a batch in a millisecond uses this many in a quarter of an hour, and checkpoints are closer
+together."""
 
 
 _INCARNATIONS_AHEAD = 2**24
-"""A learner that can't tell which incarnations were used begins at the clock's seconds. Each end of a learner that was
-not clean leaves out 1,000 more, so that a run reaches this by 16,000 of them, faster than one in 1,000 s."""
+"""Largest lead of incarnations over the clock's seconds.
+
+A learner that can't determine which incarnations were used begins at the clock's seconds. Each unclean end of a learner
+skips 1,000 more, so that a run reaches this lead only after 16,000 unclean ends at less than 1,000 s intervals."""
 
 
 def largest_incarnation(unix_s: float) -> int:
-    """The largest incarnation that an actor can have at this time. It grows with time, so that none is the last one.
+    """Returns the largest incarnation that an actor can have now. It grows with time, so that none is the last one.
 
     Args:
-        unix_s: Seconds since the Unix epoch.
+        unix_s: Current time, in seconds since the Unix epoch.
     """
     return min(int(unix_s) + _INCARNATIONS_AHEAD, 2**32 - 1)
 
 
 class Extent(enum.IntEnum):
-    """How many rows of a column one segment of T steps holds; numbers as in the contract."""
+    """Rows of a column in one segment of T steps; the numbers are those of the contract."""
 
     STEP = 1
     """T rows."""
     STEP_AND_NEXT = 2
-    """T + 1 rows: the steps and what follows the last one."""
+    """T + 1 rows: one per step, and one after the last step."""
     SEGMENT = 3
     """One row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A named, typed part of every segment.
+    """A named, typed array that every segment has.
 
     Attributes:
-        name: Unique in its schema.
-        dtype: One of `DATA_TYPES`.
-        shape: The shape of one row; empty for a scalar.
-        extent: How many rows a segment has.
-        lead: Rows before the first step, on top of the extent.
+        name: Name of the column, unique in its schema.
+        dtype: Element type, one of `DATA_TYPES`.
+        shape: Shape of one row; empty for a scalar.
+        extent: Number of rows in a segment.
+        lead: Rows before the first step, in addition to the extent.
     """
 
     name: str
@@ -72,18 +76,18 @@ class Column:
     lead: int = 0
 
     def segment_shape(self, unroll_length: int) -> tuple[int, ...]:
-        """The shape of this column in one segment: (rows, *shape)."""
+        """Returns the shape of this column in one segment: (rows, *shape)."""
         rows = {Extent.STEP: unroll_length, Extent.STEP_AND_NEXT: unroll_length + 1, Extent.SEGMENT: 1}[self.extent]
         return (rows + self.lead, *self.shape)
 
     def segment_bytes(self, unroll_length: int) -> int:
-        """The size of this column in one segment, in bytes."""
+        """Returns the size of this column in one segment, in bytes."""
         return math.prod(self.segment_shape(unroll_length)) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of every segment of a run, and T, its steps."""
+    """The columns of every segment of a run, and the steps in a segment, T."""
 
     unroll_length: int
     columns: tuple[Column, ...]
@@ -100,18 +104,18 @@ class Schema:
 
     @property
     def hash(self) -> int:
-        """64 bits that name this schema, computed as proto/penstock/v1/block.proto says."""
+        """A 64-bit hash that identifies this schema, as defined in proto/penstock/v1/block.proto."""
         return _schema_hash(self)
 
     def index(self, name: str) -> int:
-        """The position of the column of this name. Raises `KeyError` if there is none."""
+        """Returns the position of the column with this name. Raises `KeyError` if there is none."""
         for position, column in enumerate(self.columns):
             if column.name == name:
                 return position
         raise KeyError(name)
 
     def empty(self, segments: int) -> "Columns":
-        """Zeroed columns for this many segments."""
+        """Returns zeroed columns for this many segments."""
         shapes = [(segments, *column.segment_shape(self.unroll_length)) for column in self.columns]
         arrays = tuple(np.zeros(shape, column.dtype) for shape, column in zip(shapes, self.columns, strict=True))
         return Columns(self, arrays)
@@ -134,11 +138,11 @@ def _schema_hash(schema: Schema) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Segments, column by column.
+    """Segments, stored column by column.
 
     Attributes:
-        schema: Names, types and extents.
-        arrays: One C-ordered array a column, [segments, rows, *shape].
+        schema: Names, types and extents of the columns.
+        arrays: One C-ordered array per column, [segments, rows, *shape].
     """
 
     schema: Schema
@@ -146,22 +150,22 @@ class Columns:
 
     @property
     def segments(self) -> int:
-        """How many segments these columns hold."""
+        """Number of segments in these columns."""
         return len(self.arrays[0])
 
     def column(self, name: str) -> NDArray[np.generic]:
-        """The array of the column of this name."""
+        """Returns the array of the column with this name."""
         return self.arrays[self.schema.index(name)]
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Some bytes of one column of a window, as they came.
+    """A received piece of the bytes of one column of a window.
 
     Attributes:
-        column: Position in the schema.
-        offset: Where they begin in the column's bytes, which are C order over [segments, rows, *shape].
-        data: <uint8>[...].
+        column: Position of the column in the schema.
+        offset: Offset of the piece in the column's bytes, which are in C order over [segments, rows, *shape].
+        data: <uint8>[...] bytes of the piece.
     """
 
     column: int
@@ -181,26 +185,26 @@ class WindowHead:
 
     @property
     def segments(self) -> int:
-        """How many segments the window has."""
+        """Number of segments in the window."""
         return self.environments.size
 
     @property
     def last_sequence(self) -> int:
-        """The number of the last segment."""
+        """Number of the last segment."""
         return self.first_sequence + self.segments - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The segments of one actor that began and ended together, one an environment.
+    """The segments that an actor collected at the same time, one per environment.
 
     Attributes:
-        slot: The actor's place in the run.
-        incarnation: Which stay of an actor in the run this is.
+        slot: Place of the actor in the run.
+        incarnation: Stay of the actor in its slot, numbered from 1.
         first_sequence: Number of the first segment within (slot, incarnation), from 1.
-        version: The policy version that acted.
+        version: Policy version that acted.
         environments: <uint32>[N] run-wide numbers of the environments.
-        columns: N segments.
+        columns: Columns of the N segments.
     """
 
     slot: int
@@ -218,7 +222,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Leave to collect one window for `batch`, with weights of `minimum_version` or newer."""
+    """Permission to collect one window for `batch`, with weights of `minimum_version` or newer."""
 
     batch: int
     minimum_version: int
@@ -226,7 +230,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class StagingOffer:
-    """Where a client on the service's host may lay its windows: a file of equal slots, and the bytes of each."""
+    """A file in which a client on the service's host may place its windows, each in one of its equal slots.
+
+    Attributes:
+        path: Path of the file.
+        slot_bytes: Size of a slot in bytes.
+    """
 
     path: str
     slot_bytes: int
@@ -234,23 +243,23 @@ class StagingOffer:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """How the learner wants its batches; the fields are those of the contract's SamplingPlan.
+    """The learner's plan for drawing batches; the fields are those of the contract's SamplingPlan.
 
     Attributes:
-        session: Names the learner's process; leases of another session are given back.
-        next_batch: Number of the first batch this stream will ask for. Says nothing of how batches are made.
+        session: Identifier of the learner's process. A new session ends the leases of the one before.
+        next_batch: Number of the first batch that this stream will request. It does not affect how batches are drawn.
         batch_segments: Segments in a batch once replay has begun.
-        fresh_segments: How many of them are fresh (F). 0: segments are replayed as soon as they are stored, at the
-            largest priority present, and collection runs as fast as it can.
+        fresh_segments: Fresh segments in a batch (F). 0: segments are replayed as soon as they are stored, at the
+            largest priority present, and collection is not limited.
         off_policy_degree: Batches that collection may run ahead of training (d).
-        publish_interval: Every so many versions are published (p).
+        publish_interval: Versions from one publication of the weights to the next (p).
         alpha: Exponent of the priority.
-        epsilon: Added to every priority.
+        epsilon: Constant added to every priority.
         half_life: Age in versions that halves the prioritized mass before `alpha`.
-        max_staleness: Age in versions past which a replayed segment has no mass.
+        max_staleness: Age in versions above which a replayed segment has no mass.
         min_replay_segments: Segments that must have been trained before any is replayed.
-        seed: With a batch's number, keys that batch's draws.
-        hurried_below: Batches below this number go out with the fresh segments that there are.
+        seed: Key of the random draws, together with a batch's number.
+        hurried_below: Number below which batches are sent with the fresh segments present, without waiting for more.
     """
 
     session: int
@@ -274,16 +283,16 @@ class SamplingPlan:
 
     @property
     def outstanding_limit(self) -> int:
-        """What granted, unseen and leased segments together never exceed: (d + 1) F."""
+        """Upper bound on granted, unseen and leased segments together: (d + 1) F."""
         return (self.off_policy_degree + 1) * self.fresh_segments
 
     def minimum_version(self, batch: int) -> int:
-        """The oldest version that may collect for `batch`: p * floor(max(0, batch - d) / p)."""
+        """Returns the oldest version that may collect for `batch`: p * floor(max(0, batch - d) / p)."""
         return self.publish_interval * (max(0, batch - self.off_policy_degree) // self.publish_interval)
 
     @property
     def largest_lag(self) -> int:
-        """The age in versions up to which data counts as fresh: d + p - 1."""
+        """Largest age in versions at which a segment counts as fresh: d + p - 1."""
         return self.off_policy_degree + self.publish_interval - 1
 
 
@@ -297,8 +306,18 @@ class Mass:
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """Numbers of segments: what the store can hold, holds, has promised, has taken in, and found late; and since its
-    service started, what it refused for its values, and what came back from leases untrained.
+    """Numbers of segments in a store.
+
+    Attributes:
+        capacity: Segments that the store can hold.
+        stored: Segments that it holds.
+        unseen: Fresh segments that no batch has leased.
+        leased: Fresh segments leased to batches.
+        granted: Segments that actors have permission to collect.
+        inserted: Segments stored since the store was created.
+        late: Segments that arrived too late to be trained as fresh, since the store was created.
+        refused: Segments refused for their values, since the service started.
+        refunded: Segments returned untrained from leases, since the service started.
     """
 
     capacity: int = 0
@@ -329,11 +348,11 @@ class BatchHead:
 
     @property
     def ages(self) -> NDArray[np.int64]:
-        """<int64>[B] as `Batch.ages`."""
+        """<int64>[B] ages of the segments, as in `Batch.ages`."""
         return _ages(self.number, self.versions, self.skipped)
 
     def with_columns(self, columns: Columns) -> "Batch":
-        """The batch."""
+        """Returns the batch with these columns."""
         return Batch(
             self.number,
             self.fresh_segments,
@@ -351,21 +370,21 @@ class BatchHead:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A leased training batch of B segments, the fresh ones first, those ordered by (environment, time).
+    """A leased training batch of B segments: first the fresh ones, ordered by (environment, time), then the others.
 
     Attributes:
-        number: The batch's number, which is the version that trains on it.
-        fresh_segments: How many are fresh.
-        keys: <uint64>[B] names of the segments in the store.
+        number: Number of the batch, equal to the version that trains on it.
+        fresh_segments: Number of fresh segments.
+        keys: <uint64>[B] keys of the segments in the store.
         versions: <int64>[B] policy versions that acted.
         priorities: <float64>[B] raw priorities; 0 where fresh.
         probabilities: <float64>[B] mass over total mass at the draw; 1 where fresh.
-        counts: The store's numbers at the draw.
-        columns: The segments.
-        mass: The sum of the store's masses at the draw.
+        counts: Numbers of segments in the store at the draw.
+        columns: Columns of the segments.
+        mass: Sum of the store's masses at the draw.
         environments: <uint32>[fresh_segments] run-wide numbers of the fresh segments' environments; empty if unknown.
-        skipped: <int64>[B] how many of the numbers from a segment's version to the batch's are of no batch, since a
-            learner was replaced in between; empty: none.
+        skipped: <int64>[B] versions between a segment's and the batch's that trained no batch, because a learner was
+            replaced; empty if there are none.
     """
 
     number: int
@@ -382,7 +401,7 @@ class Batch:
 
     @property
     def ages(self) -> NDArray[np.int64]:
-        """<int64>[B] versions between the batch and the policy that acted, without those that were skipped."""
+        """<int64>[B] versions between the policy that acted and the batch, without those that were skipped."""
         return _ages(self.number, self.versions, self.skipped)
 
 
@@ -393,7 +412,7 @@ def _ages(number: int, versions: NDArray[np.int64], skipped: NDArray[np.int64]) 
 
 @dataclass(frozen=True, slots=True)
 class MappedStore:
-    """Where a store's file lies: the absolute path of its folder, and a number that stands in it."""
+    """Location of a store's file: the absolute path of its folder, and the identity number stored in the file."""
 
     folder: str
     identity: int
@@ -401,7 +420,7 @@ class MappedStore:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What a commit did: priorities stored, priorities of overwritten segments, and whether it had been made before."""
+    """Outcome of a commit: priorities stored, priorities of overwritten segments, and whether it was a repetition."""
 
     updated: int
     overwritten: int
@@ -410,7 +429,9 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BoxSpace:
-    """Real vectors; `low` and `high` have one value an element, in C order, or one for all; they may be infinite."""
+    """Arrays of numbers with bounds. `low` and `high` hold one value per element, in C order, or one value for all
+    elements. They may be infinite.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -431,14 +452,14 @@ Space = BoxSpace | DiscreteSpace
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """What a policy needs to know of an environment.
+    """The properties of an environment that a policy depends on.
 
     Attributes:
-        id: Its name, for people.
-        observation: What the policy acts on.
-        action: What it answers with.
-        frames: How many frames, one a step and the oldest first, are stacked along the first axis of an observation.
-            Segments hold each frame once.
+        id: Name of the environment, for display.
+        observation: Space of the policy's observations.
+        action: Space of the policy's actions.
+        frames: Frames stacked along the first axis of an observation, one per step, oldest first. Segments hold each
+            frame once.
     """
 
     id: str
@@ -466,9 +487,9 @@ class Weights:
     """A published policy: a safetensors file with version, spaces and architecture in its metadata.
 
     Attributes:
-        version: Counts training batches.
-        data: The file.
-        sha256: Its digest.
+        version: Policy version, which counts training batches.
+        data: Bytes of the file.
+        sha256: SHA-256 of `data`.
     """
 
     version: int
@@ -477,7 +498,7 @@ class Weights:
 
     @classmethod
     def of(cls, version: int, data: bytes) -> "Weights":
-        """Weights with the digest of `data`."""
+        """Returns weights with the digest of `data`."""
         return cls(version, data, hashlib.sha256(data).digest())
 
 
@@ -493,17 +514,17 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class ActorReport:
-    """What happened at an actor since its last report.
+    """The activity of an actor since its last report.
 
     Attributes:
         env_steps: Valid environment steps.
-        first_step_at_s: When the actor's first step was taken, Unix time.
+        first_step_at_s: Unix time of the actor's first step, in seconds.
         episodes: Finished episodes.
-        environment_s: Seconds in the environments.
-        policy_s: Seconds in the policy.
-        waiting_s: Seconds without a grant or without weights new enough.
-        building_s: Seconds in which segments were put together and handed over.
-        segments: Segments handed over to the replay service.
+        environment_s: Seconds spent in the environments.
+        policy_s: Seconds spent in the policy.
+        waiting_s: Seconds spent waiting for a grant or for new enough weights.
+        building_s: Seconds spent building and sending segments.
+        segments: Segments sent to the replay service.
     """
 
     env_steps: int
@@ -518,14 +539,14 @@ class ActorReport:
 
 @dataclass(frozen=True, slots=True)
 class ActorProgress:
-    """How far an actor is.
+    """The progress of an actor.
 
     Attributes:
-        steps: Environment steps taken since its process began.
-        doing: What it waits for an environment to do: make, reset or step; empty while it waits for something else.
-        environment: Run-wide number of that environment; None where several are stepped in one call.
-        window_step: Steps that the window in progress has.
-        window_steps: Steps that it is to have.
+        steps: Environment calls that have returned since the process started.
+        doing: Environment call in progress: make, reset or step; empty if there is none.
+        environment: Run-wide number of that environment; None if several are stepped in one call.
+        window_step: Steps already taken in the window in collection.
+        window_steps: Steps of a complete window.
     """
 
     steps: int = 0
@@ -537,11 +558,11 @@ class ActorProgress:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFault:
-    """What is wrong with an environment.
+    """A fault of an environment.
 
     Attributes:
-        text: One line: the environment's number, what it did, and its id.
-        dropped: Whether the window in collection was dropped; if not, this is a warning.
+        text: One line with the environment's number, its fault and its id.
+        dropped: Whether the window in collection was dropped; False for a warning.
     """
 
     text: str
@@ -550,17 +571,17 @@ class EnvironmentFault:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """What an evaluator is asked to do.
+    """A task for an evaluator.
 
     Attributes:
-        id: Names the task; no other learner process uses the same number.
-        weights: The policy.
-        episodes: To play.
-        deterministic: Take the most likely actions.
-        seed: Keys streams that no training environment shares.
-        variants: Episode i is played in variant i modulo this; at least 1.
-        max_episode_steps: Steps after which an episode that has not ended is cut.
-        max_seconds: Seconds after which all episodes that have not ended are cut.
+        id: Number of the task; no other learner process uses the same number.
+        weights: Weights of the policy.
+        episodes: Number of episodes to play.
+        deterministic: Whether to take the most likely actions.
+        seed: Key of random streams that no training environment shares.
+        variants: Number of variants, at least 1; episode i is played in variant i modulo this number.
+        max_episode_steps: Steps after which an unfinished episode is cut.
+        max_seconds: Seconds after which all unfinished episodes are cut.
     """
 
     id: int
@@ -575,7 +596,7 @@ class EvaluationTask:
 
 @dataclass(frozen=True, slots=True)
 class VariantReturns:
-    """Returns over the episodes of an evaluation that were played in one environment variant."""
+    """Statistics of the returns of an evaluation's episodes in one environment variant."""
 
     episodes: int
     return_mean: float
@@ -584,18 +605,18 @@ class VariantReturns:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """What came of one evaluation task.
+    """The result of an evaluation task.
 
     Attributes:
-        id: Of the task.
-        version: Of its policy.
-        returns: One an episode, in their order; of an episode that was cut, the return until then. Empty after a
-            failure.
-        steps: The episodes' lengths.
-        seconds: That it took.
-        unfinished: Episodes that were cut.
-        out_of_time: Whether they were cut by the clock, so that their returns depend on the speed of a machine.
-        failure: Why nothing was played, in one line; empty if something was.
+        id: Number of the task.
+        version: Version of its policy.
+        returns: Return of each episode, in their order; that of a cut episode is its return until then. Unusable or
+            empty after a failure.
+        steps: Length of each episode, in steps.
+        seconds: Duration of the evaluation.
+        unfinished: Number of cut episodes.
+        out_of_time: Whether episodes were cut by the time limit, so that returns depend on the machine's speed.
+        failure: Reason why the returns can't be used, in one line; empty if they can.
     """
 
     id: int
@@ -618,16 +639,23 @@ class EvaluationResult:
         return float(np.std(self.returns))
 
     def by_variant(self, variants: int) -> tuple[VariantReturns, ...]:
-        """Returns in each of the variants that took turns; those past the last episode are left out."""
+        """Returns statistics for each of the `variants` between which episodes alternate, if it has an episode."""
         parts = (self.returns[variant::variants] for variant in range(min(variants, len(self.returns))))
         return tuple(VariantReturns(len(part), float(np.mean(part)), float(np.std(part))) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """One evaluation in numbers: of which version, after how many environment steps, over how many episodes; over all
-    of them, and for each of the run's environment variants, if it has any. `unfinished` episodes did not end within the
-    bounds of an evaluation; they count with their returns until then.
+    """Statistics of one evaluation.
+
+    Attributes:
+        version: Version of the evaluated policy.
+        env_steps: Environment steps trained at that version.
+        episodes: Number of episodes.
+        return_mean: Mean return over all episodes.
+        return_std: Standard deviation of the return over all episodes.
+        variants: Statistics in each environment variant; empty if the run has none.
+        unfinished: Number of episodes that exceeded the bounds of an evaluation; their returns until then count.
     """
 
     version: int
@@ -641,12 +669,12 @@ class EvaluationSummary:
 
 @dataclass(frozen=True, slots=True)
 class VariantStatus:
-    """How training goes in one environment variant.
+    """Training in one environment variant.
 
     Attributes:
-        arguments: What sets it apart, for people.
-        episodes: Training episodes that ended in it.
-        return_mean: Mean over the last 100 of them; None before the first.
+        arguments: Arguments that distinguish the variant, as text for display.
+        episodes: Training episodes that ended in the variant.
+        return_mean: Mean return of the last 100 of these episodes; None before the first.
     """
 
     arguments: str
@@ -656,12 +684,12 @@ class VariantStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Ages of trained segments in policy versions, the learner's minus the one that acted.
+    """Ages of trained segments in policy versions: the learner's version minus the one that acted.
 
     Attributes:
-        last: Mean over the last batch.
-        mean: Mean over the session's segments.
-        maximum: The oldest of the session.
+        last: Mean age in the last batch.
+        mean: Mean age of the session's segments.
+        maximum: Largest age in the session.
     """
 
     last: float
@@ -671,16 +699,18 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """Mean seconds; None where nothing was timed yet.
+    """Mean times in seconds; None if nothing was timed yet.
+
+    The times of collection are sums over the actors for the fresh steps of one batch.
 
     Attributes:
-        collect_environment_s: In the environments, for the fresh steps of a batch, summed over the actors.
-        collect_policy_s: The same in the actors' policies.
-        collect_build_s: The same in putting segments together and handing them over.
-        collect_wait_s: The same without a grant or without weights new enough.
-        batch_wait_s: That the learner waited for a batch.
-        batch_train_s: That it trained on one.
-        evaluation_s: Of an evaluation, at the evaluator.
+        collect_environment_s: Mean seconds spent in the environments.
+        collect_policy_s: Mean seconds spent in the actors' policies.
+        collect_build_s: Mean seconds spent building and sending segments.
+        collect_wait_s: Mean seconds spent waiting for a grant or for new enough weights.
+        batch_wait_s: Mean seconds the learner waited for a batch.
+        batch_train_s: Mean seconds the learner trained on a batch.
+        evaluation_s: Mean duration of an evaluation at the evaluator, in seconds.
     """
 
     collect_environment_s: float | None = None
@@ -693,13 +723,13 @@ class MeanTimes:
 
     @property
     def collect_busy_s(self) -> float:
-        """What the actors did for the fresh steps of a batch, all in all, without waiting."""
+        """Mean seconds the actors worked for the fresh steps of a batch, without waiting."""
         return sum(filter(None, (self.collect_environment_s, self.collect_policy_s, self.collect_build_s)))
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What the learner waited for in a session: the reason, seconds, and their share of the session's time."""
+    """Time that the learner waited for one reason in a session: the seconds, and their share of the session's time."""
 
     reason: str
     seconds: float
@@ -707,22 +737,23 @@ class Wait:
 
     @property
     def for_actors(self) -> bool:
-        """Whether it was for fresh segments; with several replay services the reason ends in which one."""
+        """Whether the learner waited for fresh segments; with several replay services, the reason ends with which."""
         return self.reason.startswith("fresh segments")
 
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """What was collected or computed and came to nothing.
+    """Data that was collected or computed without being used.
 
     Attributes:
-        late_segments: Too old for their batch when they arrived, so never trained as fresh; they may be replayed.
-        refused_segments: With values that no learner could use; since the replay service started.
-        refunded_segments: Leased and given back untrained, so fresh again; since the replay service started.
-        overwritten_priorities: Computed for segments that had been overwritten meanwhile.
+        late_segments: Segments that arrived too old for their batch, so were never trained as fresh; they may be
+            replayed.
+        refused_segments: Segments with unusable values, since the replay service started.
+        refunded_segments: Segments returned untrained from leases and so fresh again, since the replay service started.
+        overwritten_priorities: Priorities of segments that had been overwritten in the meantime.
         refused_steps: Gradient steps without a finite norm, which changed nothing.
-        unsound_rows: Environment steps left out of training, since a number in them or estimated from them was absurd.
-        left_out_values: Absurd numbers kept from the running normalisation.
+        unsound_rows: Environment steps left out of training because a value in them or estimated from them was absurd.
+        left_out_values: Absurd values excluded from the running normalisation.
     """
 
     late_segments: int = 0
@@ -736,17 +767,17 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class LearningNumbers:
-    """What training on a batch looked like, or on average over some; None where that is no finite number.
+    """Statistics of training on one batch, or means over several batches; None where not finite.
 
     Attributes:
-        effective_sample_share: Share of the steps that counts, (sum w)^2 / (n sum w^2) of the behaviour weights.
-        fresh_effective_share: The same of the fresh segments.
-        clipped_share: Share of the probability ratios that left the clip range.
-        approximate_kl: Of the policy from the one before the batch, in nats.
-        entropy: Of the policy, in nats.
-        explained_variance: Share of the targets' variance that the values explain; 1 at best, below 0 where they are
-            worse than a constant.
-        gradient_norm: Before it is scaled down.
+        effective_sample_share: Effective share of the steps, (sum w)^2 / (n sum w^2) of the behaviour weights.
+        fresh_effective_share: Effective share of the steps of fresh segments.
+        clipped_share: Share of the probability ratios outside the clip range.
+        approximate_kl: KL divergence of the policy from the one before the batch, in nats.
+        entropy: Entropy of the policy, in nats.
+        explained_variance: Share of the targets' variance that the values explain: 1 at best, below 0 if worse than a
+            constant.
+        gradient_norm: Norm of the gradients before they are scaled down.
     """
 
     effective_sample_share: float | None = None
@@ -760,26 +791,26 @@ class LearningNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStatistics:
-    """How collecting and training get along in this session of the learner; None is a value that is not known yet.
+    """Statistics of collection and training in this session of the learner; None where not known yet.
 
     Attributes:
-        mode: synchronous, asynchronous, or chosen: asynchronous, as far as the learner finds good.
-        off_policy_degree: Batches that collection may run ahead of training, now.
-        segments_collected: Fresh segments that had come when the last batch was drawn, those included that were there
-            and untrained at the beginning.
-        batches_collected: The same in batches, by the fresh segments of one.
+        mode: synchronous, asynchronous, or chosen: asynchronous with a degree that the learner chooses.
+        off_policy_degree: Batches that collection may currently run ahead of training.
+        segments_collected: Fresh segments stored by the draw of the last batch, including those untrained at the start
+            of the session.
+        batches_collected: `segments_collected` in batches of fresh segments.
         segments_trained: Uses of segments, fresh and replayed.
-        batches_trained: Batches.
-        evaluations: That came back while it trained.
-        lag: Ages of the fresh segments: how far collection ran ahead of training.
+        batches_trained: Batches trained in this session.
+        evaluations: Evaluations completed in this session.
+        lag: Ages of the fresh segments, which show how far collection ran ahead of training.
         staleness: Ages of all segments, replayed ones included.
-        times: Means over the session.
-        waits: What the learner waited for, longest first.
-        drops: By reason.
-        last: Of the last batch.
-        recent: Means over the last `recent_batches`.
-        recent_batches: At most 100.
-        first_entropy: Of the session's first batch, in nats.
+        times: Mean times over the session.
+        waits: Times that the learner waited, by reason, longest first.
+        drops: Numbers of unused data, by reason.
+        last: Statistics of the last batch.
+        recent: Means over the last `recent_batches` batches.
+        recent_batches: Number of batches in `recent`, at most 100.
+        first_entropy: Entropy of the policy in the session's first batch, in nats.
     """
 
     mode: str
@@ -802,11 +833,11 @@ class CoordinatorStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One event that a user should know of, in one line.
+    """An event that is reported to the user.
 
     Attributes:
-        number: Increases with every notice, also when the learner restarts on the same host.
-        text: The line.
+        number: Number that increases with every notice, also when the learner restarts on the same host.
+        text: Description of the event in one line.
     """
 
     number: int
@@ -815,19 +846,18 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """One actor, as the learner knows it. A process that takes the place of one of the same name goes on with its
-    counts.
+    """The state of an actor at the learner. A process that replaces one of the same name continues its counts.
 
     Attributes:
-        name: What people call it.
-        slot: Its place in the run.
-        connected: Whether its stream to the learner is open.
-        steps: Environment steps of its process.
-        segments: Segments handed over to the replay service.
-        stuck_s: Seconds since it last took a step, or had nothing to do; 0 while it is not connected.
-        failures: Failures of its environments since it last handed segments over.
-        dropped_windows: Windows dropped, since the learner started.
-        doing: What it waits for an environment to do, for people; empty while it waits for something else.
+        name: Name of the actor, for display.
+        slot: Place of the actor in the run.
+        connected: Whether the actor's stream to the learner is open.
+        steps: Environment calls that have returned since the actor's process started.
+        segments: Segments sent to the replay service.
+        stuck_s: Seconds since the actor last took a step or had nothing to do; 0 while it is not connected.
+        failures: Failures of its environments since it last sent segments.
+        dropped_windows: Windows dropped since the learner started.
+        doing: Environment call in progress, as text for display; empty if there is none.
     """
 
     name: str
@@ -843,9 +873,7 @@ class ActorState:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How a run goes; the fields are those of the contract's GetRunStatusResponse, and None is a value that is not
-    known yet.
-    """
+    """The status of a run. The fields are those of the contract's GetRunStatusResponse; None where not known yet."""
 
     phase: str = "waiting"
     environment_id: str = ""
@@ -879,17 +907,17 @@ class Snapshot:
     """One complete snapshot of a replay store.
 
     Attributes:
-        name: By which it is restored.
-        folder: Where it lies, as the service sees it.
-        taken_unix_s: When it was complete.
-        segments: In it.
+        name: Name by which the snapshot is restored.
+        folder: Folder of the snapshot, as the service sees it.
+        taken_unix_s: Unix time of completion, in seconds.
+        segments: Segments in the snapshot.
         absent: Segments that were overwritten before they could be copied.
-        damaged: Segments whose bytes in the store were not those that had been stored; left out.
-        written_bytes: That were written for it.
-        shared_bytes: That it has in common with the snapshot before, on disk once.
-        seconds: How long it took.
+        damaged: Segments left out because their bytes differed from those that had been stored.
+        written_bytes: Bytes written for the snapshot.
+        shared_bytes: Bytes shared on disk with the previous snapshot.
+        seconds: Duration of the snapshot.
         version: Policy version that the store was trained to.
-        automatic: Taken on an interval; only these are removed by a later one.
+        automatic: Whether it was taken on an interval; a later snapshot removes only these.
     """
 
     name: str
@@ -907,12 +935,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """The snapshot that a store is asked for.
+    """A request to a store for a snapshot.
 
     Attributes:
-        name: By which it is restored.
-        version: Version of the policy that belongs to it; the store is frozen once it was trained to this version.
-        automatic: Taken on an interval; an older one of these is removed for it.
+        name: Name by which the snapshot is restored.
+        version: Version of its policy; the store is frozen once it was trained to this version.
+        automatic: Whether it is taken on an interval; it then replaces an older one of these.
     """
 
     name: str
@@ -925,10 +953,10 @@ class RunSnapshot:
     """One complete snapshot of a run.
 
     Attributes:
-        name: By which it is restored.
-        version: Policy version, of the policy and of each store.
+        name: Name by which the snapshot is restored.
+        version: Version of the policy and of each store.
         env_steps: Environment steps trained.
-        stores: One a replay service, in the order of `learner.replay_addresses`.
+        stores: Snapshot of each replay service, in the order of `learner.replay_addresses`.
     """
 
     name: str
@@ -939,7 +967,7 @@ class RunSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """How far a snapshot is: segments and their bytes that were looked after, of how many."""
+    """Progress of a snapshot: segments and bytes already processed, and their totals."""
 
     segments: int = 0
     total_segments: int = 0

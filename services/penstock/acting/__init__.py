@@ -1,1 +1,1 @@
-"""Environments, their collection into segments, and evaluation."""
+"""Environments, collection of segments, and evaluation."""

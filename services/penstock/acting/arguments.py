@@ -1,6 +1,6 @@
 """Checks the arguments of an environment against the signature of its constructor.
 
-An argument that was misspelt is text, such as "no", and a constructor takes any text for true.
+An argument such as "no" remains text, and a constructor treats any text that is not empty as true.
 """
 
 import inspect
@@ -16,15 +16,15 @@ from penstock.errors import ConfigurationError
 def check_arguments(
     made: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], env_id: str, kwargs: Mapping[str, object]
 ) -> None:
-    """Refuses text for an argument whose default is True or False.
+    """Raises an error if an argument is text and its default is True or False.
 
     Args:
         made: The environment, or its own vectorised form, made with these arguments.
-        env_id: Gymnasium's id, for messages.
-        kwargs: For `gymnasium.make`.
+        env_id: Gymnasium id, for messages.
+        kwargs: Arguments that were passed to `gymnasium.make`.
 
     Raises:
-        ConfigurationError: An argument is such a text.
+        ConfigurationError: An argument is text where its default is True or False.
     """
     texts = {name: value for name, value in kwargs.items() if isinstance(value, str)}
     if not texts:

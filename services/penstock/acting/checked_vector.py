@@ -1,4 +1,4 @@
-"""A Gymnasium vector environment whose exceptions are told as failures, and whose values are checked."""
+"""A Gymnasium vector environment whose exceptions become failures and whose values are checked."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -17,7 +17,10 @@ Step = tuple[NDArray[np.generic], NDArray[np.float32], NDArray[np.bool_], NDArra
 
 
 class CheckedVector:
-    """Calls a vector environment. Which of its environments raised an exception it can't tell, if there are several."""
+    """Calls a vector environment and checks the values it returns.
+
+    An exception is attributed to an environment only if there is just one.
+    """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress) -> None:
         self._envs, self._env_id, self._progress = envs, spec.id, progress
@@ -26,13 +29,13 @@ class CheckedVector:
         self.count = envs.num_envs
 
     def reset(self, seeds: Sequence[int]) -> NDArray[np.generic]:
-        """Begins new episodes; their first observations [N, ...]. Raises `EnvironmentFailed`."""
+        """Starts new episodes and returns their first observations [N, ...]. Raises `EnvironmentFailed`."""
         self._progress.doing = "reset"
         observation, _ = self._call("in reset", self._envs.reset, seed=list(seeds))
         return self._checked(observation, "in reset")
 
     def step(self, action: NDArray[np.generic]) -> Step:
-        """Takes a step in each environment; what Gymnasium's `step` returns. Raises `EnvironmentFailed`."""
+        """Steps each environment and returns the values of Gymnasium's `step`. Raises `EnvironmentFailed`."""
         observation, reward, terminated, truncated, infos = self._call("in step", self._envs.step, action)
         reward = np.asarray(reward)
         if reward.shape != (self.count,) or reward.dtype.kind not in "fiub":
@@ -45,7 +48,7 @@ class CheckedVector:
         return observation, reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
 
     def check(self, observation: NDArray[np.generic]) -> None:
-        """Raises `EnvironmentFailed` for values that can't be trained on."""
+        """Raises `EnvironmentFailed` if observations [N, ...] can't be trained on."""
         self._checked(observation, "in step")
 
     def close(self) -> None:

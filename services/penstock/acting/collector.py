@@ -1,4 +1,4 @@
-"""Steps environments with a policy and writes what happens into preallocated columns, a window at a time."""
+"""Steps environments with a policy and records the steps in preallocated columns, one window at a time."""
 
 import contextlib
 import time
@@ -19,7 +19,7 @@ from penstock.types import Assignment, Episode, Window
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds an actor spent, since it was last asked."""
+    """Seconds that an actor spent on each kind of work since the last `Collector.take_timing`."""
 
     environment_s: float = 0.0
     policy_s: float = 0.0
@@ -28,13 +28,13 @@ class Timing:
 
 
 class Collector:
-    """Collects windows of one incarnation of an actor. Used by one thread.
+    """Collects the windows of one incarnation of an actor. Used by one thread.
 
-    A step costs one policy call and one environment call for all N environments; noise is drawn a window at a time. The
-    columns of a window are written over by the next `collect`.
+    A step costs one policy call and one environment call for all N environments. Noise is drawn once per window. The
+    next `collect` overwrites the columns of a window.
 
-    After an `EnvironmentFailed` the window in collection is dropped, and `begin_again` must come before another.
-    Neither noise nor seeds of what was dropped are used again.
+    An `EnvironmentFailed` drops the window in collection, and `begin_again` must be called before the next `collect`.
+    The noise and the seeds of a dropped window are not used again.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Collector:
         discount: float,
         failures: int = 0,
     ) -> None:
-        """Resets the environments with seeds of their own.
+        """Resets each environment with its own seed.
 
         Args:
-            environments: As many as the assignment has numbers.
-            assignment: Seed, incarnation and environment numbers.
-            unroll_length: T.
+            environments: One environment for each environment number of the assignment.
+            assignment: Slot, incarnation, seed and environment numbers.
+            unroll_length: Steps in a segment, T.
             discount: Gamma of the running discounted return.
-            failures: How often the environments failed before, under this assignment.
+            failures: Earlier failures of the environments under this assignment.
 
         Raises:
             EnvironmentFailed: An environment failed in its reset.
@@ -76,7 +76,10 @@ class Collector:
         self._reset()
 
     def begin_again(self, environments: Environments) -> None:
-        """After a failure: goes on with other environments of the same spaces, or with the same ones, reset.
+        """Continues after a failure with these environments, which it resets.
+
+        Args:
+            environments: The same environments as before, or others with the same spaces.
 
         Raises:
             EnvironmentFailed: An environment failed in its reset.
@@ -104,7 +107,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _numbered(self) -> Iterator[None]:
-        """Has a failure name the run-wide number of its environment."""
+        """Replaces the environment's index in a failure by its run-wide number."""
         try:
             yield
         except EnvironmentFailed as failed:
@@ -115,10 +118,10 @@ class Collector:
             raise EnvironmentFailed(f"{of}: {failed.what}") from failed
 
     def collect(self, runner: PolicyRunner) -> Window:
-        """Steps every environment T times; weights stay as they are meanwhile.
+        """Steps every environment T times with the runner's weights and returns the window.
 
         Raises:
-            EnvironmentFailed: An environment failed, or what it did can't be trained on.
+            EnvironmentFailed: An environment failed, or its values can't be trained on.
         """
         noise, ended_before = self._noise(runner.policy.noise_size), len(self._episodes)
         self._steps += self._unroll_length
@@ -147,7 +150,7 @@ class Collector:
     def _fill(self, runner: PolicyRunner, noise: NDArray[np.float32]) -> None:
         columns = self._columns
         frames, action = columns.column("observation"), columns.column("action")
-        # Before the first step, where frames are stacked, come the last ones of the window before.
+        # Where frames are stacked, the last frames of the previous window precede the first step.
         before, observation = frames[:, : self._frames_before], frames[:, self._frames_before :]
         before[:] = frames[:, self._unroll_length :][:, : self._frames_before]
         log_prob, reward = columns.column("behaviour_log_prob"), columns.column("reward")
@@ -178,7 +181,11 @@ class Collector:
             frame_age[:, self._unroll_length] = environments.frame_age
 
     def _check(self) -> None:
-        """Refuses what the store would: what follows from values of the environments, which were checked before."""
+        """Raises `EnvironmentFailed` for derived values that the store would refuse, and records a warning.
+
+        The environments' own values were checked when they were returned. The warning is for observations far outside
+        their bounds.
+        """
         env_id = self._environments.spec.id
         for name, what in (
             ("discounted_return", "rewards whose discounted sum is {}"),
@@ -195,7 +202,7 @@ class Collector:
                 self._warning = f"environment {self._numbers[found[0]]}: {found[1]} ({env_id})"
 
     def take_warning(self) -> str:
-        """What is odd about the observations, the first time that it is seen; empty otherwise."""
+        """Returns the first warning about the observations once; empty otherwise."""
         warning = self._warning
         if warning:
             self._warning = ""
@@ -237,12 +244,12 @@ class Collector:
         self._discounted_return[ended] = 0.0
 
     def take_episodes(self) -> tuple[tuple[Episode, ...], int]:
-        """Episodes that ended, and valid steps taken, since the last call."""
+        """Returns the episodes that ended and the number of valid steps since the last call."""
         episodes, steps = tuple(self._episodes), self._valid_steps
         self._episodes, self._valid_steps = [], 0
         return episodes, steps
 
     def take_timing(self) -> Timing:
-        """Seconds spent since the last call."""
+        """Returns the seconds spent since the last call."""
         timing, self.timing = self.timing, Timing()
         return timing

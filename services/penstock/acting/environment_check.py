@@ -1,7 +1,7 @@
-"""The first steps of a run's environments, looked at before the run starts: made, reset and stepped twice.
+"""Checks the environments of a run before it starts: each is made, reset and stepped twice.
 
-Run it in a process of its own (`apps.environment_check`), since an environment may hang, end its process, or change
-signal handlers and the working directory. Imports no torch.
+The check must run in its own process (`apps.environment_check`), because an environment may hang, end its process, or
+change signal handlers and the working directory. This module does not import torch.
 """
 
 import contextlib
@@ -24,23 +24,24 @@ from penstock.errors import ConfigurationError
 from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 STEPS = 2
-"""The second step is the first whose observation an environment made from its own state."""
+"""Steps taken by each environment. The second is the first one from a state that a step produced."""
 
 _SEED = 1
 _OUR_PACKAGES = ("/gymnasium/", "/penstock/", "/numpy/")
 
 Progress = Callable[[str, str], None]
-"""Called before a stage begins: import, constructor, spaces, reset, step or close; and with the environment's name."""
+"""Function called before each stage with the stage (import, constructor, spaces, reset, step or close) and the
+environment's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Environments of one use, all variants of which are checked.
+    """The environments of one use, training or evaluation, in all variants.
 
     Attributes:
         variants: All arguments of each variant.
-        instances: How many of each are made; 2 are enough to compare them.
-        use: For messages; empty where evaluations and training use the same.
+        instances: Environments made of each variant; 2 are enough to compare them.
+        use: Name of the use, for messages; empty if training and evaluation use the same environments.
     """
 
     variants: Sequence[Mapping[str, Any]]
@@ -51,18 +52,19 @@ class Task:
 def check(
     env_id: str, tasks: Sequence[Task], *, imports: Sequence[str], vectorization: str, frames: int, progress: Progress
 ) -> list[str]:
-    """Makes, resets and steps every variant of every task; returns warnings, one line each.
+    """Makes, resets and steps every variant of every task, and returns warnings of one line each.
 
     Args:
-        env_id: Gymnasium's id, or package:Id-v0.
-        tasks: What is to be made.
+        env_id: Gymnasium id, or package:Id-v0.
+        tasks: Environments to check.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
-        frames: How many of its last frames an observation is.
-        progress: Told what begins.
+        frames: Frames stacked in an observation.
+        progress: Function called before each stage.
 
     Raises:
-        ConfigurationError: What is wrong, where, and what to do; one line.
+        ConfigurationError: An environment can't be used. The message is one line with the fault, its place and a
+            remedy.
     """
     progress("import", env_id)
     with _named(env_id, "import"):
@@ -91,7 +93,7 @@ class _Check:
         self._name, self._progress, self._warnings = name, progress, warnings
 
     def single(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
-        """Single environments, whose values are looked at as they return them."""
+        """Checks single environments and the values they return; returns their spec."""
         made: list[gymnasium.Env[Any, Any]] = []
         for _ in range(instances):
             with self._stage("constructor"):
@@ -115,7 +117,7 @@ class _Check:
         return spec
 
     def native(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
-        """The environment's own vectorised form, through the adapter that actors use."""
+        """Checks the environment's own vectorised form through the adapter that actors use; returns its spec."""
         with self._stage("constructor"):
             made = with_frames(make_environments(env_id, instances, kwargs=arguments, vectorization="native"), frames)
         check_spaces(made.spec)
@@ -156,7 +158,7 @@ class _Check:
             with self._stage("close"):
                 close()
         except ConfigurationError as error:
-            # It keeps nobody from training.
+            # Training is possible even if close fails.
             self._warnings.append(str(error))
 
     @contextlib.contextmanager
@@ -168,7 +170,7 @@ class _Check:
 
 @contextlib.contextmanager
 def _named(name: str, stage: str) -> Iterator[None]:
-    """Turns whatever an environment raises, SystemExit and KeyboardInterrupt included, into one line."""
+    """Turns any exception of an environment, SystemExit and KeyboardInterrupt included, into a one-line error."""
     try:
         yield
     except ConfigurationError:
@@ -187,7 +189,7 @@ def _named(name: str, stage: str) -> Iterator[None]:
 
 
 def _explain(error: BaseException) -> str:
-    """The exception's class and text, and the line of the environment that raised it."""
+    """Returns the exception's class and text, and the line of the environment that raised it."""
     frames, place = [], ""
     trace = error.__traceback__
     while trace is not None:

@@ -1,7 +1,7 @@
-"""Vector environments in one shape: rows that follow one another, each the next one's past.
+"""Vector environments with one common sequence of rows, in which each row continues the one before.
 
-Under Gymnasium's NEXT_STEP autoreset the row after an episode's last step holds the episode's final observation, and
-its action only resets. Vector environments that reset in the SAME_STEP are adapted to the same rows.
+In Gymnasium's NEXT_STEP autoreset mode, the row after an episode's last step holds the episode's final observation, and
+its action only resets. Vector environments in SAME_STEP mode are adapted to the same rows.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ class Environments(Protocol):
     """N environments that are stepped together.
 
     Attributes:
-        spec: Their spaces.
-        count: N.
-        observation: [N, ...] what the next row records.
-        acting_observation: [N, ...] what the policy acts on; the same, but where an adapted environment has reset
-            already, and where frames are stacked.
+        spec: Spaces of the environments.
+        count: Number of environments, N.
+        observation: [N, ...] observations that the next row records.
+        acting_observation: [N, ...] observations that the policy acts on. They differ from `observation` where an
+            adapted environment has already reset, and where frames are stacked.
         frame_age: <uint8>[N] steps since the episode of that observation began, at most spec.frames - 1.
-        progress: Which of them is called now.
+        progress: Record of the environment that is being called.
     """
 
     spec: EnvironmentSpec
@@ -50,13 +50,13 @@ class Environments(Protocol):
     frame_age: NDArray[np.uint8]
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes, each environment's generator seeded with its own number. Raises `EnvironmentFailed`."""
+        """Starts new episodes; each environment's generator gets its own seed. Raises `EnvironmentFailed`."""
 
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
         """Takes one step in each environment. Raises `EnvironmentFailed`."""
 
     def close(self) -> None:
-        """Frees what the environments hold."""
+        """Releases the environments' resources."""
 
 
 class NextStepEnvironments:
@@ -71,7 +71,7 @@ class NextStepEnvironments:
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes."""
+        """Starts new episodes."""
         self.observation = self._envs.reset(seeds)
         self.acting_observation = self.observation
         self._ended = np.zeros(self.count, np.bool_)
@@ -90,11 +90,11 @@ class NextStepEnvironments:
 
 
 class SameStepEnvironments:
-    """Environments that reset in the step that ends an episode, shown as if they reset in the next one.
+    """Environments in SAME_STEP autoreset mode, adapted to the rows of NEXT_STEP mode.
 
-    The row after an episode's end records the final observation, while underneath the first step of the next episode is
-    taken, by the policy, on the observation it really saw. That step counts in the episode's return; it is not learnt
-    from.
+    The row after an episode's end records the final observation. At the same time, the policy takes the first step of
+    the next episode, acting on that episode's first observation. This hidden step counts in the episode's return but is
+    not trained on.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress | None = None) -> None:
@@ -106,7 +106,7 @@ class SameStepEnvironments:
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes."""
+        """Starts new episodes."""
         self.observation = self._envs.reset(seeds)
         self.acting_observation = self.observation
         self._hidden = np.zeros(self.count, np.bool_)
@@ -116,7 +116,7 @@ class SameStepEnvironments:
         following, reward, terminated, truncated, infos = self._envs.step(action)
         valid = ~self._hidden
         ended = terminated | truncated
-        # An episode that ends in its hidden first step leaves nothing to record, so the next one begins at once.
+        # An episode that ends in its hidden first step has no row to record, so the next episode begins at once.
         self._hidden = ended & valid
         self.acting_observation = following
         self.observation = following
@@ -144,16 +144,16 @@ def make_environments(
     """Makes N environments.
 
     Args:
-        env_id: Gymnasium's id, or package:Id-v0.
-        count: N.
-        kwargs: For `gymnasium.make`.
+        env_id: Gymnasium id, or package:Id-v0.
+        count: Number of environments, N.
+        kwargs: Arguments for `gymnasium.make`.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
-        progress: Where it is noted which of them is called.
+        progress: Record of the environment that is being called.
 
     Raises:
         ConfigurationError: There is no such environment, it can't be made, an argument is text in place of a truth
-            value, or its spaces or autoreset mode are not supported.
+            value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
     if vectorization == "native":
@@ -179,13 +179,13 @@ def make_environments(
 
 
 def has_native_form(env_id: str) -> bool:
-    """Whether an environment that is registered already comes in a vectorised form of its own."""
+    """Returns whether a registered environment has its own vectorised form; False if it is not registered yet."""
     registered = gymnasium.registry.get(env_id)
     return registered is not None and registered.vector_entry_point is not None
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Imports modules for what they register. Raises `ConfigurationError` for one that can't be."""
+    """Imports modules that register environments. Raises `ConfigurationError` if one can't be imported."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -215,7 +215,7 @@ def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Prog
 
 def _made(env_id: str, make: Callable[[], Made]) -> Made:
     try:
-        # Gymnasium prints hints about versions on stderr; they would garble a display that is not ours here.
+        # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
         with contextlib.redirect_stderr(io.StringIO()):
             return make()
     except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:

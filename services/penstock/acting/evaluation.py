@@ -1,4 +1,4 @@
-"""Plays episodes with a policy that does not learn."""
+"""Evaluates a policy by playing episodes, without learning."""
 
 import time
 from collections.abc import Callable
@@ -20,19 +20,19 @@ def evaluate(
     stopping: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> EvaluationResult | None:
-    """The returns of the first episode of each environment, all played at once.
+    """Plays the first episode of every environment, all at once, and returns their returns.
 
-    Averaging first episodes, rather than the first so many to end, favours neither short nor long ones. An episode that
-    does not end within the task's bounds is cut, and counts with its return until then.
+    The mean over first episodes favours neither short nor long ones, unlike the mean over the first N that end. An
+    episode that does not end within the task's bounds is cut, and its return until then counts.
 
     Args:
         task: Weights, seed, bounds, and whether to take the most likely actions.
-        environments: As many as the task has episodes, which take turns in being of its variants.
-        stopping: Asked at every step; when true, the evaluation is given up.
-        clock: Monotonic seconds.
+        environments: One environment per episode of the task, alternating between its variants.
+        stopping: Function called at every step; the evaluation is abandoned if it returns True.
+        clock: Monotonic clock, in seconds.
 
     Returns:
-        The result, or None if it was given up.
+        The result, or None if the evaluation was abandoned.
     """
     started = clock()
     runner, action_map = PolicyRunner(task.weights), ActionMap(environments.spec.action)
@@ -53,7 +53,7 @@ def evaluate(
             action = runner.act_greedily(environments.acting_observation)
         else:
             if step % _NOISE_STEPS == 0:
-                # The task's seed is a stream of its own; its complement keeps it apart from a run of the same seed.
+                # The complement separates these streams from those of a run with the same seed.
                 noise = draw(
                     seed=~task.seed & 0xFFFFFFFFFFFFFFFF,
                     incarnation=0,
@@ -64,7 +64,7 @@ def evaluate(
                 )
             action, _ = runner.act(environments.acting_observation, noise[:, step % _NOISE_STEPS])
         outcome = environments.step(action_map(action, squashed=runner.squashes))
-        # An environment whose episode has ended is stepped on, and what it pays then, even NaN, is not counted.
+        # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
         steps += playing
         playing &= ~(outcome.terminated | outcome.truncated)
@@ -83,7 +83,7 @@ def evaluate(
 
 
 def _refusal(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    """What is wrong with <float64>[N] returns that nothing can be concluded from; empty if nothing is."""
+    """Returns why <float64>[N] returns can't be used; empty if all are finite."""
     for environment, value in enumerate(returns.tolist()):
         if not np.isfinite(value):
             return f"environment {environment} paid rewards that sum up to {value}"

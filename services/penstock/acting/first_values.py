@@ -1,6 +1,7 @@
-"""What a single environment's `reset` and `step` returned, looked at value by value.
+"""Checks the values that a single environment's `reset` and `step` return.
 
-Refuses what no run could train on, and warns of what is probably a mistake. Used by `acting.environment_check`.
+Values that no run could train on are errors. Values that are probably a mistake are warnings. Used by
+`acting.environment_check`.
 """
 
 import math
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError
 
 EXTREME = 1e10
-"""Magnitudes above this are warned of: standardised or not, they drown everything else."""
+"""Largest magnitude without a warning. Larger values outweigh all others, even after standardisation."""
 
 _TOLERANCE = 1e-3
-"""Share of a space's range by which a rounded observation may leave it."""
+"""Largest excess of a rounded observation over its bounds, as a share of the space's range."""
 
 _GYM_STEP = "step must return observation, reward, terminated, truncated and info"
 _GYM_RESET = "reset must return observation and info"
@@ -25,10 +26,10 @@ _GYM_RESET = "reset must return observation and info"
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What was found in what `reset` or `step` returned.
+    """The findings about the values that `reset` or `step` returned.
 
     Attributes:
-        warnings: One line each.
+        warnings: Warnings of one line each.
         ended: Whether the episode is over.
     """
 
@@ -37,7 +38,7 @@ class Values:
 
 
 def of_reset(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
-    """Looks at what `reset` returned. Raises `ConfigurationError` for what can't be trained on."""
+    """Checks the values that `reset` returned. Raises `ConfigurationError` if they can't be trained on."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise _refusal(name, "reset", f"{_kind(result)}, where two values were expected", _GYM_RESET)
     observation, info = result
@@ -46,7 +47,7 @@ def of_reset(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
 
 
 def of_step(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
-    """Looks at what `step` returned. Raises `ConfigurationError` for what can't be trained on."""
+    """Checks the values that `step` returned. Raises `ConfigurationError` if they can't be trained on."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise _refusal(name, "step", f"{_kind(result)}, where five values were expected", _GYM_STEP)
     observation, reward, terminated, truncated, info = result
@@ -56,7 +57,7 @@ def of_step(name: str, result: object, space: gymnasium.Space[Any]) -> Values:
 
 
 def check_rows(name: str, stage: str, what: str, rows: NDArray[np.generic]) -> None:
-    """Raises `ConfigurationError` for rows of a vector environment that hold NaN or infinity."""
+    """Raises `ConfigurationError` if rows of a vector environment hold NaN or infinity as float32."""
     with np.errstate(over="ignore"):
         finite = np.isfinite(np.asarray(rows, np.float32))
     if not finite.all():

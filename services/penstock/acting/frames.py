@@ -1,4 +1,4 @@
-"""Environments whose observations are frames: images, channels first, and the last few of them stacked."""
+"""Environments whose observations are stacked frames, or images with channels first."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,20 +15,22 @@ _MAX_FRAMES = 64
 
 
 class Frames:
-    """Environments whose policy acts on the last k frames, stacked along the first axis, the oldest first.
+    """Environments whose policy acts on the last k frames, stacked along the first axis, oldest first.
 
-    A row records its newest frame alone, and how many rows ago its episode began; the learner stacks them in the same
-    way (`learning.batches`). An episode's first frame stands in for those before it. Images that come as (H, W) or
-    (H, W, C) are shown as (C, H, W).
+    A row records only its newest frame and the number of rows since its episode began, at most k - 1. The learner
+    stacks frames in the same way (`learning.batches`). An episode's first frame replaces the frames before it. Images
+    of shape (H, W) or (H, W, C) become (C, H, W).
     """
 
     def __init__(self, environments: Environments, frames: int) -> None:
-        """Args:
-        environments: Those with single frames.
-        frames: k.
+        """Wraps environments.
+
+        Args:
+            environments: Environments whose observations are single frames.
+            frames: Frames in a stack, k.
 
         Raises:
-            ConfigurationError: Their observations can't be stacked.
+            ConfigurationError: The observations can't be stacked, or k is out of range.
         """
         space = environments.spec.observation
         if not isinstance(space, BoxSpace) or not space.shape:
@@ -39,7 +41,7 @@ class Frames:
         self.count, self.progress = environments.count, environments.progress
         self._image = _is_image(space)
         shape = _channels_first(np.empty((1, *space.shape), np.bool_)).shape[1:] if self._image else space.shape
-        # An image has thousands of equal bounds, which need not travel with every version of the policy.
+        # One pair of bounds replaces thousands of equal ones, which every version of the policy would carry.
         low, high = (
             ((min(space.low),), (max(space.high),)) if self._image else (space.low * frames, space.high * frames)
         )
@@ -51,14 +53,14 @@ class Frames:
         self.acting_observation: NDArray[np.generic] = self._flat(self._stack)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes."""
+        """Starts new episodes."""
         self._environments.reset(seeds)
         self._push(np.ones(self.count, np.bool_))
 
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
         """Takes one step in each environment."""
         outcome = self._environments.step(action)
-        # The row after one that only reset is the first of its episode.
+        # A row that only resets is followed by the first row of an episode.
         self._push(~outcome.valid)
         hidden = (outcome.terminated | outcome.truncated) & outcome.valid
         if self._environments.acting_observation is not self._environments.observation and hidden.any():
@@ -84,16 +86,16 @@ class Frames:
         return _channels_first(observation) if self._image else observation
 
     def _flat(self, stack: NDArray[np.generic]) -> NDArray[np.generic]:
-        """[N, k, C, ...] as [N, k C, ...]."""
+        """Returns [N, k, C, ...] as [N, k C, ...]."""
         flat: NDArray[np.generic] = stack.reshape(self.count, -1, *stack.shape[3:])
         return flat
 
 
 def with_frames(environments: Environments, frames: int) -> Environments:
-    """Environments whose observations are images, channels first, or `frames` of them stacked; others as they are.
+    """Wraps environments to stack `frames` frames and to convert images to channels first; returns others unchanged.
 
     Raises:
-        ConfigurationError: As `Frames`.
+        ConfigurationError: The observations can't be stacked, or `frames` is out of range.
     """
     space = environments.spec.observation
     if frames == 1 and not (isinstance(space, BoxSpace) and _is_image(space)):
@@ -102,12 +104,15 @@ def with_frames(environments: Environments, frames: int) -> Environments:
 
 
 def _is_image(space: BoxSpace) -> bool:
-    """Whether a frame of this space is an image: bytes in two or three dimensions."""
+    """Returns whether a frame of this space is an image: uint8 in two or three dimensions."""
     return space.dtype == "uint8" and len(space.shape) in (2, 3)
 
 
 def _channels_first(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """[N, H, W] or [N, H, W, C] as [N, C, H, W], without a copy; there are fewer channels than rows or columns."""
+    """Returns [N, H, W] or [N, H, W, C] images as a view [N, C, H, W]; others are assumed to be channels first.
+
+    The last axis is the channels if it is shorter than the second one.
+    """
     if images.ndim == 3:
         return images[:, None]
     return np.moveaxis(images, 3, 1) if images.shape[3] < images.shape[1] else images

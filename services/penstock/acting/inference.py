@@ -1,4 +1,4 @@
-"""One policy call for all environments, on the CPU, without gradients."""
+"""Policy inference for all environments in one call, on the CPU, without gradients."""
 
 import numpy as np
 import torch
@@ -9,13 +9,16 @@ from penstock.algo.policies import Policy
 from penstock.types import Weights
 
 _ROW_MULTIPLE = 16
-"""A CPU matrix product of few rows differs in its last bits from the same rows in a larger one: below 4 rows with AVX2,
-below 16 with AVX-512. Padding makes an environment's actions independent of how many share its actor."""
+"""Multiple to which rows are padded, so that an action does not depend on the number of environments.
+
+The last bits of a CPU matrix product's row depend on the number of rows if there are few: below 4 with AVX2, below 16
+with AVX-512."""
 
 
 def use_one_thread() -> None:
-    """Has torch compute in one thread, for the whole process: beside busy neighbours, threads that wait for one another
-    in every small layer have made 20 episodes of CartPole take 13 s, not 1.
+    """Limits torch to one thread in the whole process.
+
+    On a busy machine, threads wait for each other in every small layer: 20 episodes of CartPole took 13 s instead of 1.
     """
     torch.set_num_threads(1)
 
@@ -24,25 +27,27 @@ class PolicyRunner:
     """A policy that acts on batches of observations. Used by one thread."""
 
     def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
-        """Args:
-        weights: To begin with.
-        temperature: At which `act` samples; it stays when newer weights come.
+        """Loads the policy.
+
+        Args:
+            weights: Initial weights.
+            temperature: Sampling temperature of `act`; `update` does not change it.
         """
         self._policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
 
     @property
     def policy(self) -> Policy:
-        """The policy inside."""
+        """The torch module."""
         return self._policy
 
     @property
     def squashes(self) -> bool:
-        """Whether its continuous actions are to go through a tanh."""
+        """Whether the policy's continuous actions must pass through a tanh."""
         return self._policy.network.squash_actions
 
     def update(self, weights: Weights) -> None:
-        """Takes newer weights of the same architecture."""
+        """Loads newer weights of the same architecture."""
         policy_weights.load_into(self._policy, weights)
         self.version = weights.version
 
@@ -50,14 +55,14 @@ class PolicyRunner:
     def act(
         self, observation: NDArray[np.generic], noise: NDArray[np.float32]
     ) -> tuple[NDArray[np.generic], NDArray[np.float32]]:
-        """Samples an action a row, from the policy at this runner's temperature.
+        """Samples one action per row from the policy at this runner's temperature.
 
         Args:
-            observation: [N, D] raw.
-            noise: <float32>[N, noise_size].
+            observation: [N, ...] raw observations.
+            noise: <float32>[N, noise_size] random numbers from `acting.randomness`.
 
         Returns:
-            The actions, <int64>[N] or <float32>[N, A], and their log probabilities as they were sampled, <float32>[N].
+            The actions, <int64>[N] or <float32>[N, A], and their log probabilities at that temperature, <float32>[N].
         """
         count = len(observation)
         distribution = self._policy.distribution(torch.from_numpy(_pad(observation))).tempered(self._temperature)
@@ -67,7 +72,7 @@ class PolicyRunner:
 
     @torch.inference_mode()
     def act_greedily(self, observation: NDArray[np.generic]) -> NDArray[np.generic]:
-        """The most likely action a row, <int64>[N] or <float32>[N, A], for [N, D] raw observations."""
+        """Returns the most likely action per row, <int64>[N] or <float32>[N, A], for [N, ...] raw observations."""
         distribution = self._policy.distribution(torch.from_numpy(_pad(observation)))
         mode: NDArray[np.generic] = distribution.mode().numpy()[: len(observation)]
         return mode

@@ -1,4 +1,4 @@
-"""Observations far outside of what their space says, which are trained on as they are and slow learning down."""
+"""Detects observations far outside the bounds of their space. Training uses them unchanged, but learns more slowly."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from penstock.types import BoxSpace, EnvironmentSpec
 
 
 class ObservationBounds:
-    """Looks for elements that are outside of their finite bounds by more than the bounds are apart.
+    """Finds elements that exceed their finite bounds by more than the distance between the bounds.
 
-    What is slightly outside is common, and does no harm. A look costs a pass over a window.
+    Smaller excesses are common and harmless. A search costs one pass over a window.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        """Takes the bounds of floating-point observations; others can't leave theirs."""
+        """Reads the bounds of floating-point observations; observations of other types are not searched."""
         space = spec.observation
         self._low = self._high = np.zeros(0, np.float32)
         if not isinstance(space, BoxSpace) or not space.dtype.startswith("float"):
@@ -32,7 +32,7 @@ class ObservationBounds:
             self._low = self._high = np.zeros(0, np.float32)
 
     def find_outside(self, observation: NDArray[Any]) -> tuple[int, str] | None:
-        """The first environment of <float32>[N, T, ...] with such an element, and what it is; None if there is none."""
+        """Returns the first environment of <float32>[N, T, ...] with such an element, and a description, or None."""
         if not self._low.size:
             return None
         flat = observation.reshape(*observation.shape[:2], -1)

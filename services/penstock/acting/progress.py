@@ -1,4 +1,4 @@
-"""How far an actor is, for the threads that tell others while its main thread is inside of an environment."""
+"""The progress of an actor, shared with the threads that report it while the main thread is in an environment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,17 @@ from penstock.types import ActorProgress
 
 @dataclass(slots=True)
 class Progress:
-    """Written by the thread that steps environments, read by others: each field by itself is good, at any moment.
+    """Progress of an actor, written by the thread that steps environments and read by others.
+
+    Each field is valid by itself at any moment. The fields are not updated together.
 
     Attributes:
-        steps: Calls of environments that have returned, and began: it changes with every step.
-        doing: make, reset or step; empty while no environment is waited for.
-        environment: Index of the environment that is called; None where several are called at once.
+        steps: Environment calls that have returned; it increases with every step.
+        doing: Environment call in progress: make, reset or step; empty if there is none.
+        environment: Index of the environment that is being called; None if several are called at once.
         numbers: Run-wide numbers of the environments.
-        window_step: Steps that the window in progress has.
-        window_steps: Steps that it is to have.
+        window_step: Steps already taken in the window in collection.
+        window_steps: Steps of a complete window.
     """
 
     steps: int = 0
@@ -27,7 +29,7 @@ class Progress:
     window_steps: int = 0
 
     def now(self) -> ActorProgress:
-        """The progress at this moment, with the environment's run-wide number."""
+        """Returns the current progress, with the environment's run-wide number."""
         index, numbers = self.environment, self.numbers
         number = numbers[index] if index is not None and index < len(numbers) else None
         return ActorProgress(self.steps, self.doing, number, self.window_step, self.window_steps)

@@ -1,4 +1,4 @@
-"""What an actor needs from the outside; `rpc` implements it."""
+"""Interfaces of an actor to the other services; `rpc` implements them."""
 
 from typing import Protocol
 
@@ -6,19 +6,20 @@ from penstock.types import Grant, Weights, Window
 
 
 class SegmentSink(Protocol):
-    """Where windows go."""
+    """Destination of an actor's windows."""
 
     def next_grant(self, timeout_s: float) -> Grant | None:
-        """Waits for leave to collect a window; None if none came in time."""
+        """Waits for a grant to collect one window and returns it; None on timeout."""
 
     def send(self, window: Window) -> None:
-        """Takes a window over; its columns may be written to again when this returns. Waits while too much is
-        unacknowledged.
+        """Copies and sends a window, so that its columns may be overwritten afterwards.
+
+        Blocks while too many windows are unacknowledged.
         """
 
 
 class WeightSource(Protocol):
-    """Where weights come from."""
+    """Source of published weights."""
 
     def at_least(self, version: int, timeout_s: float) -> Weights | None:
-        """Waits for weights of this version or newer and returns the newest; None if none came in time."""
+        """Waits for weights of this version or newer and returns the newest; None on timeout."""

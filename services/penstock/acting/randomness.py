@@ -1,7 +1,7 @@
-"""Random streams that are functions of where they are used: (run seed, environment, incarnation, step).
+"""Random streams that are functions of (run seed, environment, incarnation, step).
 
-A counter-based generator has no state to keep or to share: whoever steps an environment draws the same noise for it, no
-two environments share a stream, and an actor that comes back under a new incarnation repeats nothing.
+A counter-based generator has no state to keep or to share. An environment's noise does not depend on the process that
+steps it, no two environments share a stream, and an actor that returns in a new incarnation repeats no noise.
 """
 
 import enum
@@ -20,14 +20,14 @@ _ROUNDS = 10
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is for; streams of different purposes share nothing."""
+    """The use of a stream. Streams for different purposes are independent."""
 
     TRAINING = 0
     EVALUATION = 1
 
 
 def _philox(counters: list[NDArray[np.uint64]], seed: int) -> list[NDArray[np.uint64]]:
-    """Philox4x32-10 (Salmon et al. 2011) over arrays: four 32-bit words for each counter of four."""
+    """Computes Philox4x32-10 (Salmon et al. 2011) over arrays: four 32-bit words per counter of four words."""
     key = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32 & 0xFFFFFFFF)]
     first, second, third, fourth = counters
     for _ in range(_ROUNDS):
@@ -41,15 +41,15 @@ def _philox(counters: list[NDArray[np.uint64]], seed: int) -> list[NDArray[np.ui
 def uniforms(
     *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int, size: int
 ) -> NDArray[np.float32]:
-    """Noise in [0, 1) for a window.
+    """Returns uniform noise in [0, 1) for a window.
 
     Args:
-        seed: The run's, 64 bits.
-        incarnation: The actor's, below 2^28.
-        environments: <uint32>[N] run-wide numbers.
-        first_step: Steps each environment has taken in this incarnation, below 2^48.
-        steps: T.
-        size: Numbers for each step.
+        seed: Seed of the run, 64 bits.
+        incarnation: Incarnation of the actor, below 2^32.
+        environments: <uint32>[N] run-wide numbers of the environments.
+        first_step: Steps that each environment has taken in this incarnation, below 2^48.
+        steps: Steps in the window, T.
+        size: Random numbers per step.
 
     Returns:
         <float32>[N, T, size].
@@ -66,14 +66,14 @@ def uniforms(
         np.full(shape, incarnation, np.uint64),
     ]
     words = np.stack(_philox(counters, seed), axis=-1).reshape(environments.size, steps, 4 * blocks)[..., :size]
-    # 24 bits are what a float32 holds between 0 and 1; more would round up to 1.
+    # A float32 has 24 significant bits; more could round up to 1.
     return (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def normals(
     *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int, size: int
 ) -> NDArray[np.float32]:
-    """Standard normal noise, <float32>[N, T, size], by Box and Muller (1958) from `uniforms` of the same stream."""
+    """Returns standard normal noise <float32>[N, T, size], by Box and Muller (1958) from `uniforms` of the stream."""
     pairs = -(-size // 2)
     noise = uniforms(
         seed=seed,
@@ -83,7 +83,7 @@ def normals(
         steps=steps,
         size=2 * pairs,
     )
-    # 1 - u lies in (0, 1], where the logarithm is finite.
+    # 1 - u is in (0, 1], where the logarithm is finite.
     radius = np.sqrt(-2.0 * np.log1p(-noise[..., :pairs]))
     angle = np.float32(2.0 * np.pi) * noise[..., pairs:]
     both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
@@ -91,7 +91,7 @@ def normals(
 
 
 class Noise(Protocol):
-    """`uniforms` or `normals`."""
+    """Type of `uniforms` and `normals`."""
 
     def __call__(
         self,
@@ -103,11 +103,11 @@ class Noise(Protocol):
         steps: int,
         size: int,
     ) -> NDArray[np.float32]:
-        """<float32>[N, T, size]."""
+        """Returns <float32>[N, T, size]."""
 
 
 def noise_for(space: Space) -> Noise:
-    """The noise that the distributions over this action space turn into samples (`algo.distributions`)."""
+    """Returns the noise that distributions over this action space turn into samples (`algo.distributions`)."""
     match space:
         case DiscreteSpace():
             return uniforms
@@ -125,9 +125,9 @@ def reset_seeds(
     purpose: Purpose = Purpose.TRAINING,
     failures: int = 0,
 ) -> list[int]:
-    """A seed for each environment's own generator, which draws its resets and its dynamics.
+    """Returns a seed for the generator of each environment, from which it draws its resets and its dynamics.
 
-    After each failure in an incarnation the environments begin again, with seeds that they have not had.
+    Each failure in an incarnation leads to new seeds, because the environments are reset after it.
     """
     again = [failures] if failures else []
     sequences = (

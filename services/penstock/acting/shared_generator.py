@@ -1,7 +1,7 @@
-"""Vector environments that draw all their randomness from one generator, with one for each environment instead.
+"""Gives each environment of a vector environment its own random generator.
 
-With one, what an environment draws depends on how many share it and on when the others reset: one seed would give other
-episodes with every change of the number of environments or actors.
+With a shared generator, the numbers that an environment draws depend on how many environments share it and on when the
+others reset. The same seed would give different episodes after a change in the number of environments or actors.
 """
 
 import contextlib
@@ -18,8 +18,10 @@ from penstock.errors import ConfigurationError
 
 
 class _Streams:
-    """A generator for each environment, in the shape of one: `uniform(low, high, size=(4, 3))` and its like draw for
-    the three environments that reset now, or for all, a column each.
+    """One generator per environment, with the interface of a single generator.
+
+    `uniform(low, high, size=(4, 3))` and similar methods draw one column for each of three environments: those that
+    reset in this step, or all.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
@@ -48,11 +50,11 @@ class _Streams:
 
 
 class SeparateGenerators(VectorWrapper[Any, Any, Any]):
-    """A vector environment whose environments have seeds of their own, as `SyncVectorEnv`'s have.
+    """A vector environment with one seed per environment, like `SyncVectorEnv`.
 
-    One that takes a list or an array of seeds is left to itself. One that has a single generator gets a stream for each
-    environment in its place, which begins the episodes that a single environment of that seed would; since it must be
-    known which environments reset in a step, its autoreset mode is to be NEXT_STEP.
+    A vector environment that accepts a list or an array of seeds is used unchanged. Otherwise a stream per environment
+    replaces its single generator and starts the same episodes as a single environment with that seed. Its autoreset
+    mode must then be NEXT_STEP, because the environments that reset in a step must be known.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -62,8 +64,8 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
     def reset(  # type: ignore[override]
         self, *, seed: Sequence[int], options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins new episodes, each environment's generator seeded with its own number."""
-        # Atari's takes an array, of C's integers.
+        """Starts new episodes; each environment's generator gets its own seed."""
+        # Atari's vector environment takes an array of C integers.
         for seeds in (list(seed), np.array(seed) % 2**31):
             with contextlib.suppress(Error, TypeError):
                 return self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
@@ -74,7 +76,7 @@ class SeparateGenerators(VectorWrapper[Any, Any, Any]):
         return begun
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Takes a step."""
+        """Takes one step in each environment."""
         outcome = self.env.step(actions)
         if self._streams is not None:
             self._streams.resetting = np.flatnonzero(outcome[2] | outcome[3])

@@ -1,4 +1,4 @@
-"""Environments that are stepped one after another, each by itself, so that one that fails is known by its number."""
+"""Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,21 +19,21 @@ _LARGEST = faults.LARGEST
 
 
 class SingleEnvironments:
-    """N environments with rows as `acting.environments.Environments` has them.
+    """N environments with the rows of `acting.environments.Environments`.
 
-    As Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, whose infos nobody needs here. What an environment returns
-    is checked before anybody uses it.
+    They behave like Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, without infos. All values that an
+    environment returns are checked before they are used.
     """
 
     def __init__(
         self, envs: Sequence[gymnasium.Env[Any, Any]], spec: EnvironmentSpec, progress: Progress | None = None
     ) -> None:
-        """Takes environments of the same spaces over.
+        """Takes ownership of environments with the same spaces.
 
         Args:
             envs: The environments.
-            spec: Their spaces.
-            progress: Where it is noted which of them is called.
+            spec: Spaces of the environments.
+            progress: Record of the environment that is being called.
         """
         self._envs, self.spec, self.count = list(envs), spec, len(envs)
         self.progress = progress or Progress()
@@ -47,10 +47,10 @@ class SingleEnvironments:
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes.
+        """Starts new episodes.
 
         Raises:
-            EnvironmentFailed: One of them failed.
+            EnvironmentFailed: An environment failed.
         """
         for index, seed in enumerate(seeds):
             self._begin(index, seed=seed)
@@ -61,7 +61,7 @@ class SingleEnvironments:
         """Takes one step in each environment.
 
         Raises:
-            EnvironmentFailed: One of them failed.
+            EnvironmentFailed: An environment failed.
         """
         progress, ended, outcomes = self.progress, self._ended, []
         for index, resets in enumerate(ended.tolist()):
@@ -89,7 +89,7 @@ class SingleEnvironments:
         progress.doing, progress.environment = "reset", index
         try:
             result = self._envs[index].reset(**seed)
-            # An old reset returns the observation alone, which may well have two elements.
+            # A reset of the old API returns only the observation, which may have two elements.
             if not isinstance(result, tuple):
                 raise TypeError
             self._rows[index], _ = result
@@ -106,7 +106,7 @@ class SingleEnvironments:
         try:
             result = self._envs[index].step(action)
             self._rows[index], reward, terminated, truncated, _ = result
-            # Not the other way round: a comparison with NaN is false.
+            # Comparisons with NaN are false, so that NaN fails this test.
             if -_LARGEST <= reward <= _LARGEST:
                 return reward, bool(terminated), bool(truncated)
         except faults.MISBEHAVIOUR as error:
@@ -126,7 +126,7 @@ class SingleEnvironments:
             if type(row) is np.ndarray and row.shape == shape and row.dtype == dtype:
                 buffer[index] = row
                 continue
-            # Lists and other types, with Gymnasium's rules for what may be converted.
+            # Lists and other types are converted by Gymnasium's rules.
             try:
                 np.stack([row], out=buffer[index : index + 1])
             except (TypeError, ValueError) as error:
@@ -138,7 +138,7 @@ class SingleEnvironments:
             )
 
     def _misshaped(self) -> EnvironmentFailed:
-        """The first environment whose observation does not fit the space."""
+        """Returns the failure of the first environment whose observation does not fit the space."""
         shape, dtype = self._buffer.shape[1:], self._buffer.dtype
         for index, row in enumerate(self._rows):
             try:

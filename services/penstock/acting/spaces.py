@@ -1,4 +1,4 @@
-"""Gymnasium's spaces to specs, and a policy's actions to what the environment takes."""
+"""Converts Gymnasium's spaces to specs, and a policy's actions to those of the environment."""
 
 import math
 
@@ -12,11 +12,11 @@ from penstock.errors import ConfigurationError
 from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, EnvironmentSpec, Extent, Schema, Space
 
 _STORED_AS = {"float64": "float32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
-"""What wider or rarer element types travel as."""
+"""Element types that replace wider or rarer ones in segments."""
 
 
 def describe(env_id: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> EnvironmentSpec:
-    """The spec of an environment's single spaces. Raises `ConfigurationError` for spaces that can't be described."""
+    """Returns the spec of an environment's single spaces. Raises `ConfigurationError` for unsupported spaces."""
     return EnvironmentSpec(env_id, _describe(env_id, "observation", observation), _describe(env_id, "action", action))
 
 
@@ -33,10 +33,10 @@ def _describe(env_id: str, role: str, space: gymnasium.Space[object]) -> Space:
 
 
 def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
-    """The columns of a segment of this environment. Raises `ConfigurationError` for observations that are no box.
+    """Returns the columns of a segment of this environment. Raises `ConfigurationError` if observations are not a Box.
 
-    Where observations are several frames, a segment has each frame once, with those before its first step, and every
-    row's age: how many of the frames before it are of its episode.
+    Where frames are stacked, a segment holds each frame once, including those before its first step, and the age of
+    every row: how many of the stacked frames before it belong to its episode.
     """
     if not isinstance(spec.observation, BoxSpace):
         raise ConfigurationError(f"{spec.id} has observations that are no Box; wrap it so that they are")
@@ -65,13 +65,14 @@ def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
 
 
 class ActionMap:
-    """From a policy's actions to the environment's, which are always in its space.
+    """Maps a policy's actions to the environment's, which are always in its space.
 
     Discrete actions are shifted to the space's start. Elements of boxes with finite bounds are scaled from [-1, 1] to
-    the bounds; all are clipped to them. Those with finite bounds go through a tanh first, if the policy squashes. Where
-    a policy has no number for an element, because it was shown none, the element is the middle of its range.
+    the bounds, after a tanh if the policy squashes. All elements are clipped to their bounds. An element that is NaN,
+    because the observation was, becomes the middle of its range.
 
-    Actions are float32, and float64 where a bound of the space is no float32: rounded to one, it may be outside.
+    Actions have the dtype of the spec, usually float32. They are float64 where a bound of the space is not exact in
+    float32, because rounding could put them outside.
     """
 
     def __init__(self, space: Space) -> None:
@@ -87,7 +88,7 @@ class ActionMap:
             self._dtype = np.dtype(space.dtype if exact else np.float64)
 
     def __call__(self, action: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
-        """Maps <int64>[N] or <float32>[N, A] to what a vector environment's `step` takes."""
+        """Maps <int64>[N] or <float32>[N, A] to the argument of a vector environment's `step`."""
         if isinstance(self._space, DiscreteSpace):
             shifted: NDArray[np.generic] = action.astype(np.int64) + self._space.start
             return shifted

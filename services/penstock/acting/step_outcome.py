@@ -1,4 +1,4 @@
-"""What one step of several environments did."""
+"""The outcome of one step of several environments."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What one step of N environments did.
+    """The outcome of one step of N environments.
 
     Attributes:
-        reward: <float32>[N] raw.
-        terminated, truncated: <bool>[N].
-        valid: <bool>[N] False where the row only reset and is not to be learnt from.
+        reward: <float32>[N] raw rewards.
+        terminated, truncated: <bool>[N] whether the episode ended, and how.
+        valid: <bool>[N] whether the row is trained on; False where it only reset.
     """
 
     reward: NDArray[np.float32]

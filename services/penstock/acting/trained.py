@@ -1,4 +1,4 @@
-"""A trained policy, loaded with one call."""
+"""Trained policies, loaded with one call."""
 
 import secrets
 from pathlib import Path
@@ -18,7 +18,7 @@ from penstock.types import Weights
 
 
 class TrainedPolicy:
-    """Acts on single observations."""
+    """A trained policy that acts on single observations."""
 
     def __init__(self, weights: Weights) -> None:
         self._runner = PolicyRunner(weights)
@@ -33,17 +33,17 @@ class TrainedPolicy:
 
     @property
     def version(self) -> int:
-        """The training batch after which these weights were saved."""
+        """The policy version at which these weights were saved."""
         return self._runner.version
 
     def act(self, observation: ArrayLike, *, deterministic: bool = True) -> NDArray[np.generic] | np.int64:
-        """The action for one observation, ready for `env.step`.
+        """Returns the action for one observation, ready for `env.step`.
 
         Args:
-            observation: What the policy was trained on, raw: the environment's observation as it is where it is flat.
-                Images have their channels first; where environment.frame_stack is above 1, the last frames are stacked
-                along the first axis, the oldest first (`acting.frames` does both).
-            deterministic: Take the most likely action rather than a sampled one.
+            observation: Raw observation, as in training. A flat observation is passed as the environment returns it.
+                Images have channels first. Where environment.frame_stack is above 1, the last frames are stacked along
+                the first axis, oldest first. `acting.frames` does both.
+            deterministic: Whether to take the most likely action instead of a sampled one.
         """
         rows = np.asarray(observation, np.float32)[None]
         if deterministic:
@@ -68,13 +68,16 @@ def load_policy(path: str | Path) -> TrainedPolicy:
 
     Raises:
         DamagedFile: The checkpoint is damaged; the message names another one to use.
-        ConfigurationError: There is no checkpoint.
+        ConfigurationError: There is no checkpoint, or this release can't load it.
     """
     return TrainedPolicy(read_weights(find_checkpoint(Path(path))))
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint to use of a run's folder or a file. Raises `ConfigurationError` if there is none."""
+    """Returns the path of the checkpoint to use: the file itself, or one in a run's folder.
+
+    Raises `ConfigurationError` if there is none.
+    """
     if path.is_file():
         return path
     folder = RunFolder(path)
@@ -87,11 +90,11 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_weights(path: Path) -> Weights:
-    """The weights in a checkpoint file.
+    """Reads the weights in a checkpoint file.
 
     Raises:
-        DamagedFile: It can't be read, is cut short or otherwise damaged.
-        ConfigurationError: It is no file of Penstock.
+        DamagedFile: The file can't be read, is cut short or otherwise damaged.
+        ConfigurationError: There is no such file, or it is not a checkpoint that this release can load.
     """
     data = checkpoint_file.read(path).data
     try:
@@ -100,6 +103,6 @@ def read_weights(path: Path) -> Weights:
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        # Only a file of a release without digests comes so far.
+        # Only a file of a release without digests can get here.
         raise checkpoint_file.damaged(path, str(error)) from None
     return weights

@@ -1,6 +1,6 @@
-"""Environment variants: one environment with other arguments each, under one policy.
+"""Environment variants: the same environment with different arguments, under one policy.
 
-An actor's environments are all of one variant. An evaluation plays in all of them: its environments take turns.
+All environments of an actor are of one variant. The environments of an evaluation alternate between all variants.
 """
 
 import contextlib
@@ -22,14 +22,16 @@ Arguments = Mapping[str, object]
 
 
 class MixedEnvironments:
-    """Environments of V variants as one: row i is of variant i modulo V.
+    """Environments of V variants that are stepped together. Row i is of variant i modulo V.
 
-    A step costs a call a variant, and copies of their rows.
+    A step costs one call per variant and a copy of all rows.
     """
 
     def __init__(self, parts: Sequence[Environments]) -> None:
-        """Args:
-        parts: The environments of each variant, of the same spaces; as many as there are rows for it.
+        """Combines the environments of all variants.
+
+        Args:
+            parts: Environments of each variant, one per row of the variant, all with the same spaces.
         """
         self._parts, self.progress = parts, Progress()
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
@@ -38,7 +40,7 @@ class MixedEnvironments:
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins new episodes, each environment's generator seeded with its own number."""
+        """Starts new episodes; each environment's generator gets its own seed."""
         for variant, part in enumerate(self._parts):
             with self._numbered(variant):
                 part.reset(seeds[variant :: len(self._parts)])
@@ -65,7 +67,7 @@ class MixedEnvironments:
 
     @contextlib.contextmanager
     def _numbered(self, variant: int) -> Iterator[None]:
-        """Has a failure in a part name the row of all."""
+        """Replaces the row in a variant's failure by the row among all environments."""
         try:
             yield
         except EnvironmentFailed as failed:
@@ -87,18 +89,18 @@ def make_mixed(
     vectorization: str = "sync",
     frames: int = 1,
 ) -> Environments:
-    """Makes N environments that take turns in being of these variants.
+    """Makes N environments that alternate between these variants.
 
     Args:
-        env_id: Gymnasium's id, or package:Id-v0.
-        count: N.
-        variants: All arguments of each, at least one; those past N are not made.
+        env_id: Gymnasium id, or package:Id-v0.
+        count: Number of environments, N.
+        variants: All arguments of each variant, at least one variant; those past N are not made.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
-        frames: How many of its last frames an observation is.
+        frames: Frames stacked in an observation.
 
     Raises:
-        ConfigurationError: As `make_environments`; or two variants have different spaces.
+        ConfigurationError: A variant can't be made (`make_environments`), or two variants have different spaces.
     """
     parts: list[Environments] = []
     try:
@@ -133,18 +135,18 @@ def make_variant(
     frames: int = 1,
     progress: Progress | None = None,
 ) -> Environments:
-    """Makes N environments of one of the variants.
+    """Makes N environments of one variant.
 
     Args:
-        env_id: Gymnasium's id, or package:Id-v0.
-        count: N.
-        variants: All arguments of each.
-        variant: Which of them.
-        spec: The spaces of the first variant, which it must have too; None if it need not.
+        env_id: Gymnasium id, or package:Id-v0.
+        count: Number of environments, N.
+        variants: All arguments of each variant.
+        variant: Index of the variant to make.
+        spec: Spaces that the variant must have, those of the first variant; None for any.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
-        frames: How many of its last frames an observation is.
-        progress: Where it is noted which of them is called.
+        frames: Frames stacked in an observation.
+        progress: Record of the environment that is being called.
 
     Raises:
         ConfigurationError: There is no such variant, it can't be made, or it has other spaces.
@@ -179,7 +181,7 @@ def make_variant(
 def require_same_spaces(
     found: EnvironmentSpec, expected: EnvironmentSpec, variants: Sequence[Arguments], variant: int
 ) -> None:
-    """Raises `ConfigurationError` if a variant's spaces are not those of the first."""
+    """Raises `ConfigurationError` if a variant's spaces differ from those of the first variant."""
     if found != expected:
         raise ConfigurationError(
             f"one policy needs the same spaces everywhere, and {found.id} has {_differences(found, expected)} as"
@@ -208,7 +210,7 @@ def _show(space: Space) -> str:
 
 
 def _take_turns(parts: Sequence[NDArray[Row]]) -> NDArray[Row]:
-    """Rows [N, ...] of which row i is the next of part i modulo V, from the rows of each part."""
+    """Interleaves the rows of V parts into [N, ...]: row i is the next row of part i modulo V."""
     rows = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
     for variant, part in enumerate(parts):
         rows[variant :: len(parts)] = part
