@@ -50,7 +50,7 @@ def dump(policy: Policy, version: int) -> Weights:
 
 
 def load(weights: Weights) -> Policy:
-    """Returns the policy in its published form or in a checkpoint, in evaluation mode."""
+    """Builds a policy from its published form or from a checkpoint, in evaluation mode."""
     policy = build(read_metadata(weights.data))
     load_into(policy, weights)
     return policy.eval()
