@@ -10,7 +10,7 @@ from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Estimates for B segments of T steps. In rows that are not sound, values are finite and have no meaning.
+    """Estimates for B segments of T steps. Rows that are not sound hold finite values without meaning.
 
     Attributes:
         sound: <bool>[B, T] usable rows whose temporal difference is finite and not absurdly large.
@@ -51,8 +51,8 @@ def estimate(
     row after the end of an episode has D = 0.
 
     A bad number affects only the rows that need it. A row is left out if it is not usable, if delta_t is not finite, or
-    if |delta_t| exceeds a million times the batch's median. Its D_t is then 0, and the previous row is treated as the
-    last of its segment: its trace ends and it bootstraps from V_{t+1}.
+    if |delta_t| exceeds a million times the larger of 1 and the batch's median. Its D_t is then 0, and the previous row
+    is treated as the last of its segment: its trace ends and it bootstraps from the row's value.
 
     Args:
         value: <float32>[B, T + 1] values of all observations, including the one after the last row.

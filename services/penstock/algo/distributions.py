@@ -22,7 +22,7 @@ _WEIGHTS: list[float] = (_HERMITE_WEIGHTS / math.sqrt(2.0 * math.pi)).tolist()
 
 @functools.cache
 def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns the nodes and weights, cached per device because a CUDA graph can't capture a copy from host memory."""
+    """Returns the nodes and weights, cached because a CUDA graph can't capture a copy from host memory."""
     # The cached tensors may be used under autograd later.
     with torch.inference_mode(False):
         return torch.tensor(_NODES, dtype=dtype, device=device), torch.tensor(_WEIGHTS, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""PPO's objective with a clip whose centre is independent of the behaviour policy.
+"""PPO's objective with a clip that need not be centred on the behaviour policy.
 
 This is the decoupled objective (Hilton, Cobbe & Schulman 2021, "Batch size-invariance for policy optimization"). Its
 centre, the anchor, interpolates between the proximal policy and the behaviour policy. A-3PO (Li, Wu & Shen 2026, arXiv

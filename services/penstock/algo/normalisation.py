@@ -50,7 +50,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor) -> MomentsUpdate:
-        """Adds values, <float>[N, *shape]. Synchronises with the device."""
+        """Updates the moments with values, <float>[N, *shape]. Synchronises with the device."""
         if values.shape[0] == 0:
             return MomentsUpdate()
         values, left_out = self._typical(values.double())

@@ -11,8 +11,8 @@ products may round differently."""
 def flatten(module: nn.Module) -> nn.Parameter:
     """Moves a module's parameters into one tensor, <float32>[P], and their gradients into another.
 
-    The module's parameters and their gradients become views of these tensors. The cost of a small network's gradient
-    step is one call per tensor, and flattening leaves one tensor.
+    The module's parameters and their gradients become views of these tensors. A small network's gradient step costs one
+    call per tensor, and flattening leaves one tensor.
     """
     parameters = list(module.parameters())
     sizes = [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in parameters]

@@ -20,8 +20,7 @@ _SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
 because the entropy after the tanh is accurate only up to this deviation (`distributions`)."""
 _MAX_SCALED_REWARD = 10.0
 _MAX_OBSERVATION = 1e15
-"""Bound on the magnitude of observations that are not standardised. Within it no layer overflows, whatever its
-weights."""
+"""Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of each layer (Mnih et al. 2015)."""
 

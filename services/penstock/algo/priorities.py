@@ -43,7 +43,7 @@ def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float,
     weights = torch.ones_like(priorities)
     if fresh_segments < priorities.shape[0]:
         logarithm = -alpha * beta * torch.log(priorities[fresh_segments:] + epsilon)
-        # Relative to the largest, so that it can't underflow.
+        # Relative to the largest weight, so that not all of them can underflow.
         weights[fresh_segments:] = _with_mean_one(torch.exp(logarithm - logarithm.amax()))
     return weights.float()
 

@@ -145,7 +145,7 @@ class ActorStates:
             self._notice(line)
 
     def check(self) -> None:
-        """Raises `AllActorsFailed` if every actor has failed `MOST_FAILURES` times in a row."""
+        """Raises `AllActorsFailed`, with the last failure, if every actor failed `MOST_FAILURES` times in a row."""
         with self._lock:
             actors = list(self._actors.values())
             if not actors or any(actor.state.failures < MOST_FAILURES for actor in actors):

@@ -114,7 +114,7 @@ class BatchFeed:
         self._arrived: deque[tuple[Batch, Future[_Copied]]] = deque()
 
     def arrived(self, batch: Batch) -> None:
-        """Begins to copy a batch. `tensors` is called for batches in the order of their arrival."""
+        """Begins to copy a batch. `tensors` must be called for batches in the order of their arrival."""
         if self._copying is not None:
             self._arrived.append((batch, self._copying.begin(batch)))
 

@@ -74,7 +74,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """State from which a run's folder allows it to resume.
+    """State in a run's folder from which the run can resume.
 
     Attributes:
         path: Newest sound checkpoint; None: the run starts from the beginning.

@@ -104,7 +104,7 @@ class Coordinator:
         totals.actor_wait_s += report.waiting_s
 
     def waited(self, reason: str, seconds: float) -> None:
-        """Adds seconds that the learner waited for a reason."""
+        """Adds the seconds of a wait of the learner to the total for its reason."""
         self._waits[reason] += seconds
         self._totals.wait_s += seconds
         self._until = self._clock()

@@ -56,7 +56,7 @@ class ChosenDegree:
     """Off-policy degree of a run that leaves the choice to the learner. Used by one thread."""
 
     def __init__(self, first: int) -> None:
-        """Sets the degree to `first`."""
+        """Starts at degree `first`."""
         self.degree = first
         self._seen = _Seen()
         self._waiting_before: float | None = None

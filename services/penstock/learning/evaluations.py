@@ -22,7 +22,7 @@ from penstock.telemetry import metrics
 from penstock.types import EvaluationResult, EvaluationSummary, EvaluationTask, Weights
 
 _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
-"""Seed streams that separate evaluations from other uses of the run's seed, and the final evaluation from all others.
+"""Seed streams that separate evaluations from other uses of the run's seed, and the final evaluation from earlier ones.
 """
 
 _PLAYED_SHARE = 0.9

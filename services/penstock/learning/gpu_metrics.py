@@ -9,7 +9,7 @@ def show(device: torch.device) -> str:
     """Exports a GPU's memory and utilisation as metrics, read at each scrape. Does nothing for a CPU.
 
     Returns:
-        The reason why the utilisation can't be exported; empty if it is.
+        The reason why the utilisation can't be exported; empty otherwise.
     """
     if device.type != "cuda":
         return ""

@@ -103,14 +103,7 @@ def _of_variants(variants: Sequence[VariantStatus | VariantReturns]) -> dict[str
 
 
 def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
-    """Writes at byte `at`, or at the end of a shorter file, and truncates after it.
-
-    Returns:
-        The file's new size in bytes.
-
-    Raises:
-        OSError: The write failed.
-    """
+    """Truncates a file to at most `at` bytes and appends data. Returns its new size in bytes. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         size = os.fstat(descriptor).st_size

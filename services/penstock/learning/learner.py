@@ -269,7 +269,7 @@ class Learner:
         return _Epoch(done, movement)
 
     def _learn_moments(self, batch: TrainingBatch) -> tuple[int, MomentsUpdates]:
-        """Updates the normalisers with the fresh segments and returns their valid steps and the effect.
+        """Updates the normalisers with the fresh segments. Returns the number of their valid steps and the effect.
 
         It runs after the last epoch, so that the normalisers are constant within a batch. Segments that arrived too
         late to be fresh never enter: replay would count some of them twice, and the moments do not need every segment.

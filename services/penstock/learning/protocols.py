@@ -1,4 +1,4 @@
-"""Interfaces of the learner to the services. `rpc` implements them."""
+"""Interfaces through which the learner uses services. `rpc` implements them."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

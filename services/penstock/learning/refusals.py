@@ -12,8 +12,8 @@ from penstock.learning.statistics import RunStatistics
 from penstock.telemetry import metrics
 
 _LARGE_CHANGE = 100.0
-"""Factor by which a normaliser's scale must change within a batch for a notice: what was learnt before no longer fits.
-"""
+"""Factor of change in a normaliser's scale within a batch above which the user is notified, because what was learnt
+before no longer fits."""
 
 
 class Refusals:

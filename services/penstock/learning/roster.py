@@ -1,8 +1,9 @@
 """Membership of the run: slots, environment numbers, incarnations and tokens.
 
-Actor replicas share one configuration, so the learner numbers them. The roster receives the time as an argument and is
-used from one thread. It is written to the run's folder before an assignment is given out. Incarnations, and hence
-random streams, therefore never repeat, and a restarted learner recognises its actors by their tokens.
+Actor replicas share one configuration, so the learner numbers them. The roster receives the time as an argument. It is
+used from one thread; only `connected` and `largest_window` may be read from others. It is written to the run's folder
+before an assignment is given out. Incarnations, and hence random streams, therefore never repeat, and a restarted
+learner recognises its actors by their tokens.
 
 If the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all those on disk. A
 learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each with a

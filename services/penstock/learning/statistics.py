@@ -33,7 +33,7 @@ _NOTICES = 16
 
 
 class RunStatistics:
-    """Statistics of a session, from which `RunStatus` is computed. Any thread may call."""
+    """Statistics of the run, from which `RunStatus` is computed. Any thread may call."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RunStatistics:
         """Adds the report of an actor in this environment variant."""
         with self._lock:
             if report.first_step_at_s > 0.0:
-                # An actor reports as soon as it begins. Its clock may differ from this host's by any amount.
+                # An actor reports when it begins to collect. Its clock may differ from this host's by any amount.
                 self._first_step_at = min(self._first_step_at, self._clock())
             self._env_steps_taken += report.env_steps
             metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
@@ -133,7 +133,7 @@ class RunStatistics:
             self._waiting_for = reason
 
     def waited(self, reason: str, seconds: float) -> None:
-        """Adds seconds that the learner waited for a reason."""
+        """Adds the seconds of a wait of the learner to the total for its reason."""
         with self._lock:
             self._coordinator.waited(reason, seconds)
 

@@ -250,8 +250,8 @@ class TrainingRun:
             committed = self._source.commit(batch, outcome.priorities)
             committed.add_done_callback(self._note_commit)
         except Unavailable:
-            # The replay service may be stopped together with the learner. That must not cost the checkpoint, and the
-            # lease is returned.
+            # The replay service may be stopped together with the learner. The checkpoint must still be saved, and the
+            # batch's lease is returned.
             if not self._stopping():
                 raise
         self._observe(batch, outcome, train_s)

@@ -36,8 +36,7 @@ class TrainingStatistics:
     effective_sample_share: float
     """Effective sample share of the behaviour weights, (sum w)^2 / (n sum w^2); 1 on on-policy data."""
     fresh_effective_share: float
-    """The same for the fresh segments alone, which are as stale as the off-policy degree lets them be; 1 if there are
-    none."""
+    """The same for fresh segments alone, whose staleness follows from the off-policy degree; 1 if there are none."""
     explained_variance: float
     """Share of the targets' variance that the values explain, before training."""
     staleness_mean: float

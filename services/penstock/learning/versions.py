@@ -1,9 +1,9 @@
 """The last policy version that any process of the run may have used, so that no version is used twice.
 
-`versions.json` holds two lines of `_LINE_BYTES`, each a JSON object with a CRC-32 of the rest of the line. Versions
-overwrite them in turn, each before it is used. That write is not forced to the disk: the kernel's page cache outlives a
-killed process, so a restart on the same boot continues at the very next version. If the cache is lost (a power cut,
-another host), `reserved` applies, which is forced to the disk and runs ahead of `used`.
+`versions.json` holds two lines of `_LINE_BYTES`, each a JSON object with a CRC-32 of the rest of the line. They are
+overwritten in turn, one per version, before the version is used. That write is not forced to the disk: the kernel's
+page cache outlives a killed process, so a restart on the same boot continues at the very next version. A lost cache (a
+power cut, another host) is covered by `reserved`, which is forced to the disk and runs ahead of `used`.
 
 A damaged or missing file skips version numbers but never repeats one. Ages do not jump with versions
 (`penstock.replay.ages`). Used by the training thread.
