@@ -1,1 +1,1 @@
-"""The algorithm: pure functions and modules on torch. docs/ARCHITECTURE.md has the mathematics in one place."""
+"""The algorithm, as pure functions and torch modules. docs/ARCHITECTURE.md collects the mathematics."""

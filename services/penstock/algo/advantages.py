@@ -1,4 +1,4 @@
-"""Advantages and value targets: V-trace with lambda, which is GAE where the data is on policy."""
+"""Advantages and value targets by V-trace with lambda, which equals GAE on on-policy data."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,13 @@ from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What one pass over a batch of B segments of T steps yields; rows that are not sound hold values of no meaning,
-    which are finite.
+    """Estimates for B segments of T steps. Rows that are not sound hold finite values without meaning.
 
     Attributes:
-        sound: <bool>[B, T] the usable rows whose temporal difference is finite and not absurdly large.
-        advantage: <float32>[B, T] delta_t + gamma lambda n_t D_{t+1}.
-        target: <float32>[B, T] V_t + D_t.
-        correction: <float32>[B, T] D_t, the temporal difference over the trace.
+        sound: <bool>[B, T] usable rows whose temporal difference is finite and not absurdly large.
+        advantage: <float32>[B, T] advantages, delta_t + gamma lambda n_t D_{t+1}.
+        target: <float32>[B, T] value targets, V_t + D_t.
+        correction: <float32>[B, T] D_t, the sum of temporal differences along the trace.
     """
 
     sound: Tensor
@@ -40,37 +39,38 @@ def estimate(
     rho_clip: float,
     trace_clip: float,
 ) -> Estimates:
-    """V-trace with lambda (Espeholt et al. 2018, eq. 1), by one backward pass vectorised over segments.
+    """Computes V-trace with lambda (Espeholt et al. 2018, eq. 1) in one backward pass, vectorised over segments.
 
         rho_t   = min(rho_clip, ratio_t)        c_t = min(trace_clip, ratio_t)
         delta_t = r_t + gamma (1 - terminated_t) V_{t+1} - V_t
         D_t     = rho_t delta_t + gamma lambda c_t n_t D_{t+1},     n_t = 0 where an episode ended, else 1
 
-    The advantage has no leading rho_t: the loss carries that ratio. With ratios of 1 both are GAE (Schulman et al.
-    2016). Termination removes the bootstrap, truncation does not; both stop the recursion. Under NEXT_STEP autoreset
-    V_{t+1} is always the value of what really followed row t, and the reset row that comes next starts from nothing.
+    The advantage has no leading rho_t because the loss carries that ratio. With ratios of 1, the advantage and D_t are
+    both GAE (Schulman et al. 2016). Termination removes the bootstrap and truncation does not; both stop the recursion.
+    Under NEXT_STEP autoreset, V_{t+1} is always the value of the observation that actually followed row t. The reset
+    row after the end of an episode has D = 0.
 
-    One bad number costs the rows that need it and no others. A row is left out if it is not usable, if delta_t is not
-    finite, or if it is a million times the batch's median; then D_t is 0 there, and the row before is treated as the
-    last of a window: its trace ends, and it bootstraps from V_{t+1}.
+    A bad number affects only the rows that need it. A row is left out if it is not usable, if delta_t is not finite, or
+    if |delta_t| exceeds a million times the larger of 1 and the batch's median. Its D_t is then 0, and the previous row
+    is treated as the last of its segment: its trace ends and it bootstraps from the row's value.
 
     Args:
-        value: <float32>[B, T + 1] of every observation, the one after the last row included.
-        reward: <float32>[B, T] in the units of `value`.
-        terminated: <bool>[B, T].
-        truncated: <bool>[B, T].
-        usable: <bool>[B, T] False for rows to leave out: those that only reset, and those without a log ratio.
+        value: <float32>[B, T + 1] values of all observations, including the one after the last row.
+        reward: <float32>[B, T] rewards in the units of `value`.
+        terminated: <bool>[B, T] rows that terminate an episode.
+        truncated: <bool>[B, T] rows that truncate an episode.
+        usable: <bool>[B, T] rows to use. False for reset rows and for rows without a log ratio.
         log_ratio: <float32>[B, T] log of proximal over behaviour probability; finite.
-        discount: Gamma.
-        trace_decay: Lambda.
-        rho_clip: Bar on rho.
-        trace_clip: Bar on c.
+        discount: Discount factor gamma.
+        trace_decay: Trace decay lambda.
+        rho_clip: Upper bound on rho.
+        trace_clip: Upper bound on c.
     """
     steps = reward.shape[1]
     assert value.shape == (reward.shape[0], steps + 1), (value.shape, reward.shape)
     ratio = ratio_of(log_ratio)
     rho, trace = ratio.clamp(max=rho_clip), ratio.clamp(max=trace_clip)
-    # Chosen, not multiplied by 0, which would let NaN and infinity through.
+    # `where`, because multiplying by 0 would let NaN and infinity through.
     bootstrap = torch.where(terminated, 0.0, discount * value[:, 1:])
     delta = reward + bootstrap - value[:, :-1]
     sound = usable & _is_sound(delta, usable)
@@ -78,7 +78,7 @@ def estimate(
     decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
     following = torch.zeros_like(delta[:, 0])
     corrections, decayed = [], []
-    # Time first, so that each of the many small sums goes over memory as it lies.
+    # Time-major, so that each of the many small sums reads contiguous memory.
     for weighted, gain, fade in zip(*(_backwards(each) for each in (rho * delta, decay * trace, decay)), strict=True):
         decayed.append(fade * following)
         following = weighted + gain * following
@@ -93,13 +93,13 @@ def estimate(
 
 
 def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
-    """<bool>[B, T] whether each temporal difference is plausible beside the others, <float32>[B, T]."""
+    """Returns <bool>[B, T]: whether each temporal difference, <float32>[B, T], is plausible beside the others."""
     size = delta.abs()
     median = torch.where(usable & size.isfinite(), size, torch.nan).nanmedian()
-    # Without a median all are compared with 1, and NaN and infinity stay out.
+    # Without a median the scale is 1. NaN and infinity fail the comparison in any case.
     return size <= LARGEST_SPREAD * median.nan_to_num(nan=1.0).clamp(min=1.0)
 
 
 def _backwards(values: Tensor) -> list[Tensor]:
-    """The columns of <float32>[B, T], the last first."""
+    """Returns the columns of <float32>[B, T], last first."""
     return list(values.t().contiguous().unbind())[::-1]

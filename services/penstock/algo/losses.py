@@ -1,8 +1,9 @@
-"""PPO's objective with the clip's centre apart from the policy that acted.
+"""PPO's objective with a clip that need not be centred on the behaviour policy.
 
-The decoupled objective (Hilton, Cobbe & Schulman 2021, "Batch size-invariance for policy optimization"), whose centre
-may lie between the proximal policy and the one that acted. A-3PO (Li, Wu & Shen 2026, arXiv 2512.06547) interpolates
-alike, to save a forward pass; here it is for steadiness where data is stale (docs/RESULTS.md).
+This is the decoupled objective (Hilton, Cobbe & Schulman 2021, "Batch size-invariance for policy optimization"). Its
+centre, the anchor, interpolates between the proximal policy and the behaviour policy. A-3PO (Li, Wu & Shen 2026, arXiv
+2512.06547) uses the same interpolation to save a forward pass. Here it stabilises training on stale data
+(docs/RESULTS.md).
 """
 
 from dataclasses import dataclass, field, fields
@@ -15,10 +16,10 @@ from penstock.algo.ratios import ratio_of
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """Coefficients of the loss; the fields are settings of [ppo], which explains each.
+    """Coefficients of the loss. Each field is a setting of [ppo], which documents it.
 
-    Those that follow a schedule name the setting that chooses it. They are scalar tensors where a number would be fixed
-    for good: in compiled and captured code.
+    The metadata of a field that follows a schedule names the setting that selects the schedule. Such fields are scalar
+    tensors in compiled and captured code, which would otherwise treat them as constants.
     """
 
     clip_range: float | Tensor = field(metadata={"schedule": "clip_range_schedule"})
@@ -31,18 +32,18 @@ class LossSettings:
 
 
 SCHEDULED = {each.name: each.metadata["schedule"] for each in fields(LossSettings) if "schedule" in each.metadata}
-"""Settings of the loss that change over a run, with the setting that names their schedule."""
+"""Settings of the loss that change over a run, each with the setting that names its schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Scalars of one minibatch; `total` carries the gradient, the rest are for people to look at.
+    """Scalar losses of one minibatch. `total` carries the gradient; the others are for monitoring.
 
     Attributes:
-        total: What is minimised.
-        policy: -mean(omega w min(r A, clip(r) A)).
-        value: mean(omega (V - target)^2 / 2).
-        entropy: In nats.
+        total: Loss to minimise.
+        policy: Policy loss, -mean(omega w min(r A, clip(r) A)).
+        value: Value loss, mean(omega (V - target)^2 / 2).
+        entropy: Mean entropy in nats.
     """
 
     total: Tensor
@@ -53,11 +54,12 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """How far the policy went from where a batch began; scalars.
+    """Change of the policy since the beginning of a batch, as scalars.
 
     Attributes:
-        approximate_kl: Of target from proximal policy, mean((r - 1) - log r) (Schulman 2020).
-        clipped_share: Share of steps whose ratio to the anchor left the clip range.
+        approximate_kl: Estimated KL divergence of the trained from the proximal policy, mean((r - 1) - log r) with r
+            the ratio of the two (Schulman 2020).
+        clipped_share: Share of steps whose ratio to the anchor is outside the clip range.
     """
 
     approximate_kl: Tensor
@@ -65,11 +67,11 @@ class Movement:
 
 
 def anchor(settings: LossSettings, *, proximal_log_prob: Tensor, behaviour_log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """The log probability that the clip is around, and the weight that corrects for who acted, <float32>[N] each.
+    """Returns the anchor's log probability and the weight that corrects for the behaviour policy, <float32>[N] each.
 
         anchor = pi_prox^(1 - a) mu^a       w = min(anchor / mu, C)
 
-    Both stay what they are while a batch is trained.
+    Both are constant while a batch is trained.
     """
     anchor_log_prob = torch.lerp(proximal_log_prob, behaviour_log_prob, settings.clip_anchor)
     weight = ratio_of(anchor_log_prob - behaviour_log_prob).clamp(max=settings.behaviour_weight_clip)
@@ -90,27 +92,28 @@ def ppo_loss(
     policy_weight: Tensor,
     counted: Tensor | None = None,
 ) -> Losses:
-    """The loss of one minibatch of N valid steps; every tensor is <float32>[N], and only the first three carry
-    gradients.
+    """Computes the loss of one minibatch of N valid steps.
 
         policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A)),      r = pi / anchor
 
-    The ratio w corrects for who acted, the clip stays near the anchor, omega corrects for how the step was drawn. With
-    a = 0 in `anchor` this is the decoupled objective, with a = 1 plain PPO; where the data is on policy all are the
-    same.
+    The weight w corrects for the behaviour policy, the clip keeps the policy near the anchor, and omega corrects for
+    prioritized sampling. With a = 0 in `anchor` this is the decoupled objective, with a = 1 plain PPO. On on-policy
+    data the two are the same.
+
+    Every tensor is <float32>[N] unless noted. Only the first three carry gradients.
 
     Args:
-        settings: Coefficients.
-        log_prob: Of the actions, under the policy that is trained.
-        value: V, of the policy that is trained.
-        entropy: Of the policy that is trained.
-        anchor_log_prob: As `anchor` has it.
-        proximal_value: V before the batch.
-        advantage: A.
-        target: Of V.
-        importance: omega.
-        policy_weight: omega w.
-        counted: <bool>[N] which rows are of the minibatch; the others only fill a fixed shape. None: all are.
+        settings: Coefficients of the loss.
+        log_prob: Log probabilities of the actions under the policy being trained.
+        value: Values V under the policy being trained.
+        entropy: Entropies of the policy being trained.
+        anchor_log_prob: Log probabilities of the actions under the anchor, from `anchor`.
+        proximal_value: Values before the batch.
+        advantage: Advantages A.
+        target: Value targets.
+        importance: Importance weights omega.
+        policy_weight: Products omega w.
+        counted: <bool>[N] rows that belong to the minibatch; the others only pad it to a fixed shape. None: all rows.
     """
     if settings.normalise_advantages:
         advantage = _standardised(advantage, counted)
@@ -134,7 +137,7 @@ def ppo_loss(
 def movement(
     settings: LossSettings, *, log_prob: Tensor, anchor_log_prob: Tensor, proximal_log_prob: Tensor
 ) -> Movement:
-    """How far `log_prob` went from the other two, <float32>[N] each."""
+    """Measures how far `log_prob` moved from the other two, <float32>[N] each."""
     moved = log_prob - proximal_log_prob
     ratio = ratio_of(log_prob - anchor_log_prob)
     return Movement(

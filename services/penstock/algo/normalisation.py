@@ -1,5 +1,6 @@
-"""Running mean and variance, as part of the policy: learnt by the learner, shipped with the weights, frozen in the
-actors.
+"""Running mean and variance for normalisation.
+
+They are part of the policy: the learner updates them and publishes them with the weights, and actors keep them fixed.
 """
 
 from dataclasses import dataclass
@@ -12,16 +13,16 @@ from penstock.algo.ratios import LARGEST_SPREAD
 _EPSILON = 1e-8
 
 _LARGEST = 1e15
-"""No measurement is larger. Its square is finite in float32, and a moment made of such values too."""
+"""Largest plausible magnitude. The square of such a value, and moments of such values, are finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class MomentsUpdate:
-    """What an update did to the moments.
+    """Effect of one update on the moments.
 
     Attributes:
-        left_out: Numbers that did not enter, because they were not finite or far beyond all others.
-        scale_change: Largest factor, at least 1, by which the scale of an element changed; 1 in the first update, and
+        left_out: Number of values left out because they were not finite or far beyond all others.
+        scale_change: Largest factor, at least 1, by which the scale of an element changed; 1 in the first update and
             for elements that had been constant.
     """
 
@@ -30,11 +31,11 @@ class MomentsUpdate:
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of everything seen so far, element by element, in double precision.
+    """Elementwise mean and variance of all values seen so far, in double precision.
 
-    Updated with the parallel formula of Chan, Golub & LeVeque (1979). Before the first update it is the identity. A
-    running moment forgets nothing, so one absurd number would decide the scale of all that follow: such numbers are
-    left out (`_typical`).
+    Updates use the parallel formula of Chan, Golub & LeVeque (1979). Before the first update, standardising changes
+    nothing. Running moments never forget, so a single absurd value would determine the scale of all later ones. Such
+    values are left out (`_typical`).
     """
 
     mean: Tensor
@@ -49,7 +50,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor) -> MomentsUpdate:
-        """Takes in values, <float>[N, *shape]; waits for the device."""
+        """Updates the moments with values, <float>[N, *shape]. Synchronises with the device."""
         if values.shape[0] == 0:
             return MomentsUpdate()
         values, left_out = self._typical(values.double())
@@ -65,15 +66,15 @@ class RunningMoments(nn.Module):
         return MomentsUpdate(left_out, change)
 
     def _typical(self, values: Tensor) -> tuple[Tensor, int]:
-        """The values, <float64>[N, *shape], with those that must not enter replaced by the median of their element.
+        """Replaces outliers among values, <float64>[N, *shape], by the median of their element, and counts them.
 
-        A value enters if it is finite, at most 1e15 in size, and not farther from the mean than a million times the
-        largest of 1, the deviation, and the median distance of these values. The last lets a change that most values
-        show enter at once, and the first lets the first reward of a sparse task enter.
+        A value is kept if it is finite, at most 1e15 in magnitude, and no farther from the mean than a million times
+        the largest of 1, the standard deviation, and the median distance of these values from the mean. The median
+        distance admits a change that most values show. The 1 admits the first reward of a sparse task.
         """
         distance = (values - self.mean).abs()
         known = torch.sqrt(self.variance).clamp(min=1.0)
-        # Not `>`, which is false for NaN.
+        # Negated, because every comparison with NaN is false.
         suspicious = ~(distance <= LARGEST_SPREAD * known) | (values.abs() > _LARGEST)
         if not bool(suspicious.any()):
             return values, 0
@@ -85,16 +86,16 @@ class RunningMoments(nn.Module):
         return torch.where(enters, values, replacement), int((~enters).sum())
 
     def _change_to(self, variance: Tensor) -> float:
-        """How many times larger or smaller the scale becomes, at most over the elements that have varied before."""
+        """Returns the largest factor by which the scale grows or shrinks, over elements that have varied before."""
         varied = (self.variance > _EPSILON) & (self.count > 0)
         logarithm = 0.5 * torch.log((variance + _EPSILON) / (self.variance + _EPSILON)).abs()
         return float(torch.where(varied, logarithm, 0.0).amax().exp()) if logarithm.numel() else 1.0
 
     def standardise(self, values: Tensor) -> Tensor:
-        """<float32> values less the mean, over the deviation, cut at 10 deviations; NaN where a value is NaN."""
+        """Standardises values to <float32>, clipped at 10 standard deviations; NaN where a value is NaN."""
         return ((values - self.mean.float()) * self.scale()).clamp(-10.0, 10.0)
 
     def scale(self) -> Tensor:
-        """<float32>[*shape] one over the standard deviation; 1 before the first update."""
-        # In double precision, where no variance of float32 numbers overflows.
+        """Returns the reciprocal of the standard deviation, <float32>[*shape]; 1 before the first update."""
+        # In double precision, because the variance of float32 numbers may overflow float32.
         return torch.rsqrt(self.variance + _EPSILON).float()

@@ -1,17 +1,18 @@
-"""A module's parameters side by side in one block of memory, so that an optimizer has one tensor to go over."""
+"""A module's parameters in one block of memory, so that an optimizer updates a single tensor."""
 
 import torch
 from torch import Tensor, nn
 
 _ALIGNMENT = 16
-"""In elements: 64 bytes, where torch's own allocations begin; matrix products may round differently elsewhere."""
+"""Alignment of each parameter in elements: 64 bytes, as in torch's own allocations. At other alignments, matrix
+products may round differently."""
 
 
 def flatten(module: nn.Module) -> nn.Parameter:
-    """Moves a module's parameters into one tensor, <float32>[P], and their gradients into another; both stay in use.
+    """Moves a module's parameters into one tensor, <float32>[P], and their gradients into another.
 
-    The module's parameters become views. A small network's gradient step costs as many calls as it has tensors; this
-    leaves one.
+    The module's parameters and their gradients become views of these tensors. A small network's gradient step costs one
+    call per tensor, and flattening leaves one tensor.
     """
     parameters = list(module.parameters())
     sizes = [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in parameters]
@@ -29,10 +30,10 @@ def flatten(module: nn.Module) -> nn.Parameter:
 
 
 def clip_gradient(parameters: nn.Parameter, most: float) -> Tensor:
-    """Scales a flat gradient down to a norm of at most `most`; the norm as it was, a scalar.
+    """Scales a flat gradient down to a norm of at most `most` and returns the norm before scaling, a scalar.
 
-    Summed in double precision, so that the order of the parameters leaves no trace. A gradient without a finite norm
-    is left without meaning: `GradientStep` refuses it.
+    The norm is summed in double precision, so that the order of the parameters does not affect it. If the norm is not
+    finite, the gradient has no meaning afterwards, and `GradientStep` refuses it.
     """
     gradient = parameters.grad
     assert gradient is not None

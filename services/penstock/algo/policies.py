@@ -1,4 +1,4 @@
-"""The policy: networks for action and value, with the normalisers, built from an environment's spaces alone."""
+"""The policy: action and value networks with their normalisers, built from an environment's spaces alone."""
 
 import functools
 import math
@@ -16,28 +16,28 @@ from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 _LOG_STD_RANGE = (-5.0, 2.0)
 _SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
-"""Narrower, since more deviation before a tanh only moves actions to their bounds, and the entropy of what comes out is
-exact up to here (`distributions`)."""
+"""Narrower than `_LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
+because the entropy after the tanh is accurate only up to this deviation (`distributions`)."""
 _MAX_SCALED_REWARD = 10.0
 _MAX_OBSERVATION = 1e15
-"""Of those that are not standardised: no layer overflows on what is smaller, whatever it has learnt."""
+"""Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of each layer (Mnih et al. 2015)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The architecture: everything that, with the spaces, makes a policy.
+    """Architecture of a policy: everything besides the spaces that is needed to build it.
 
     Attributes:
-        hidden_sizes: Widths of the hidden layers, of policy and of value.
-        trunk: Whether policy and value have hidden layers of their own, or the same.
-        activation: After each hidden layer.
-        initial_log_std: Log standard deviation of continuous actions at the start.
-        state_dependent_std: Whether that deviation is an output of the network, not a parameter by itself.
-        squash_actions: Whether continuous actions are kept within their bounds by a tanh, not by clipping.
-        normalise_observations: Whether flat observations are standardised; images are scaled to [0, 1] in any case.
-        normalise_returns: Whether rewards are scaled by the deviation of discounted returns.
+        hidden_sizes: Widths of the hidden layers of policy and value.
+        trunk: Whether policy and value have separate hidden layers or share them.
+        activation: Activation function after each hidden layer.
+        initial_log_std: Initial log standard deviation of continuous actions.
+        state_dependent_std: Whether the standard deviation is an output of the network instead of a separate parameter.
+        squash_actions: Whether a tanh, instead of clipping, keeps continuous actions within their bounds.
+        normalise_observations: Whether flat observations are standardised. Images are always scaled to [0, 1].
+        normalise_returns: Whether rewards are divided by the standard deviation of discounted returns.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -52,27 +52,27 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class MomentsUpdates:
-    """What a batch did to each of a policy's normalisers."""
+    """Effect of one batch on each of a policy's normalisers."""
 
     observations: MomentsUpdate
     returns: MomentsUpdate
 
 
 class Policy(nn.Module):
-    """Networks for action and value over flat observations, or over images by way of convolutional layers.
+    """Action and value networks over flat observations, or over images through convolutional layers.
 
-    Discrete actions are counted from 0. Continuous ones are in units of half the action range around its centre where
-    the space is bounded, and as they are where it is not; `acting.spaces` turns both into what the environment takes,
-    by way of a tanh if actions are squashed.
+    Discrete actions are numbered from 0. Continuous actions are measured from the centre of the action range in units
+    of half the range where the space is bounded, and are unscaled where it is not. `acting.spaces` converts both to the
+    environment's actions, through a tanh if actions are squashed.
     """
 
     _bounded: Tensor
 
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
-        """Builds the networks with orthogonal initialisation (Saxe et al. 2014), the field's standard for PPO.
+        """Builds the networks with orthogonal initialisation (Saxe et al. 2014), the standard for PPO.
 
         Raises:
-            ConfigurationError: As `check_spaces`.
+            ConfigurationError: The spaces are not supported (`check_spaces`).
         """
         super().__init__()
         check_spaces(spec)
@@ -104,37 +104,37 @@ class Policy(nn.Module):
 
     @property
     def noise_size(self) -> int:
-        """Numbers of noise that one action takes."""
+        """Number of noise values needed to sample one action."""
         return 1 if isinstance(self.spec.action, DiscreteSpace) else math.prod(self.spec.action.shape)
 
     def distribution(self, observation: Tensor) -> Distribution:
-        """The distribution over actions at raw observations, [..., D] or [..., C, H, W]."""
+        """Returns the action distribution at raw observations, [..., D] or [..., C, H, W]."""
         return self._distribution(self._features(observation))
 
     def value(self, observation: Tensor) -> Tensor:
-        """<float32>[...] the value of raw observations, in units of scaled rewards."""
+        """Returns the values of raw observations, <float32>[...], in units of scaled rewards."""
         return self._value(self._features(observation))
 
     def evaluate(self, observation: Tensor) -> tuple[Distribution, Tensor]:
-        """`distribution` and `value` at once, which is half of the work where they share a trunk."""
+        """Returns `distribution` and `value` together, at half the cost where they share a trunk."""
         features = self._features(observation)
         return self._distribution(features), self._value(features)
 
     def estimate(self, observation: Tensor) -> tuple[Distribution, Tensor]:
-        """`distribution` at all rows but the last, [B, T, ...], and `value` at all of them, [B, T + 1, ...]."""
+        """Returns `distribution` at the first T rows of observations, [B, T + 1, ...], and `value` at all rows."""
         features = self._features(observation)
         return self._distribution(features[:, :-1]), self._value(features)
 
     def scale_rewards(self, reward: Tensor) -> Tensor:
-        """Rewards in the units in which values are learnt."""
+        """Converts rewards to the units of the values."""
         if not self.network.normalise_returns:
             return reward
-        # The bound is for sparse rewards: the first one meets a deviation that is still almost nothing.
+        # Bounded for sparse rewards: the first one is divided by a deviation that is still almost 0.
         return (reward * self.return_moments.scale()).clamp(-_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
 
     @torch.no_grad()
     def learn_moments(self, observation: Tensor, discounted_return: Tensor) -> MomentsUpdates:
-        """Takes fresh raw observations, [N, ...], and discounted returns, <float32>[N], into the normalisers."""
+        """Updates the normalisers with fresh raw observations, [N, ...], and discounted returns, <float32>[N]."""
         standardised = self.network.normalise_observations and not self._image
         return MomentsUpdates(
             observations=self.observation_moments.update(observation) if standardised else MomentsUpdate(),
@@ -168,10 +168,10 @@ class Policy(nn.Module):
 
 
 def bound(values: Tensor, low: float, high: float) -> Tensor:
-    """Clamps values, any shape, and lets those outside come back.
+    """Clamps values of any shape with a gradient that lets values outside the bounds return.
 
-    A plain clamp passes no gradient outside its bounds, so that a parameter that momentum carried over one stays there.
-    Here only a gradient that would move a value farther out is dropped.
+    A plain clamp passes no gradient outside its bounds, so a parameter that momentum carries past a bound stays there.
+    Here only gradients that would move a value farther out are dropped.
     """
     if not torch.is_grad_enabled():
         return values.clamp(low, high)
@@ -195,7 +195,7 @@ class _Bound(torch.autograd.Function):
 
 
 class Convolutions(nn.Sequential):
-    """Convolutional layers over images, <float32>[..., C, H, W], to features, <float32>[..., F]."""
+    """Convolutional layers from images, <float32>[..., C, H, W], to features, <float32>[..., F]."""
 
     def __init__(self, space: BoxSpace, activation: Callable[[], nn.Module]) -> None:
         channels, *size = space.shape
@@ -207,16 +207,16 @@ class Convolutions(nn.Sequential):
         self.features = channels * math.prod(size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Convolves images, with any number of dimensions before theirs."""
-        # In this order in memory a CPU convolves a third more images in a second.
+        """Convolves images with any number of leading dimensions."""
+        # In channels-last order a CPU convolves a third more images per second.
         rows = images.flatten(0, -4).contiguous(memory_format=torch.channels_last)
         features: Tensor = super().forward(rows)  # type: ignore[no-untyped-call]
         return features.view(*images.shape[:-3], self.features)
 
 
 def _body(space: BoxSpace, network: Network) -> tuple[list[nn.Module], int]:
-    """The layers from observations to features, and how many features there are."""
-    # In place: small networks are bound by memory, not by arithmetic.
+    """Returns the layers from observations to features, and the number of features."""
+    # In place, because small networks are bound by memory, not by arithmetic.
     activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
     layers: list[nn.Module] = []
     features = space.shape[0]
@@ -230,7 +230,10 @@ def _body(space: BoxSpace, network: Network) -> tuple[list[nn.Module], int]:
 
 
 class _Output(nn.Linear):
-    """In float32 also under autocast: bfloat16's 8 bits are too few for values and for ratios of probabilities."""
+    """Linear layer that computes in float32 even under autocast.
+
+    The 8 significant bits of bfloat16 are too few for values and for ratios of probabilities.
+    """
 
     def forward(self, hidden: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(hidden.device.type):

@@ -1,4 +1,4 @@
-"""Priorities of segments, and the weights that correct for drawing by them."""
+"""Priorities of segments, and the importance weights that correct for prioritized sampling."""
 
 import torch
 from torch import Tensor
@@ -7,17 +7,17 @@ _MAX_IMPORTANCE_WEIGHT = 10.0
 
 
 def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """The priority of each segment: eta max_t |D_t| + (1 - eta) mean_t |D_t| over valid steps.
+    """Returns the priority of each segment: eta max_t |D_t| + (1 - eta) mean_t |D_t| over valid steps.
 
-    The mixture of R2D2 (Kapturowski et al. 2019, section 2.3).
+    This is the mixture of R2D2 (Kapturowski et al. 2019, section 2.3).
 
     Args:
-        correction: <float32>[B, T] D_t of `advantages.estimate`.
-        valid: <bool>[B, T]; False where a row does not count.
-        eta: Share of the maximum.
+        correction: <float32>[B, T] D_t from `advantages.estimate`.
+        valid: <bool>[B, T] rows that count.
+        eta: Weight of the maximum, 0 to 1.
 
     Returns:
-        <float32>[B]; 0 for a segment without valid steps.
+        <float32>[B] priorities; 0 for a segment without valid steps.
     """
     error = torch.where(valid, correction.abs(), 0.0)
     mean = error.sum(1) / valid.sum(1).clamp(min=1)
@@ -25,34 +25,34 @@ def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
 
 
 def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float, beta: float, epsilon: float) -> Tensor:
-    """omega_i = c (priority_i + epsilon)^(-alpha beta), at most 10, with c such that their mean over the replayed
-    segments is 1; 1 where fresh.
+    """Returns the importance weights omega_i = min(10, c (priority_i + epsilon)^(-alpha beta)).
 
-    Priority is a bias to be corrected; age is a distribution we chose, so it stays out (docs/ARCHITECTURE.md).
+    The factor c makes their mean over the replayed segments 1. Fresh segments have weight 1. The weights correct the
+    bias of sampling by priority. They do not correct for age, whose distribution is intended (docs/ARCHITECTURE.md).
 
     Args:
-        priorities: <float64>[B] raw, at the draw; the first `fresh_segments` are ignored.
-        fresh_segments: How many segments were not drawn.
-        alpha: Exponent with which masses were made.
-        beta: How much of the bias to correct, 0 to 1.
-        epsilon: Added to every priority, as in the masses.
+        priorities: <float64>[B] raw priorities at the draw; the first `fresh_segments` are ignored.
+        fresh_segments: Number of fresh segments.
+        alpha: Exponent of the priorities in the masses.
+        beta: Share of the bias to correct, 0 to 1.
+        epsilon: Constant added to every priority, as in the masses.
 
     Returns:
-        <float32>[B].
+        <float32>[B] weights.
     """
     weights = torch.ones_like(priorities)
     if fresh_segments < priorities.shape[0]:
         logarithm = -alpha * beta * torch.log(priorities[fresh_segments:] + epsilon)
-        # Relative to the largest, which no exponent makes underflow.
+        # Relative to the largest weight, so that not all of them can underflow.
         weights[fresh_segments:] = _with_mean_one(torch.exp(logarithm - logarithm.amax()))
     return weights.float()
 
 
 def _with_mean_one(weights: Tensor) -> Tensor:
-    """min(10, c w), <float64>[N], with the c for which their mean is 1.
+    """Returns min(10, c w), <float64>[N], with the c for which the mean is 1.
 
-    If the k largest are cut to 10, the others sum to N - 10 k, which gives c; k is the smallest number for which none
-    of these others exceeds 10.
+    If the k largest are cut to 10, the others sum to N - 10 k, which gives c. The number k is the smallest for which
+    none of the others exceeds 10.
     """
     count = weights.shape[0]
     largest_first = weights.sort(descending=True).values

@@ -1,14 +1,14 @@
-"""Ratios of the probabilities that two policies give to the same actions, and bounds on numbers that can't be true."""
+"""Ratios of two policies' probabilities of the same actions, and the bound beyond which a number is implausible."""
 
 from torch import Tensor
 
 _MAX_LOG = 20.0
 
 LARGEST_SPREAD = 1e6
-"""A number so many times larger than its kind is no measurement but a fault: of an environment's reward, of a network
-that has diverged, or of a client. Sparse rewards and rare events stay orders of magnitude below it."""
+"""Factor by which a plausible number may exceed others of its kind. A larger number is the fault of an environment's
+reward, a diverged network, or a client. Sparse rewards and rare events are orders of magnitude below it."""
 
 
 def ratio_of(log_ratio: Tensor) -> Tensor:
-    """exp(log_ratio), within exp(-20) and exp(20), so that sums and products of ratios stay finite; any shape."""
+    """Returns exp(log_ratio), any shape, clamped to [exp(-20), exp(20)] to keep sums and products of ratios finite."""
     return log_ratio.clamp(-_MAX_LOG, _MAX_LOG).exp()

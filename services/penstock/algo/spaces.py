@@ -1,5 +1,6 @@
-"""Which spaces the policies here can work with. Imports no torch, so that a launcher can ask before it starts
-anything.
+"""Spaces that the policies support.
+
+Imports no torch, so that a launcher can check the spaces before it starts any process.
 """
 
 import math
@@ -11,11 +12,11 @@ from penstock.errors import ConfigurationError
 from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space
 
 _LEAST_IMAGE = 36
-"""Height and width that the convolutional layers need."""
+"""Smallest height and width in pixels that the convolutional layers accept."""
 
 
 def check_spaces(spec: EnvironmentSpec) -> None:
-    """Raises `ConfigurationError` for an observation or action space that no policy here can work with."""
+    """Raises `ConfigurationError` if no policy supports the observation or action space."""
     observation, action = spec.observation, spec.action
     if not isinstance(observation, BoxSpace) or not (len(observation.shape) == 1 or is_image(observation)):
         raise ConfigurationError(
@@ -33,18 +34,18 @@ def check_spaces(spec: EnvironmentSpec) -> None:
 
 
 def is_image(space: BoxSpace) -> bool:
-    """Whether these are images: bytes, (C, H, W)."""
+    """Returns whether a space holds images: bytes of shape (C, H, W)."""
     return space.dtype == "uint8" and len(space.shape) == 3
 
 
 def bounds(space: BoxSpace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """<float64>[A] the lowest and the highest value of each element."""
+    """Returns the lowest and the highest value of each element, <float64>[A] each."""
     size = math.prod(space.shape)
     return np.broadcast_to(np.array(space.low), size), np.broadcast_to(np.array(space.high), size)
 
 
 def bounded(space: BoxSpace) -> NDArray[np.bool_]:
-    """<bool>[A] which elements have finite bounds on both sides."""
+    """Returns <bool>[A]: whether each element has finite bounds on both sides."""
     low, high = bounds(space)
     both: NDArray[np.bool_] = np.isfinite(low) & np.isfinite(high)
     return both

@@ -1,4 +1,4 @@
-"""Policies to safetensors and back: the bytes alone, with their metadata, are enough to act."""
+"""Conversion of policies to safetensors and back. The bytes and their metadata suffice to act with a policy."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ METADATA_KEY = "penstock"
 
 
 def describe(policy: Policy, version: int) -> str:
-    """The metadata of a policy's weights: version, spaces and architecture, as JSON."""
+    """Returns the metadata of a policy's weights as JSON: version, spaces and architecture."""
     description = {
         "version": version,
         "environment": {
@@ -31,7 +31,7 @@ def describe(policy: Policy, version: int) -> str:
 
 
 def build(metadata: str) -> Policy:
-    """A policy of the spaces and architecture in this metadata, with weights still to come."""
+    """Builds a policy with the spaces and architecture in this metadata. Its weights are newly initialised."""
     description = json.loads(metadata)
     environment, network = description["environment"], description["network"]
     spec = EnvironmentSpec(
@@ -44,28 +44,28 @@ def build(metadata: str) -> Policy:
 
 
 def dump(policy: Policy, version: int) -> Weights:
-    """The published form of a policy, normalisers included."""
+    """Returns the published form of a policy, including its normalisers."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state_dict().items()}
     return Weights.of(version, safetensors.torch.save(state, {METADATA_KEY: describe(policy, version)}))
 
 
 def load(weights: Weights) -> Policy:
-    """The policy of its published form, or of a checkpoint."""
+    """Builds a policy from its published form or from a checkpoint, in evaluation mode."""
     policy = build(read_metadata(weights.data))
     load_into(policy, weights)
     return policy.eval()
 
 
 def read_version(data: bytes) -> int:
-    """The version in the bytes of a published policy or checkpoint. Raises `ConfigurationError` as `read_metadata`."""
+    """Returns the version of a published policy or checkpoint. Raises `ConfigurationError` as `read_metadata` does."""
     return int(json.loads(read_metadata(data))["version"])
 
 
 def load_into(policy: Policy, weights: Weights) -> None:
-    """Replaces a policy's parameters and normalisers, in place. A checkpoint's other tensors are left out.
+    """Replaces a policy's parameters and normalisers in place. Ignores a checkpoint's other tensors.
 
     Raises:
-        ConfigurationError: The bytes are cut short, or belong to another architecture.
+        ConfigurationError: The bytes are cut short or belong to another architecture.
     """
     try:
         tensors = safetensors.torch.load(weights.data)
@@ -82,10 +82,10 @@ def load_into(policy: Policy, weights: Weights) -> None:
 
 
 def read_metadata(data: bytes) -> str:
-    """Penstock's metadata in the bytes of a safetensors file.
+    """Returns Penstock's metadata from the bytes of a safetensors file.
 
     Raises:
-        ConfigurationError: The bytes are no such file.
+        ConfigurationError: The bytes are not such a file.
     """
     try:
         length = int.from_bytes(data[:8], "little")

@@ -1,1 +1,1 @@
-"""The learner: batches to tensors, the training step, checkpoints, and the bookkeeping of a run."""
+"""The learner: conversion of batches to tensors, the training step, checkpoints, and a run's bookkeeping."""

@@ -1,7 +1,7 @@
-"""What each actor of the run does: how far it is, whether it is stuck, how often its environments failed.
+"""State of the run's actors: progress, whether they are stuck, and failures of their environments.
 
-Streams tell it on the server's thread, the training thread and readers of the status ask; one lock is between them.
-Actors are known by name, so that a process that takes the place of one that died goes on with its counts.
+Streams update it on the server's thread. The training thread and readers of the status query it. One lock guards it.
+Actors are identified by name, so a process that replaces a crashed one continues its counts.
 """
 
 import dataclasses
@@ -14,13 +14,15 @@ from penstock.telemetry import metrics
 from penstock.types import ActorProgress, ActorState, EnvironmentFault
 
 STUCK_AFTER_S = 10.0
-"""Without a step that it could take: longer than a slow simulator's, and short enough for a person who watches."""
+"""Seconds without a step, while an actor could take one, after which it counts as stuck: longer than a slow simulator's
+step, and short enough for a user who watches."""
 
 MOST_FAILURES = 3
-"""In a row at every actor; one may be an accident, and so may be two in a simulator that was just started again."""
+"""Consecutive failures of every actor that end the run. One may be an accident, and so may two in a simulator that was
+just restarted."""
 
 _FORGOTTEN_AFTER_S = 60.0
-"""After it left; a process that is started again needs less."""
+"""Seconds after an actor left until it is forgotten. A process restarts in less time."""
 
 _SHOWN = 256
 _TOLD_AT_ONCE = 3
@@ -33,24 +35,26 @@ class _Actor:
     state: ActorState
     moved_at: float
     changed_at: float
-    """When it joined or left."""
+    """Time at which the actor last joined or left, in monotonic seconds."""
     streams: int = 0
     progress: ActorProgress = field(default_factory=ActorProgress)
     window_began_at: float = 0.0
     failures: int = 0
-    """All of them, for the user has seen the first ones."""
+    """Failures in total. Deliveries do not reset them, because the user has already seen the first ones."""
     told_at: float = 0.0
     last_fault: str = ""
     told_stuck_s: float = STUCK_AFTER_S
 
 
 class ActorStates:
-    """Keeps the actors of a run, and tells the user of those that fail or are stuck. Any thread may call."""
+    """State of a run's actors, with notices to the user about those that fail or are stuck. Any thread may call."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """Args:
-        notice: Shows a line to the user.
-        clock: Monotonic seconds.
+        """Creates the state of a run without actors.
+
+        Args:
+            notice: Function that shows a line to the user.
+            clock: Function that returns monotonic seconds.
         """
         self._notice, self._clock = notice, clock
         self._lock = threading.Lock()
@@ -58,7 +62,7 @@ class ActorStates:
         self._warned = False
 
     def joined(self, name: str, slot: int) -> None:
-        """An actor's stream was opened."""
+        """Records that an actor's stream was opened."""
         with self._lock:
             now = self._clock()
             actor = self._actors.setdefault(name, _Actor(ActorState(name), now, now))
@@ -68,7 +72,7 @@ class ActorStates:
             actor.progress, actor.told_stuck_s = ActorProgress(), STUCK_AFTER_S
 
     def left(self, name: str) -> None:
-        """An actor's stream has ended."""
+        """Records that an actor's stream has ended."""
         with self._lock:
             actor = self._actors.get(name)
             if actor is not None:
@@ -76,7 +80,7 @@ class ActorStates:
                 actor.changed_at = self._clock()
 
     def progressed(self, name: str, progress: ActorProgress) -> None:
-        """An actor tells how far it is."""
+        """Records an actor's progress."""
         with self._lock:
             actor = self._actors.get(name)
             if actor is None:
@@ -90,7 +94,7 @@ class ActorStates:
             actor.state = dataclasses.replace(actor.state, steps=progress.steps)
 
     def delivered(self, name: str, segments: int) -> None:
-        """An actor has handed so many segments over."""
+        """Records the number of segments that an actor delivered."""
         with self._lock:
             actor = self._actors.get(name)
             if actor is not None and segments:
@@ -98,7 +102,7 @@ class ActorStates:
                 actor.state = dataclasses.replace(actor.state, segments=actor.state.segments + segments, failures=0)
 
     def failed(self, name: str, fault: EnvironmentFault) -> None:
-        """An actor tells what is wrong with one of its environments."""
+        """Records a fault in one of an actor's environments."""
         line = f"{name}, {fault.text}"
         with self._lock:
             actor = self._actors.get(name)
@@ -107,13 +111,13 @@ class ActorStates:
             if fault.dropped:
                 tell = self._count(actor, line)
             else:
-                # One environment that leaves its space's bounds is enough to know that all of them do.
+                # Reported once: if one environment leaves its space's bounds, all of them do.
                 tell, self._warned = not self._warned, True
         if tell:
             self._notice(line)
 
     def _count(self, actor: _Actor, line: str) -> bool:
-        """Counts a failure; whether the user is told of it. The first ones at once, then one a minute."""
+        """Counts a failure and returns whether to report it: the first ones at once, then one per minute."""
         now, state = self._clock(), actor.state
         actor.failures, actor.last_fault, actor.moved_at = actor.failures + 1, line, now
         actor.state = dataclasses.replace(state, failures=state.failures + 1, dropped_windows=state.dropped_windows + 1)
@@ -124,7 +128,7 @@ class ActorStates:
         return True
 
     def look(self) -> None:
-        """Tells the user of actors that are stuck; to be called every second or so."""
+        """Notifies the user of stuck actors. Called about once per second."""
         lines = []
         with self._lock:
             now = self._clock()
@@ -141,7 +145,7 @@ class ActorStates:
             self._notice(line)
 
     def check(self) -> None:
-        """Raises `AllActorsFailed`, with the last failure's line, if no actor is left that may yet deliver."""
+        """Raises `AllActorsFailed`, with the last failure, if every actor failed `MOST_FAILURES` times in a row."""
         with self._lock:
             actors = list(self._actors.values())
             if not actors or any(actor.state.failures < MOST_FAILURES for actor in actors):
@@ -153,7 +157,7 @@ class ActorStates:
         )
 
     def states(self) -> tuple[ActorState, ...]:
-        """Every actor now, by slot."""
+        """Returns the current state of the actors, by slot; at most the first `_SHOWN`."""
         with self._lock:
             now = self._clock()
             shown = [
@@ -168,7 +172,7 @@ class ActorStates:
         return tuple(sorted(shown, key=lambda state: (state.slot, state.name))[:_SHOWN])
 
     def slowest(self) -> str:
-        """How far the actor is whose window takes longest, for people; empty while none takes seconds."""
+        """Describes the progress of the actor with the slowest window; empty unless it takes several seconds."""
         with self._lock:
             now = self._clock()
             slow = [

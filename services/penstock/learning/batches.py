@@ -1,4 +1,4 @@
-"""Batches as tensors on the learner's device, ready when they are needed."""
+"""Conversion of batches to tensors on the learner's device, before they are needed."""
 
 import warnings
 from collections import deque
@@ -13,26 +13,26 @@ from torch import Tensor
 from penstock.learning.devices import send
 from penstock.types import Batch
 
-# Columns are views of the message they came in, which is read-only, and nothing here writes to them. Set once:
-# `warnings.catch_warnings` is for one thread, and batches are copied by another than trains.
+# Columns are views of the received message, which is read-only, and nothing here writes to them. Set globally, because
+# `warnings.catch_warnings` is not thread-safe and batches are copied on a thread of their own.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """B segments of T steps, time in the second axis; the first `fresh_segments` were never trained on.
+    """Batch of B segments of T steps, with time on the second axis and the fresh segments first.
 
     Attributes:
-        fresh_segments: How many are fresh.
-        observation: [B, T + 1, ...] raw, as the policy saw it; the last row follows the last step.
-        action: <int64>[B, T] or <float32>[B, T, A].
-        reward: <float32>[B, T] raw.
-        terminated, truncated: <bool>[B, T].
-        valid: <bool>[B, T] False where a row only reset.
-        behaviour_log_prob: <float32>[B, T].
-        discounted_return: <float32>[B, T] running, of raw rewards.
-        priorities: <float64>[B] raw, at the draw.
-        staleness: <int64>[B] versions between the learner and the policy that acted, as `Batch.ages`.
+        fresh_segments: Number of fresh segments.
+        observation: [B, T + 1, ...] raw observations, as the policy saw them; the last row follows the last step.
+        action: <int64>[B, T] or <float32>[B, T, A] actions.
+        reward: <float32>[B, T] raw rewards.
+        terminated, truncated: <bool>[B, T] rows that terminate or truncate an episode.
+        valid: <bool>[B, T] False for reset rows.
+        behaviour_log_prob: <float32>[B, T] log probabilities of the actions when they were taken.
+        discounted_return: <float32>[B, T] running discounted returns of raw rewards.
+        priorities: <float64>[B] raw priorities at the draw.
+        staleness: <int64>[B] staleness in versions, as `Batch.ages`.
     """
 
     fresh_segments: int
@@ -49,13 +49,16 @@ class TrainingBatch:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that is on the device."""
+        """All tensors of the batch, which are on the device."""
         values = (getattr(self, name) for name in self.__slots__)
         return tuple(value for value in values if isinstance(value, Tensor))
 
 
 def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
-    """A batch on a device; on a CPU the columns are shared, not copied. On CUDA, for use in the current stream."""
+    """Moves a batch to a device.
+
+    On a CPU the tensors share the columns' memory. On CUDA they are ready for use on the current stream.
+    """
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return send(torch.from_numpy(array), device)
@@ -80,14 +83,14 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
 
 
 def _stacked(frames: Tensor, age: Tensor) -> Tensor:
-    """The frames that the policy saw at each row, stacked along the first axis, the oldest first.
+    """Stacks the k frames that the policy saw at each row along the channel axis, oldest first.
 
     Args:
-        frames: [B, T + k, C, ...] the k - 1 before the first row, then those of the rows.
-        age: <uint8>[B, T + 1] rows since the episode's first frame, which stands in for those before it.
+        frames: [B, T + k, C, ...] the k - 1 frames before the first row, then one frame per row.
+        age: <uint8>[B, T + 1] rows since the episode's first frame, which replaces the frames before it.
 
     Returns:
-        [B, T + 1, k C, ...].
+        [B, T + 1, k C, ...] stacked frames.
     """
     segments, rows = age.shape
     count = frames.shape[1] - rows + 1
@@ -99,24 +102,24 @@ def _stacked(frames: Tensor, age: Tensor) -> Tensor:
 
 
 class BatchFeed:
-    """Has batches ready on the device: on CUDA they are copied when they arrive, while the batch before them trains.
+    """Feed of batches to the device. On CUDA a batch is copied when it arrives, while the previous one trains.
 
-    `arrived` may be called from another thread than the rest, and returns at once.
+    `arrived` returns at once and may be called from a different thread than the other methods.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Has one thread and one stream of its own if the device is CUDA's, and nothing of that kind elsewhere."""
+        """Creates a thread and a stream for copies if this is a CUDA device."""
         self._device = device
         self._copying = _Copying(device) if device.type == "cuda" else None
         self._arrived: deque[tuple[Batch, Future[_Copied]]] = deque()
 
     def arrived(self, batch: Batch) -> None:
-        """Begins to copy a batch that `tensors` will be asked for, after those that arrived before it."""
+        """Begins to copy a batch. `tensors` must be called for batches in the order of their arrival."""
         if self._copying is not None:
             self._arrived.append((batch, self._copying.begin(batch)))
 
     def tensors(self, batch: Batch) -> TrainingBatch:
-        """The batch on the device, for use in the current stream. One that never arrived is copied now."""
+        """Returns the batch on the device, for use on the current stream. A batch that never arrived is copied now."""
         if self._copying is None:
             return to_tensors(batch, self._device)
         while self._arrived:
@@ -126,36 +129,36 @@ class BatchFeed:
         return self._copying.finish(self._copying.begin(batch))
 
     def close(self) -> None:
-        """Ends the thread, if there is one."""
+        """Stops the thread, if there is one."""
         if self._copying is not None:
             self._copying.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A batch whose copy is done at an event on the device."""
+    """Batch with the event on the device that marks the end of its copy."""
 
     batch: TrainingBatch
     done: torch.cuda.Event
 
 
 class _Copying:
-    """Copies batches by a thread and a stream beside those that train."""
+    """Copies of batches on a thread and a stream separate from those that train."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        # One, so that batches are copied in the order in which they are used.
+        # One thread, so that batches are copied in the order in which they are used.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-copies")
 
     def begin(self, batch: Batch) -> Future[_Copied]:
         return self._thread.submit(self._copy, batch)
 
     def finish(self, copy: Future[_Copied]) -> TrainingBatch:
-        """The batch, once its copy is in line before whatever the current stream is given next."""
+        """Returns the batch after ordering its copy before all later work on the current stream."""
         copied, current = copy.result(), torch.cuda.current_stream(self._device)
         current.wait_event(copied.done)
         for tensor in copied.batch.tensors:
-            # Else the next batch might be copied over it while the current stream still reads.
+            # Otherwise the next batch could be copied into this memory while the current stream still reads it.
             tensor.record_stream(current)
         return copied.batch
 

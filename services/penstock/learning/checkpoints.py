@@ -1,8 +1,8 @@
-"""Checkpoints: one safetensors file each, with policy, optimizer and randomness, complete or absent.
+"""Checkpoints: one safetensors file each, with policy, optimizer and random state, either complete or absent.
 
-The policy's tensors have their own names, so a checkpoint is also a set of weights to act with; all others have a "/"
-in theirs. The run's progress is JSON in the file's metadata, and so is, in the best checkpoint, the evaluation that
-made it the best. Nothing is pickled. `penstock.checkpoint_file` has the bytes and their digest.
+The policy's tensors keep their own names, so a checkpoint is also a set of weights to act with. The names of all other
+tensors contain a "/". The file's metadata holds the run's progress as JSON and, in the best checkpoint, the evaluation
+that made it the best. Nothing is pickled. `penstock.checkpoint_file` defines the bytes and their digest.
 """
 
 import dataclasses
@@ -28,26 +28,26 @@ _PROGRESS_KEY = "penstock.progress"
 _EVALUATION_KEY = "penstock.evaluation"
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
-"""What parsing raises for bytes that no digest has vouched for."""
+"""Errors raised by parsing bytes that no digest has verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """The progress of a run over all of its sessions.
+    """Progress of a run over all its sessions.
 
     Attributes:
-        version: Policy version; training batches, but for jumps at a resume.
+        version: Policy version; the number of batches trained, except for jumps at a resume.
         env_steps: Environment steps trained.
         updates: Gradient steps.
-        segments_trained: Uses of segments, replayed ones included.
+        segments_trained: Segments trained, counting each use.
         segments_fresh: Segments trained for the first time.
         training_s: Seconds of training since the first environment step.
-        env_steps_to_threshold: When an evaluation first reached the threshold; None: not yet.
-        learn_wall_s_to_threshold: The same in seconds from the first environment step.
+        env_steps_to_threshold: Environment steps when an evaluation first reached the threshold; None: not yet.
+        learn_wall_s_to_threshold: Seconds from the first environment step to the same point.
         best_return: Best mean return of an evaluation; None before the first.
-        env_steps_taken: Environment steps that actors reported: those trained, and those that were late or refused.
-        wall_s: Seconds of the learner's processes.
-        sessions: Learner processes that have trained the run, this one included.
+        env_steps_taken: Environment steps that actors reported, including those that were late or refused.
+        wall_s: Seconds that learner processes have run.
+        sessions: Learner processes that have trained the run, including this one.
     """
 
     version: int = 0
@@ -66,7 +66,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A checkpoint's bytes, made when the parameters were those of `progress`."""
+    """Bytes of a checkpoint, taken when the run had this progress."""
 
     progress: RunProgress
     data: bytes
@@ -74,14 +74,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a run's folder holds to go on from.
+    """State in a run's folder from which the run can resume.
 
     Attributes:
-        path: The newest checkpoint that is sound; None: the run begins here.
-        progress: The progress at that checkpoint, with the threshold if any file records when it was reached.
-        spec: The spaces that it was trained for.
-        best: The evaluation of the best checkpoint; None if there is none that is sound.
-        complaints: A line for the user for each file that was passed over, or could not be verified.
+        path: Newest sound checkpoint; None: the run starts from the beginning.
+        progress: Progress at that checkpoint, with the earliest threshold crossing recorded in it or in the best one.
+        spec: Spaces for which it was trained.
+        best: Evaluation of the best checkpoint; None if there is no sound one.
+        complaints: Lines for the user about files that were skipped or could not be verified.
     """
 
     path: Path | None = None
@@ -92,7 +92,7 @@ class Recovered:
 
 
 def take(learner: Learner, progress: RunProgress) -> Snapshot:
-    """The learner as it is now."""
+    """Takes a checkpoint of the learner in its current state."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in learner.policy.state_dict().items()}
     for index, state in learner.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{index}/{name}": value.detach().cpu().contiguous() for name, value in state.items()}
@@ -105,7 +105,7 @@ def take(learner: Learner, progress: RunProgress) -> Snapshot:
 
 
 def judged(snapshot: Snapshot, progress: RunProgress, evaluation: EvaluationSummary) -> Snapshot:
-    """The same parameters with their own evaluation, and the progress that it led to."""
+    """Returns the same parameters with their evaluation and the progress after it."""
     metadata = {
         _PROGRESS_KEY: json_of(dataclasses.asdict(progress)),
         _EVALUATION_KEY: json_of(dataclasses.asdict(evaluation)),
@@ -114,7 +114,7 @@ def judged(snapshot: Snapshot, progress: RunProgress, evaluation: EvaluationSumm
 
 
 def save(folder: RunFolder, snapshot: Snapshot, keep: int) -> Path:
-    """Writes a checkpoint and removes all but the newest `keep`, of which it is one. Raises `OSError`."""
+    """Writes a checkpoint and keeps at most `keep` in total: this one and the newest others. Raises `OSError`."""
     path = folder.checkpoint(snapshot.progress.env_steps)
     write_atomically(path, snapshot.data)
     others = [old for old in folder.numbered_checkpoints() if old != path]
@@ -124,20 +124,20 @@ def save(folder: RunFolder, snapshot: Snapshot, keep: int) -> Path:
 
 
 def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Writes the checkpoint that evaluated best. Raises `OSError`."""
+    """Writes the best checkpoint. Raises `OSError`."""
     write_atomically(folder.best_checkpoint, snapshot.data)
 
 
 def recover(folder: RunFolder) -> Recovered:
-    """Finds what to go on from; changes nothing but the names of damaged files, to which it adds `.damaged`.
+    """Finds the state to resume from. Renames damaged files by appending `.damaged`, and changes nothing else.
 
     Raises:
-        ConfigurationError: All checkpoints are damaged, or one is of another release.
+        ConfigurationError: All checkpoints are damaged, or one was written by another release.
     """
     damaged: dict[Path, DamagedFile] = {}
     best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged)
     numbered = _first_sound(folder.numbered_checkpoints()[::-1], damaged)
-    # The best checkpoint is as complete as any: a learner that was killed early may have left no other.
+    # The best checkpoint is as complete as the others, and a learner that was killed early may have left no other.
     newest = max(filter(None, (numbered, best)), key=lambda file: _progress(file).env_steps, default=None)
     if newest is None:
         if damaged:
@@ -160,27 +160,27 @@ def recover(folder: RunFolder) -> Recovered:
 
 
 def read_spec(path: Path) -> EnvironmentSpec:
-    """The spaces a checkpoint was trained for. Raises `ConfigurationError` as `restore`."""
+    """Returns the spaces for which a checkpoint was trained. Raises `ConfigurationError` as `restore` does."""
     return _policy_of(_read(path)).spec
 
 
 def read_progress(path: Path) -> RunProgress:
-    """Where the run stood. Raises `ConfigurationError` as `restore`."""
+    """Returns the run's progress at a checkpoint. Raises `ConfigurationError` as `restore` does."""
     return _progress(_read(path))
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """A checkpoint as it was taken. Raises `ConfigurationError` as `restore`."""
+    """Reads a checkpoint as it was taken. Raises `ConfigurationError` as `restore` does."""
     file = _read(path)
     return Snapshot(_progress(file), file.data)
 
 
 def restore(learner: Learner, path: Path) -> RunProgress:
-    """Puts a checkpoint's policy, optimizer and randomness into a learner of the same architecture.
+    """Loads a checkpoint's policy, optimizer and random state into a learner and returns its progress.
 
     Raises:
         DamagedFile: The file is cut short or damaged.
-        ConfigurationError: It belongs to other spaces, another architecture or another release.
+        ConfigurationError: The file belongs to other spaces, another architecture or another release.
     """
     file = _read(path)
     saved, present = _policy_of(file), learner.policy
@@ -204,13 +204,13 @@ def restore(learner: Learner, path: Path) -> RunProgress:
 
 
 def newest(folder: RunFolder) -> Path | None:
-    """The newest checkpoint of a run."""
+    """Returns the newest numbered checkpoint of a run; None if there is none."""
     numbered = folder.numbered_checkpoints()
     return numbered[-1] if numbered else None
 
 
 def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile]) -> CheckpointFile | None:
-    """The first file that is sound; those before it are added to `damaged`."""
+    """Returns the first sound file and adds the damaged files before it to `damaged`."""
     for path in paths:
         try:
             file = _read(path)
@@ -225,16 +225,16 @@ def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile]) -> Checkpo
 
 
 def _set_aside(path: Path) -> Path:
-    """Gives a damaged file a name that nothing takes for a checkpoint's; returns the name it has now."""
+    """Renames a damaged file so that it is not taken for a checkpoint, and returns its current path."""
     try:
         return path.replace(path.with_name(f"{path.name}.damaged"))
     except OSError:
-        # On a disk that can't be written it is passed over again at the next start.
+        # On a read-only disk the file is skipped again at the next start.
         return path
 
 
 def _check_tensors(file: CheckpointFile, policy: Policy) -> None:
-    """Loads what no digest has vouched for. Raises `DamagedFile`."""
+    """Loads tensors that no digest has verified. Raises `DamagedFile`."""
     try:
         tensors = safetensors.torch.load(file.data)
         policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
@@ -244,7 +244,7 @@ def _check_tensors(file: CheckpointFile, policy: Policy) -> None:
 
 
 def _with_earlier_threshold(progress: RunProgress, other: RunProgress) -> RunProgress:
-    """The progress with the threshold of the other where that was reached earlier."""
+    """Returns the progress with the other's threshold crossing if that was earlier."""
     theirs, ours = other.env_steps_to_threshold, progress.env_steps_to_threshold
     if theirs is None or (ours is not None and ours <= theirs):
         return progress
@@ -254,7 +254,10 @@ def _with_earlier_threshold(progress: RunProgress, other: RunProgress) -> RunPro
 
 
 def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> EvaluationSummary | None:
-    """The evaluation in the best checkpoint. Releases before wrote none: their newest checkpoint knows its mean."""
+    """Returns the evaluation in the best checkpoint.
+
+    Earlier releases did not store it. Its mean is then the best return that either checkpoint's progress records.
+    """
     if _EVALUATION_KEY in best.metadata:
         try:
             values = json.loads(best.metadata[_EVALUATION_KEY])

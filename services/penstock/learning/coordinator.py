@@ -1,6 +1,6 @@
-"""What explains a run that does not learn: how collecting and training get along, counted over one session.
+"""Counts and times of collection and training in one session, which explain why a run does not learn.
 
-`RunStatistics` feeds it and asks it, under its lock. A batch costs some additions; means are taken when somebody asks.
+`RunStatistics` updates and reads them under its lock. A batch costs a few additions. Means are computed on request.
 """
 
 import dataclasses
@@ -25,21 +25,21 @@ from penstock.types import (
 )
 
 RECENT_BATCHES = 100
-"""Enough that one odd batch does not show, and few enough that the beginning of a run does not either."""
+"""Batches in the recent means: enough to hide one odd batch, and few enough to exclude the beginning of a run."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What was counted and timed in a session. Seconds of actors are summed over them."""
+    """Counts and times of a session. The seconds of actors are summed over all actors."""
 
     batches: int = 0
     segments: int = 0
     fresh_segments: int = 0
     fresh_steps: int = 0
     lag: float = 0.0
-    """Versions, summed over the fresh segments."""
+    """Staleness in versions, summed over the fresh segments."""
     staleness: float = 0.0
-    """Versions, summed over all segments."""
+    """Staleness in versions, summed over all segments."""
     train_s: float = 0.0
     wait_s: float = 0.0
     evaluations: int = 0
@@ -51,13 +51,13 @@ class Totals:
     actor_wait_s: float = 0.0
 
     def since(self, earlier: "Totals") -> "Totals":
-        """What came after `earlier`."""
+        """Returns the differences from `earlier` totals."""
         return Totals(*(getattr(self, name) - getattr(earlier, name) for name in self.__slots__))
 
     @property
     def times(self) -> MeanTimes:
-        """Mean seconds a batch, and an evaluation."""
-        # Actors are ahead of the learner, so their time is taken by the step.
+        """Mean seconds per batch and per evaluation."""
+        # Actors run ahead of the learner, so their time is measured per step.
         steps = self.fresh_steps / self.batches if self.batches else math.nan
         return MeanTimes(
             collect_environment_s=_mean(self.environment_s * steps, self.actor_steps),
@@ -71,10 +71,10 @@ class Totals:
 
 
 class Coordinator:
-    """Counts, and answers with `CoordinatorStatistics`. Used under its owner's lock."""
+    """Counters from which `CoordinatorStatistics` are computed. Used under the owner's lock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begins a session; `clock` tells monotonic seconds."""
+        """Begins a session. `clock` returns monotonic seconds."""
         self._clock = clock
         self._totals = Totals()
         self._plan: SamplingPlan | None = None
@@ -89,13 +89,13 @@ class Coordinator:
         self._oldest_fresh = self._oldest = 0
 
     def works_by(self, plan: SamplingPlan, *, chosen: bool) -> None:
-        """Batches are asked for by this plan from now on; `chosen`: its off-policy degree is the learner's choice."""
+        """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
         if self._plan is None:
             self._began = self._until = self._clock()
         self._plan, self._chosen = plan, chosen
 
     def report(self, report: ActorReport) -> None:
-        """Takes in an actor's times."""
+        """Adds an actor's times."""
         totals = self._totals
         totals.actor_steps += report.env_steps
         totals.environment_s += report.environment_s
@@ -104,13 +104,13 @@ class Coordinator:
         totals.actor_wait_s += report.waiting_s
 
     def waited(self, reason: str, seconds: float) -> None:
-        """The learner waited for this."""
+        """Adds the seconds of a wait of the learner to the total for its reason."""
         self._waits[reason] += seconds
         self._totals.wait_s += seconds
         self._until = self._clock()
 
     def trained(self, batch: Batch, training: TrainingStatistics, *, fresh_steps: int, train_s: float) -> None:
-        """A batch was trained, in so many seconds; `fresh_steps` of it were new."""
+        """Records a trained batch, the number of its fresh steps, and the seconds that training it took."""
         totals = self._totals
         totals.batches += 1
         totals.segments += batch.keys.size
@@ -131,35 +131,35 @@ class Coordinator:
     def _count_store(self, counts: StoreCounts) -> None:
         before = self._counts
         if before is None:
-            # What was there and untrained is this session's to train, and counts as collected for it.
+            # Untrained segments that were already in the store count as collected in this session, which trains them.
             self._collected = counts.unseen + counts.leased
         else:
-            # A store that was lost begins again from 0; what it took in until this batch is not known.
+            # A store that was lost counts from 0 again. Its insertions up to this batch are unknown.
             self._collected += max(0, counts.inserted - before.inserted)
             self._late += max(0, counts.late - before.late)
         self._counts = counts
 
     def left_out(self, *, steps: int, rows: int, values: int) -> None:
-        """A batch had so many refused gradient steps, unsound rows, and values kept from the normalisation."""
+        """Adds a batch's refused gradient steps, unsound rows, and values left out of the normalisers."""
         self._refused_steps += steps
         self._unsound_rows += rows
         self._left_out_values += values
 
     def committed(self, outcome: CommitOutcome) -> None:
-        """A commit was answered."""
+        """Records the answer to a commit."""
         self._overwritten += outcome.overwritten
 
     def evaluated(self, seconds: float) -> None:
-        """An evaluation came back, which took its evaluator so long."""
+        """Records an evaluation and the seconds that its evaluator took."""
         self._totals.evaluations += 1
         self._totals.evaluation_s += seconds
 
     def totals(self) -> Totals:
-        """What was counted until now; a copy."""
+        """Returns a copy of the totals."""
         return dataclasses.replace(self._totals)
 
     def statistics(self) -> CoordinatorStatistics | None:
-        """The session until now; None before there is a plan."""
+        """Returns the statistics of the session so far; None before there is a plan."""
         plan, totals, counts = self._plan, self._totals, self._counts or StoreCounts()
         if plan is None:
             return None
@@ -209,7 +209,7 @@ class Coordinator:
 
 def _means(batches: Sequence[TrainingStatistics]) -> LearningNumbers:
     def mean(name: str) -> float | None:
-        # A batch in which nothing was learnt has no number, and must not take the others with it.
+        # A batch from which nothing was learnt has NaN, which must not spread to the mean.
         values = [value for batch in batches if math.isfinite(value := getattr(batch, name))]
         return _mean(sum(values), len(values))
 

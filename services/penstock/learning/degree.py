@@ -1,24 +1,25 @@
-"""How far collection may run ahead of training, chosen while it runs (`sampling.off_policy_degree` -1).
+"""Automatic choice of how far collection may run ahead of training (`sampling.off_policy_degree` -1).
 
-Further ahead, the learner waits less; but what it trains on is older, and counts for less. So the degree is raised
-while the learner starves and that helps, and lowered when too little of the fresh data counts.
+At a higher degree the learner waits less, but its data is older and counts for less. So the degree is raised while the
+learner starves and raising it helps, and lowered when too little of the fresh data counts.
 """
 
 from dataclasses import dataclass
 
 LEAST = 1
-"""With 0 collection and training would take turns."""
+"""Smallest degree. At 0, collection and training would alternate."""
 
 
 def least_degree(largest_window: int, fresh_segments: int, shards: int = 1) -> int:
-    """The smallest degree at which a window of so many segments can be granted.
+    """Returns the smallest degree at which the largest window can be granted.
 
-    A window is of at most `degree` batches of its shard's fresh segments, and the shards divide a batch's.
+    A window holds at most the fresh segments of `degree` batches on its shard. The shards divide the fresh segments of
+    a batch.
 
     Args:
         largest_window: Segments in the largest window of any actor.
-        fresh_segments: Of a batch (F).
-        shards: Replay services.
+        fresh_segments: Fresh segments per batch (F).
+        shards: Number of replay services.
     """
     return max(LEAST, -(-largest_window // max(1, fresh_segments // shards)))
 
@@ -26,24 +27,24 @@ def least_degree(largest_window: int, fresh_segments: int, shards: int = 1) -> i
 LARGEST = 16
 
 _REVIEW_BATCHES = 32
-"""What changed shows in the batches after the ones that were collected before."""
+"""Batches between reviews. The effect of a change shows only after the batches that were collected before it."""
 
 _STARVING = 0.05
-"""Share of the time that the learner may wait for fresh segments."""
+"""Share of time spent waiting for fresh segments above which the learner starves."""
 
 _HELPS = 0.9
-"""What a further batch ahead must bring the waiting down to, to be kept."""
+"""Factor to which an increase of the degree must reduce the waiting to be kept."""
 
 _EFFECTIVE = 0.6
-"""Share of the fresh data that must count: (sum w)^2 / (n sum w^2) of its behaviour weights."""
+"""Smallest acceptable effective share of the fresh data: (sum w)^2 / (n sum w^2) of its behaviour weights."""
 
 _HOLD_REVIEWS = 16
-"""So long a degree that did not help, or made data too old, is not tried again; speeds and policies change."""
+"""Reviews before a degree that did not help or made data too old is tried again, since speeds and policies change."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was observed since the last review."""
+    """Observations since the last review."""
 
     batches: int = 0
     waited_s: float = 0.0
@@ -52,10 +53,10 @@ class _Seen:
 
 
 class ChosenDegree:
-    """The degree of a run that leaves it to us. Used by one thread."""
+    """Off-policy degree of a run that leaves the choice to the learner. Used by one thread."""
 
     def __init__(self, first: int) -> None:
-        """Begins at `first`."""
+        """Starts at degree `first`."""
         self.degree = first
         self._seen = _Seen()
         self._waiting_before: float | None = None
@@ -70,14 +71,14 @@ class ChosenDegree:
         smallest: int = LEAST,
         largest: int = LARGEST,
     ) -> bool:
-        """Learns from one batch; whether the degree has changed.
+        """Observes one batch and returns whether the degree has changed.
 
         Args:
-            waited_s: How long the learner waited for the batch.
-            elapsed_s: Since the batch before.
-            effective_share: Of the fresh segments' behaviour weights, 0 to 1.
-            smallest: The least that lets every actor's window in (`least_degree`); it comes before `largest`.
-            largest: The most that the store has room for.
+            waited_s: Seconds that the learner waited for the batch.
+            elapsed_s: Seconds since the previous batch.
+            effective_share: Effective share of the fresh segments' behaviour weights, 0 to 1.
+            smallest: Smallest degree that admits every actor's window (`least_degree`). It overrides `largest`.
+            largest: Largest degree for which the store has room.
         """
         seen = self._seen
         seen.batches += 1

@@ -1,4 +1,4 @@
-"""Torch devices: by name, how tensors get there, and in which precision and way they are worked with."""
+"""Torch devices: selection by name, transfer of tensors, precision and execution."""
 
 import contextlib
 
@@ -10,16 +10,19 @@ from penstock.errors import ConfigurationError
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of this name, with its index if it is CUDA's; it is made the current one.
+    """Returns the device of this name, with an index if it is a CUDA device, and makes it the current device.
 
-    auto: cuda where there is one. Raises `ConfigurationError` if it does not exist.
+    The name auto selects cuda if it is available, else cpu.
+
+    Raises:
+        ConfigurationError: The device can't be used.
     """
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
         device = torch.device(chosen)
         if device.type == "cuda":
             device = _cuda_device(device)
-            # Streams and graphs are made on the current one.
+            # Streams and graphs are created on the current device.
             torch.cuda.set_device(device)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -31,7 +34,7 @@ def torch_device(name: str) -> torch.device:
 
 
 def _cuda_device(device: torch.device) -> torch.device:
-    """With an index, which `torch.cuda.set_device` needs. Raises `ValueError` if there is no such device."""
+    """Returns the device with an index, which `torch.cuda.set_device` needs. Raises `ValueError` if it is missing."""
     if not torch.cuda.is_available():
         raise ValueError("torch finds no CUDA device")
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -41,7 +44,7 @@ def _cuda_device(device: torch.device) -> torch.device:
 
 
 def check_execution(device: torch.device, execution: Execution) -> None:
-    """Raises `ConfigurationError` for gradient steps that a device can't execute so."""
+    """Raises `ConfigurationError` if a device does not support this execution of gradient steps."""
     if execution == "graphed" and device.type != "cuda":
         raise ConfigurationError(
             f"learner.execution 'graphed' needs CUDA, and learner.device is {str(device)!r}; use eager"
@@ -49,13 +52,13 @@ def check_execution(device: torch.device, execution: Execution) -> None:
 
 
 def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[None]:
-    """Where networks compute in this precision."""
+    """Returns a context in which networks compute in this precision."""
     if precision == "float32":
         return contextlib.nullcontext()
-    # A cache of cast weights has no use where each is used once, and no place in a CUDA graph.
+    # Not cached: each cast weight is used only once, and CUDA graphs do not support the cache.
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU's on a device. On CUDA nobody waits for the copy: it is from pinned memory."""
+    """Moves a CPU tensor to a device. On CUDA the copy is asynchronous, from pinned memory."""
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""When to evaluate, what became of it, and which checkpoint is the best."""
+"""Schedule and results of evaluations, and the choice of the best checkpoint."""
 
 import dataclasses
 import secrets
@@ -22,19 +22,20 @@ from penstock.telemetry import metrics
 from penstock.types import EvaluationResult, EvaluationSummary, EvaluationTask, Weights
 
 _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
-"""Keep evaluation seeds apart from any other use of the run's seed, and the final evaluation's from all others."""
+"""Seed streams that separate evaluations from other uses of the run's seed, and the final evaluation from earlier ones.
+"""
 
 _PLAYED_SHARE = 0.9
-"""Of the time an evaluation is waited for, in which it is to be played, so that its result arrives in time."""
+"""Share of an evaluation's timeout within which it must be played, so that its result arrives in time."""
 
 _POLL_S = 0.1
 _NOTICE_INTERVAL_S = 60.0
-"""Between notices of one kind: an environment that always fails must not hide all other events."""
+"""Seconds between notices of one kind, so that an environment that always fails does not hide other events."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A task that is out, with the policy it is about as it was then; given up at `deadline`, monotonic seconds."""
+    """Outstanding task and the policy that it evaluates. It is abandoned at `deadline`, in monotonic seconds."""
 
     task: EvaluationTask
     snapshot: Snapshot
@@ -43,12 +44,12 @@ class _Asked:
 
 
 class Evaluations:
-    """Evaluates beside the training, one policy at a time. Used by the training thread.
+    """Evaluations during training, of one policy at a time. Used by the training thread.
 
     Attributes:
-        best: The evaluation of the best checkpoint; None before the first.
-        env_steps_to_threshold: When an evaluation first reached the threshold; None: not yet.
-        learn_wall_s_to_threshold: The same in seconds from the first environment step.
+        best: Evaluation of the best checkpoint; None before the first.
+        env_steps_to_threshold: Environment steps when an evaluation first reached the threshold; None: not yet.
+        learn_wall_s_to_threshold: Seconds from the first environment step to the same point.
     """
 
     def __init__(
@@ -66,24 +67,26 @@ class Evaluations:
         variants: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args:
-        desk: Where evaluations are done.
-        config: When to evaluate, and how.
-        seed: The run's.
-        folder: Of the run, for the best checkpoint.
-        journal: For results.
-        statistics: For results too.
-        writes: Writes the best checkpoint.
-        resumed: The progress of earlier sessions.
-        best: The evaluation in the best checkpoint, if there is one.
-        variants: Environment variants over which the episodes are spread; 0: the run has none.
-        clock: Monotonic seconds.
+        """Continues the evaluations of earlier sessions.
+
+        Args:
+            desk: Interface to the evaluators.
+            config: Evaluation settings.
+            seed: Seed of the run.
+            folder: Folder of the run, for the best checkpoint.
+            journal: Journal that records results.
+            statistics: Statistics that receive results and notices.
+            writes: Writer of the best checkpoint.
+            resumed: Progress of earlier sessions.
+            best: Evaluation in the best checkpoint; None if there is none.
+            variants: Number of environment variants over which episodes are spread; 0: the run has none.
+            clock: Function that returns monotonic seconds.
         """
         self._desk, self._config, self._seed, self._variants = desk, config, seed, variants
         self._folder, self._journal, self._statistics = folder, journal, statistics
         self._writes, self._clock = writes, clock
         self._asked: _Asked | None = None
-        # An evaluator may outlive a learner and answer the next one, whose numbers must therefore be others.
+        # An evaluator may outlive a learner and answer the next one, so task numbers must differ between learners.
         self._session = secrets.randbits(31) << 32
         self._number = resumed.version + 1
         self._due_at = resumed.env_steps + config.interval_steps
@@ -99,20 +102,24 @@ class Evaluations:
 
     @property
     def best_return(self) -> float | None:
-        """The mean return of the best checkpoint; None before the first evaluation."""
+        """Mean return of the best checkpoint; None before the first evaluation."""
         return self.best.return_mean if self.best is not None else None
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether it is time for the next evaluation, and none is out."""
+        """Returns whether the next evaluation is due and none is outstanding."""
         return self._asked is None and env_steps >= self._due_at
 
     def ask(self, snapshot: Snapshot) -> None:
-        """Sends a policy to be evaluated."""
+        """Sends a policy for evaluation."""
         self._due_at = snapshot.progress.env_steps + self._config.interval_steps
         self._asked = self._send(snapshot, _STREAM)
 
     def collect(self, timeout_s: float = 0.0) -> bool:
-        """Takes in the result of the evaluation that is out, or gives it up if it is late; True if none is out then."""
+        """Processes the result of the outstanding evaluation, or abandons it if it is late.
+
+        Returns:
+            True if none is outstanding afterwards.
+        """
         if self._asked is None:
             return True
         result = self._answer_to(self._asked, timeout_s)
@@ -125,15 +132,15 @@ class Evaluations:
         return True
 
     def wait(self, stopping: Callable[[], bool]) -> None:
-        """Waits for the evaluation that is out, if one is, until it is given up or the run is being stopped."""
+        """Waits for the outstanding evaluation, if any, until it is abandoned or the run is being stopped."""
         self._await("an evaluation", stopping)
 
     def conclude(self, snapshot: Snapshot, stopping: Callable[[], bool]) -> EvaluationSummary | None:
-        """Evaluates the last policy, and then the best one on episodes that played no part in choosing it.
+        """Evaluates the last policy, and then the best one on episodes that were not used to choose it.
 
         Returns:
-            The evaluation of the best checkpoint; None if it failed, no evaluator answered in time or the run is being
-            stopped.
+            The evaluation of the best checkpoint; None if it failed, if no evaluator answered in time, or if the run is
+            being stopped.
         """
         if not self._await("the evaluation that is being played", stopping):
             return None
@@ -156,7 +163,7 @@ class Evaluations:
         return None
 
     def _await(self, what: str, stopping: Callable[[], bool]) -> bool:
-        """Waits for the evaluation that is out; False if an evaluator did not answer or the run is being stopped."""
+        """Waits for the outstanding evaluation. Returns False if it was not answered or the run is being stopped."""
         self._answered = True
         while not stopping():
             if self.collect(_POLL_S):
@@ -186,7 +193,10 @@ class Evaluations:
         return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
 
     def _answer_to(self, asked: _Asked, timeout_s: float) -> EvaluationResult | None:
-        """The result of this task, if it is there, after telling what it lacks; None also tells that it is late."""
+        """Returns the task's result, or None if it has not arrived.
+
+        Notifies the user if it is late, failed or unfinished.
+        """
         result, task = self._desk.result(timeout_s), asked.task
         version = task.weights.version
         if result is None or (result.id, result.version) != (task.id, version):
@@ -219,13 +229,13 @@ class Evaluations:
             self._statistics.notice(text)
 
     def _judge(self, asked: _Asked, result: EvaluationResult) -> None:
-        """Decides what a result changes. The best checkpoint is written first: what others see is then on disk."""
+        """Applies a result. Writes the best checkpoint before reporting it, so that what is reported is on disk."""
         summary = self._summarise(result, asked.snapshot.progress.env_steps)
         self._latest_version = summary.version
-        # Cut by the clock, a return says how fast the evaluator was.
+        # A return cut by the time limit depends on the evaluator's speed.
         if not result.out_of_time:
             self._note_threshold(summary, asked.training_s)
-            # Of equals the later one, which has learnt longer.
+            # On a tie the later policy wins, because it has trained longer.
             if self.best is None or summary.return_mean >= self.best.return_mean:
                 self._crown(asked.snapshot, summary)
         self._statistics.evaluated(summary, result.seconds)
@@ -237,7 +247,7 @@ class Evaluations:
             self.env_steps_to_threshold, self.learn_wall_s_to_threshold = summary.env_steps, training_s
 
     def _crown(self, snapshot: Snapshot, summary: EvaluationSummary) -> None:
-        """Makes this the best checkpoint."""
+        """Makes this snapshot the best checkpoint."""
         progress = dataclasses.replace(
             snapshot.progress,
             best_return=summary.return_mean,
@@ -252,7 +262,10 @@ class Evaluations:
         self._writes.write("best.safetensors", partial(checkpoints.save_best, self._folder, snapshot))
 
     def _best_or(self, last: Snapshot) -> Snapshot:
-        """The best checkpoint, which is written again if its file is not what it should be; else the last policy."""
+        """Returns the best checkpoint, or the last policy if there is none.
+
+        Writes the best checkpoint again if its file does not have the expected content.
+        """
         path, ours = self._folder.best_checkpoint, self._best_snapshot
         try:
             found = checkpoints.read_snapshot(path)

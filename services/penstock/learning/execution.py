@@ -1,11 +1,11 @@
-"""How gradient steps are executed: operation by operation, compiled, or captured into a CUDA graph.
+"""Execution of gradient steps: eager, compiled, or captured into a CUDA graph.
 
-All take the same steps. Compiled and captured code wants inputs of one shape, and the valid steps of a batch are now
-more, now fewer. So there a minibatch is always as large as it would be if every step of the largest batch were valid,
-and the rows that are too many do not count (`ppo_loss`): exact, and one shape for a whole run.
+All modes take the same steps. Compiled and captured code needs inputs of a constant shape, but the number of valid
+steps varies between batches. There, every minibatch has the size it would have if every step of the largest batch were
+valid, and the surplus rows do not count (`ppo_loss`). This is exact and needs one shape for the whole run.
 
-A captured step is one launch where an eager one is some hundred. It reads its inputs where they were when it was
-captured, so they are copied there first: the steps of a batch once, then of each minibatch which rows it has.
+A captured step is a single launch instead of several hundred. It reads its inputs from the addresses at which they
+were captured, so they are copied there first: the steps once per batch, and the row numbers once per minibatch.
 """
 
 import dataclasses
@@ -24,52 +24,52 @@ from penstock.errors import ConfigurationError
 from penstock.learning.gradient_steps import Descended, GradientStep, Steps
 
 _WARM_UPS = 3
-"""Steps before the capture, as torch's documentation has it: what is set up at first use must not be captured."""
+"""Steps before the capture, as torch's documentation recommends, because one-time setup must not be captured."""
 
 _NONE = -1
-"""In place of a row: there is none."""
+"""Row number that marks padding."""
 
-# Adam warns of steps without a capture if it was made for one, and the first steps are taken without. Set once:
-# `warnings.catch_warnings` is for one thread.
+# Adam warns about uncaptured steps if it is capturable, and the warm-up steps are uncaptured. Set globally, because
+# `warnings.catch_warnings` is not thread-safe.
 warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
 Take = Callable[[], Descended]
-"""Takes a gradient step whose inputs are known."""
+"""Function that takes a gradient step with bound inputs."""
 
 
 class Descent(Protocol):
-    """Takes gradient steps. Used by one thread."""
+    """Executor of gradient steps. Used by one thread."""
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
-        """Makes these the steps of the batch, of which no batch of the run has more than `most_steps`."""
+        """Sets the steps of the batch. No batch of the run has more than `most_steps`."""
 
     def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
-        """A gradient step for each part of <int64>[N] rows of the batch, split as equally as can be."""
+        """Splits row numbers, <int64>[N], into minibatches of nearly equal size and takes a gradient step on each."""
 
 
 class Eager:
-    """Operation by operation."""
+    """Eager execution, operation by operation."""
 
     def __init__(self, step: GradientStep) -> None:
         self._step = step
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
-        """As `Descent`."""
+        """Implements `Descent`."""
         self._steps, self._settings = steps, settings
 
     def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
-        """As `Descent`."""
+        """Implements `Descent`."""
         return [self._step(minibatch, self._settings) for minibatch in self._steps.take(order).split(minibatches)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """A gradient step's inputs, at one place and of one shape.
+    """Inputs of a gradient step, at constant addresses and with constant shapes.
 
     Attributes:
-        steps: Room for those of the largest batch.
-        rows: <int64>[M] of the minibatch; `_NONE` where it is smaller.
-        settings: Those that follow a schedule are tensors.
+        steps: Buffers for the steps of the largest batch.
+        rows: <int64>[M] row numbers of the minibatch, padded with `_NONE`.
+        settings: Settings of the loss, with tensors for those that follow a schedule.
     """
 
     steps: Steps
@@ -98,19 +98,21 @@ class _Inputs:
 
 
 class FixedShapes:
-    """Gives every gradient step inputs of one shape at one place, and leaves taking it to what `prepare` makes."""
+    """Execution with inputs of constant shapes at constant addresses, by the function that `prepare` returns."""
 
     def __init__(self, step: GradientStep, *, minibatches: int, prepare: Callable[[Take], Take]) -> None:
-        """Args:
-        step: To take.
-        minibatches: At least so many are made of a batch that has as many steps.
-        prepare: Called with a step whose inputs stay where they are.
+        """Creates an executor without buffers, which `begin` allocates.
+
+        Args:
+            step: Gradient step to take.
+            minibatches: Minimum number of minibatches of a batch that has at least as many steps.
+            prepare: Converts a step whose inputs keep their addresses into the function that executes it.
         """
         self._step, self._minibatches, self._prepare = step, minibatches, prepare
         self._most_steps = 0
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
-        """As `Descent`. Prepares anew if the most has grown."""
+        """Implements `Descent`. Prepares the step again if `most_steps` has grown."""
         if most_steps > self._most_steps:
             self._most_steps = most_steps
             self._inputs = _Inputs.like(steps, settings, most_steps, -(-most_steps // self._minibatches))
@@ -118,7 +120,7 @@ class FixedShapes:
         self._inputs.load(steps, settings)
 
     def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
-        """As `Descent`."""
+        """Implements `Descent`."""
         done = []
         for rows in torch.tensor_split(order, minibatches):
             self._inputs.choose(rows)
@@ -128,10 +130,10 @@ class FixedShapes:
 
 
 class Captured:
-    """A step that is captured into a CUDA graph once it is warm, and replayed from then on."""
+    """Gradient step that is captured into a CUDA graph after its warm-up and replayed from then on."""
 
     def __init__(self, take: Take) -> None:
-        """The first calls take the step as it is, on the stream on which it is captured later."""
+        """Creates the stream on which the step is taken eagerly during the warm-up and then captured."""
         self._take, self._warm_ups = take, 0
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -140,7 +142,7 @@ class Captured:
         """Takes the step.
 
         Raises:
-            ConfigurationError: It can't be captured.
+            ConfigurationError: The step can't be captured.
         """
         if self._warm_ups < _WARM_UPS:
             self._warm_ups += 1
@@ -148,7 +150,7 @@ class Captured:
         if self._graph is None:
             self._graph = self._capture()
         self._graph.replay()
-        # The next replay writes to the same places.
+        # Cloned, because the next replay overwrites them.
         return Descended(self._log_prob.clone(), *self._scalars.clone().unbind())
 
     def _take_beside(self) -> Descended:
@@ -162,11 +164,11 @@ class Captured:
     def _capture(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         try:
-            # The thread that copies the next batch may allocate meanwhile, and "global" would forbid it.
+            # The thread that copies the next batch may allocate during the capture, which "global" would forbid.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 descended = self._take()
                 self._log_prob = descended.log_prob
-                # Side by side, so that one copy saves them all.
+                # Stacked, so that one copy saves them all.
                 self._scalars = torch.stack(descended.scalars)
         except RuntimeError as error:
             raise ConfigurationError(
@@ -177,12 +179,12 @@ class Captured:
 
 
 def descent_by(execution: Execution, step: GradientStep, *, minibatches: int) -> Descent:
-    """What takes the step in a way that `check_execution` allows.
+    """Returns the executor of a gradient step.
 
     Args:
-        execution: How.
-        step: To take.
-        minibatches: At least so many are made of a batch that has as many steps.
+        execution: Execution mode, one that `check_execution` allows.
+        step: Gradient step to take.
+        minibatches: Minimum number of minibatches of a batch that has at least as many steps.
     """
     if execution == "compiled":
         compiled = dataclasses.replace(step, objective=torch.compile(step.objective, fullgraph=True, dynamic=False))
@@ -193,8 +195,8 @@ def descent_by(execution: Execution, step: GradientStep, *, minibatches: int) ->
 
 
 def _explained(take: Take) -> Take:
-    """A compiled step whose failure to compile says what to do; it is compiled when it is first taken."""
-    # Imported here: a second that only who compiles should pay.
+    """Wraps a compiled step so that a failed compilation, which happens at the first call, raises with a remedy."""
+    # Imported here, because the import takes a second and only compiled execution needs it.
     from torch._dynamo.exc import TorchDynamoException
 
     def taken() -> Descended:

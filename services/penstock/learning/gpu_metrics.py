@@ -1,4 +1,4 @@
-"""What a GPU does, in the metrics."""
+"""Metrics of a GPU."""
 
 import torch
 
@@ -6,10 +6,10 @@ from penstock.telemetry import metrics
 
 
 def show(device: torch.device) -> str:
-    """Has a GPU's memory and work shown in the metrics, read whenever somebody asks; a CPU is the machine's.
+    """Exports a GPU's memory and utilisation as metrics, read at each scrape. Does nothing for a CPU.
 
     Returns:
-        Why the GPU's work can't be shown, if so.
+        The reason why the utilisation can't be exported; empty otherwise.
     """
     if device.type != "cuda":
         return ""
@@ -22,7 +22,7 @@ def show(device: torch.device) -> str:
     try:
         torch.cuda.utilization(device)
     except Exception as error:
-        # The driver's library may be missing in a container, and its errors are of a tree of their own.
+        # The driver's library may be missing in a container, and its errors have their own class hierarchy.
         return str(error)
     metrics.GPU_UTILISATION.labels(name).set_function(lambda: torch.cuda.utilization(device) / 100.0)
     return ""

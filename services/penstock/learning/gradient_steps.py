@@ -1,6 +1,6 @@
-"""The gradient step: a minibatch in, better parameters out. `execution` says how a device is made to take it.
+"""The gradient step on one minibatch. `execution` determines how a device executes it.
 
-A step whose gradient has no finite norm is refused: it changes neither the parameters nor the optimizer.
+A step whose gradient has no finite norm is refused: it changes neither the parameters nor the optimizer's state.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from penstock.config import Precision
 from penstock.learning.devices import autocast
 
 _LARGEST_NORM = 1e18
-"""Of a gradient. Adam keeps its square, which is still finite in float32."""
+"""Bound on the norm of a gradient. Adam stores its square, which is still finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Valid steps, a row each, with all that the loss needs; <float32>[N] but for the first two."""
+    """Valid steps, one per row, with all inputs of the loss; <float32>[N] except the first two columns."""
 
     observation: Tensor
     action: Tensor
@@ -36,27 +36,27 @@ class Steps:
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        """All of them, in order."""
+        """All columns, in order."""
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def take(self, rows: Tensor) -> "Steps":
-        """The chosen rows, in this order."""
+        """Returns the chosen rows in this order."""
         return Steps(*(column[rows] for column in self.columns))
 
     def split(self, parts: int) -> list["Steps"]:
-        """As equal parts as can be, in order, without copies."""
+        """Splits the rows in order into parts of nearly equal size, without copies."""
         split = [torch.tensor_split(column, parts) for column in self.columns]
         return [Steps(*columns) for columns in zip(*split, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Descended:
-    """What a gradient step says of itself; on the device, where it may still be under way.
+    """Results of a gradient step, on the device, where the step may still be running.
 
     Attributes:
-        log_prob: <float32>[N] of the actions, before the step.
-        policy_loss, value_loss, entropy: As in `Losses`.
-        gradient_norm: Before it was clipped.
+        log_prob: <float32>[N] log probabilities of the actions before the step.
+        policy_loss, value_loss, entropy: Losses as in `Losses`.
+        gradient_norm: Norm of the gradient before clipping.
         refused: 1 if the step was refused, else 0.
     """
 
@@ -69,16 +69,16 @@ class Descended:
 
     @property
     def scalars(self) -> tuple[Tensor, ...]:
-        """All but the log probabilities, in order."""
+        """All results except the log probabilities, in order."""
         return tuple(getattr(self, name) for name in self.__slots__[1:])
 
 
 Objective = Callable[[Steps, LossSettings, Tensor | None], tuple[Tensor, Losses]]
-"""From steps, settings and which steps count to log probabilities and losses, with gradients."""
+"""Function from steps, settings and the rows that count to log probabilities and losses, with gradients."""
 
 
 def objective_of(policy: Policy, precision: Precision, device: torch.device) -> Objective:
-    """PPO's objective for a policy, its hidden layers in this precision."""
+    """Returns PPO's objective for a policy, with the hidden layers in this precision."""
 
     def objective(steps: Steps, settings: LossSettings, counted: Tensor | None) -> tuple[Tensor, Losses]:
         with autocast(device, precision):
@@ -104,17 +104,17 @@ def objective_of(policy: Policy, precision: Precision, device: torch.device) -> 
 
 @dataclass(frozen=True, slots=True)
 class GradientStep:
-    """One step of Adam down the objective's gradient; waits for nothing on the device.
+    """One step of Adam on the objective's gradient. It never synchronises with the device.
 
-    A step is refused if the gradient's norm is not finite, or so large that Adam could not keep its square. Parameters
-    stay finite then: Adam moves none by more than 10 times the learning rate in a step (Cauchy-Schwarz on its two
-    moments gives 7.3), which the configuration bounds.
+    A step is refused if the gradient's norm is not finite, or so large that Adam could not store its square. Parameters
+    therefore stay finite: Adam moves none by more than 10 times the learning rate per step (Cauchy-Schwarz on its two
+    moments gives 7.3), and the configuration bounds the learning rate.
 
     Attributes:
-        objective: What to descend.
-        parameters: Flat, with their gradients.
-        optimizer: Adam in its fused form, which can leave a step out on the device.
-        max_gradient_norm: Gradients are scaled down to it.
+        objective: Objective to minimise.
+        parameters: Flat parameters with their gradients.
+        optimizer: Adam in its fused form, which can skip a step on the device.
+        max_gradient_norm: Norm to which larger gradients are scaled down.
     """
 
     objective: Objective
@@ -123,14 +123,14 @@ class GradientStep:
     max_gradient_norm: float
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
-        """Takes the step; `counted` as in `ppo_loss`."""
+        """Takes the step. `counted` is as in `ppo_loss`."""
         log_prob, loss = self.objective(steps, settings, counted)
         self.optimizer.zero_grad(set_to_none=False)
         loss.total.backward()  # type: ignore[no-untyped-call]
         norm = clip_gradient(self.parameters, self.max_gradient_norm)
         # `<` is false for NaN.
         refused = (norm < _LARGEST_NORM).logical_not().float()
-        # What torch.amp.GradScaler sets: where it is 1, the fused step changes neither parameters nor state.
+        # As torch.amp.GradScaler sets it: if it is 1, the fused step changes neither parameters nor state.
         self.optimizer.found_inf = refused  # type: ignore[attr-defined]
         self.optimizer.step()
         return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what happened in a run, a JSON object a line, for plots and for people with jq."""
+"""The journal of a run, metrics.jsonl: one JSON object per line, for plots and for jq."""
 
 import contextlib
 import dataclasses
@@ -17,17 +17,17 @@ from penstock.run_folder import damaged_lines_of
 from penstock.types import EvaluationSummary, MeanTimes, RunStatus, VariantReturns, VariantStatus
 
 _MAX_WAITING = 10_000
-"""Records kept for a disk that takes none now: some hours of them."""
+"""Records kept while the disk accepts none: some hours of records."""
 
 
 class Journal:
-    """Appends records, each line whole; what can't be written now is written later. Used by one thread."""
+    """Journal of whole lines. Records that can't be written now are written later. Used by one thread."""
 
     def __init__(self, path: Path, *, resumed_at: int, writes: RetriedWrites, notice: Callable[[str], None]) -> None:
-        """Opens the journal of a run that goes on at environment step `resumed_at`.
+        """Opens the journal of a run that resumes at environment step `resumed_at`.
 
-        Records past it, of a future that was lost, are dropped. Lines that are no records are moved to a file beside
-        the journal and told: the last line of a process that was killed, or a damaged one.
+        Drops records after that step, because training resumed before them. Lines that are not records are moved to a
+        file beside the journal, with a notice: damaged lines, and the last line of a process that was killed.
         """
         self._path, self._writes = path, writes
         self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
@@ -54,7 +54,7 @@ class Journal:
                 self._writes.write(path.name, self._write)
 
     def training(self, status: RunStatus, statistics: TrainingStatistics, times: MeanTimes, training_s: float) -> None:
-        """Notes how training goes; `times` are means since the record before."""
+        """Records the state of training. `times` are means since the previous record."""
         coordinator = status.coordinator
         self._append(
             {
@@ -78,7 +78,7 @@ class Journal:
         )
 
     def evaluation(self, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> None:
-        """Notes an evaluation; the final one is of the best checkpoint."""
+        """Records an evaluation. The final one is of the best checkpoint."""
         record = {"kind": "final_evaluation" if final else "evaluation", "training_s": round(training_s, 3)}
         values = {name: value for name, value in dataclasses.asdict(evaluation).items() if name != "variants"}
         self._append({**record, **values, **_of_variants(evaluation.variants)})
@@ -88,7 +88,7 @@ class Journal:
         self._writes.write(self._path.name, self._write)
 
     def _write(self) -> None:
-        """Writes what is waiting. A write that fails half way is overwritten by the next. Raises `OSError`."""
+        """Writes the waiting records. The next write overwrites one that failed halfway. Raises `OSError`."""
         if self._rewritten is not None:
             write_atomically(self._path, self._rewritten)
             self._rewritten = None
@@ -98,12 +98,12 @@ class Journal:
 
 
 def _of_variants(variants: Sequence[VariantStatus | VariantReturns]) -> dict[str, object]:
-    """Nothing where the run has no variants."""
+    """Returns the field for the variants; empty if the run has none."""
     return {"variants": [dataclasses.asdict(variant) for variant in variants]} if variants else {}
 
 
 def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
-    """Writes at this byte, or at the end of a file that is shorter; returns where it ends. Raises `OSError`."""
+    """Truncates a file to at most `at` bytes and appends data. Returns its new size in bytes. Raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         size = os.fstat(descriptor).st_size
@@ -119,7 +119,7 @@ def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
 
 
 def _steps(line: bytes) -> int | None:
-    """The environment steps of a record; None if the line is none."""
+    """Returns the environment steps of a record; None if the line is not a record."""
     try:
         return int(json.loads(line)["env_steps"])
     except (ValueError, KeyError, TypeError):

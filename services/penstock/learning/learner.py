@@ -1,8 +1,8 @@
-"""The training step: a batch in, better parameters and new priorities out.
+"""The training step, from a batch to better parameters and new priorities.
 
-`Learner.train` reads like the algorithm: estimate once, optimise for some epochs, learn the normalisers, hand back
-priorities. It knows nothing of services, versions or files. No batch makes a parameter, a moment or a priority that is
-not finite: bad rows are left out, bad gradient steps refused, absurd values kept from the normalisers.
+`Learner.train` reads like the algorithm: estimate once, optimise for some epochs, update the normalisers, return
+priorities. It does not depend on services, versions or files. No batch makes a parameter, a moment or a priority
+non-finite: bad rows are left out, bad gradient steps are refused, and absurd values do not enter the normalisers.
 """
 
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ from penstock.types import EnvironmentSpec
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
-    """What training on one batch yields.
+    """Results of training on one batch.
 
     Attributes:
-        priorities: <float64>[B] raw.
+        priorities: <float64>[B] raw priorities.
         fresh_steps: Valid steps in the fresh segments.
-        updates: Gradient steps that were taken.
-        refused_steps: Gradient steps that were not, since their gradients had no finite norm.
-        unsound_rows: Valid rows that were left out, since a number in them or their estimates was absurd.
-        moments: What the batch did to the normalisers.
-        statistics: For people to look at.
+        updates: Gradient steps taken.
+        refused_steps: Gradient steps refused because their gradients had no finite norm.
+        unsound_rows: Valid rows left out because a number in them or in their estimates was absurd.
+        moments: Effect of the batch on the normalisers.
+        statistics: Statistics for monitoring.
     """
 
     priorities: NDArray[np.float64]
@@ -53,14 +53,14 @@ class TrainingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Estimated:
-    """What is known of a batch before it is trained.
+    """Estimates for a batch before it is trained.
 
     Attributes:
-        usable: <bool>[B, T] the rows to train on: valid, with finite estimates.
-        fresh_count: How many of them are of fresh segments.
-        steps: These rows.
-        correction: <float32>[B, T] D_t, which priorities are made of.
-        behaviour_weight: <float32>[N] of the steps, proximal over behaviour probability, cut.
+        usable: <bool>[B, T] rows to train on: valid, with finite estimates.
+        fresh_count: Number of usable rows in fresh segments.
+        steps: The N usable rows.
+        correction: <float32>[B, T] D_t, from which priorities are computed.
+        behaviour_weight: <float32>[N] proximal over behaviour probability of the steps, clipped.
     """
 
     usable: Tensor
@@ -72,11 +72,11 @@ class _Estimated:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """One pass over a batch. Its scalars are left on the device, which nobody waits for until the batch is done.
+    """One pass over a batch. Its scalars stay on the device, to avoid synchronising before the batch is done.
 
     Attributes:
-        minibatches: What each gradient step said.
-        movement: How far the policy had gone, as the minibatches found it.
+        minibatches: Results of each gradient step.
+        movement: Change of the policy, with each minibatch measured before its gradient step.
     """
 
     minibatches: list[Descended]
@@ -84,7 +84,7 @@ class _Epoch:
 
 
 class Learner:
-    """A policy with its optimizer. Used by one thread."""
+    """Policy with its optimizer. Used by one thread."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class Learner:
         precision: Precision = "float32",
         execution: Execution = "eager",
     ) -> None:
-        """Builds the policy of these spaces, initialised from `seed`.
+        """Builds a policy for these spaces, initialised from `seed`.
 
         Raises:
-            ConfigurationError: The spaces are not supported, or the device can't execute it so.
+            ConfigurationError: The spaces are not supported, or the device does not support this execution.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
         with torch.random.fork_rng(devices=[]):
@@ -110,7 +110,7 @@ class Learner:
         self.parameters = flatten(self.policy)
         check_execution(device, execution)
         graphed = execution == "graphed"
-        # A number would be captured for good.
+        # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
         self.optimizer = torch.optim.Adam([self.parameters], lr=rate, eps=1e-5, fused=True, capturable=graphed)
         self.generator = torch.Generator().manual_seed(seed)
@@ -122,11 +122,11 @@ class Learner:
         """Trains on a batch for some epochs.
 
         Args:
-            batch: On this learner's device.
-            progress: Share of the run that is done, 0 to 1; schedules follow it.
+            batch: Batch on this learner's device.
+            progress: Share of the run that is done, 0 to 1. Schedules follow it.
 
         Raises:
-            TrainingFailed: The batch has segments, and not one valid row. Nothing was learnt from it.
+            TrainingFailed: The batch has segments but no valid row. Nothing was learnt from it.
         """
         ppo = self._ppo
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
@@ -168,23 +168,23 @@ class Learner:
         )
 
     def _priorities(self, estimated: _Estimated, refused_steps: int) -> NDArray[np.float64]:
-        """<float64>[B] of the segments; finite.
+        """Returns the priorities of the segments, <float64>[B], all finite.
 
-        Those of a batch with refused steps are 0: what is at fault is in some of its segments, and would be drawn for
-        the following batches too.
+        In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
+        drawn again for the following batches.
         """
         priority = priorities.segment_priorities(estimated.correction, estimated.usable, self._sampling.eta)
         raw: NDArray[np.float64] = priority.double().cpu().numpy()
         return np.where(np.isfinite(raw) & (refused_steps == 0), raw, 0.0)
 
     def check_finite(self) -> None:
-        """Raises `Diverged` if a parameter, a moment of the normalisers or of the optimizer is not finite.
+        """Raises `Diverged` if a parameter, or a moment of the normalisers or the optimizer, is not finite.
 
-        `train` never makes one so; a damaged checkpoint or a faulty device can.
+        `train` never produces such values, but a damaged checkpoint or a faulty device can.
         """
         state = self.optimizer.state.get(self.parameters, {})
         held = [self.parameters, *self.policy.buffers(), *state.values()]
-        # The sum of finite float32 is finite in double precision.
+        # The sum of finite float32 values is finite in double precision.
         with torch.no_grad():
             sums = torch.stack([each.sum(dtype=torch.float64) for each in held])
         if not bool(sums.isfinite().all()):
@@ -202,13 +202,13 @@ class Learner:
 
     @torch.no_grad()
     def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:
-        """Advantages, targets and weights under the parameters as they are now: the proximal policy."""
-        # As the gradient steps see it, so that their ratios begin at 1.
+        """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
+        # In the precision of the gradient steps, so that their ratios begin at 1.
         with autocast(self._device, self._precision):
             distribution, proximal_value = self.policy.estimate(batch.observation)
         proximal_log_prob = distribution.log_prob(batch.action)
         log_ratio = proximal_log_prob - batch.behaviour_log_prob
-        # A row that only reset has an action nobody chose. `<=` is false for NaN.
+        # No policy chose the action of a reset row. `<=` is false for NaN.
         known = batch.valid & (log_ratio.abs() <= LARGEST_SPREAD)
         estimates = advantages.estimate(
             value=proximal_value,
@@ -254,9 +254,9 @@ class Learner:
         )
 
     def _train_epoch(self, steps: Steps, settings: LossSettings) -> _Epoch:
-        """Every valid step once, shuffled, in as equal minibatches as can be."""
+        """Trains on every valid step once, shuffled, in minibatches of nearly equal size."""
         count = steps.advantage.shape[0]
-        # A minibatch of nothing has no mean: its losses would be NaN.
+        # An empty minibatch has no mean, so its losses would be NaN.
         minibatches = min(self._ppo.minibatches, count)
         order = send(torch.randperm(count, generator=self.generator), self._device)
         done = self._descent.descend(order, minibatches)
@@ -269,10 +269,10 @@ class Learner:
         return _Epoch(done, movement)
 
     def _learn_moments(self, batch: TrainingBatch) -> tuple[int, MomentsUpdates]:
-        """Fresh segments enter the normalisers once, after the last epoch, so that they stand still within a batch.
+        """Updates the normalisers with the fresh segments. Returns the number of their valid steps and the effect.
 
-        Segments that arrived too late to be fresh are replayed and never enter: replay would count some of them twice,
-        and nothing depends on every one.
+        It runs after the last epoch, so that the normalisers are constant within a batch. Segments that arrived too
+        late to be fresh never enter: replay would count some of them twice, and the moments do not need every segment.
         """
         fresh = slice(None, batch.fresh_segments)
         valid = batch.valid[fresh]

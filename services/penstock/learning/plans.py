@@ -1,4 +1,4 @@
-"""The sampling plan that the settings ask for."""
+"""Construction of the sampling plan from the settings."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ from penstock.types import SamplingPlan
 
 
 def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: int) -> SamplingPlan:
-    """The plan a run begins with.
+    """Returns the plan with which a run begins.
 
     Args:
-        sampling: Settings; those that a plan has a field for enter it by name.
-        session: Nonzero number of the learner's process.
+        sampling: Sampling settings. Those with the name of a field of the plan are copied to it.
+        session: Nonzero number of the session.
         next_batch: Number of the first batch.
-        seed: The run's.
+        seed: Seed of the run.
     """
     own = {"session": session, "next_batch": next_batch, "seed": seed, "off_policy_degree": sampling.first_degree}
     names = {field.name for field in dataclasses.fields(SamplingPlan) if hasattr(sampling, field.name)} - own.keys()

@@ -1,4 +1,4 @@
-"""What the learner needs from the outside; `rpc` implements it."""
+"""Interfaces through which the learner uses services. `rpc` implements them."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,55 +21,56 @@ from penstock.types import (
 
 
 class BatchSource(Protocol):
-    """Where batches come from and priorities go."""
+    """Source of batches, to which their priorities return."""
 
     def open(self, plan: SamplingPlan) -> None:
-        """Announces how batches are wanted, and asks for the first ones."""
+        """Announces the plan and requests the first batches."""
 
     def adjust(self, plan: SamplingPlan) -> None:
-        """Changes, while it runs, how batches are made up and how far collection may run ahead; the session stays."""
+        """Changes the composition of batches and the off-policy degree within the session."""
 
     def next(self, timeout_s: float) -> Batch | None:
-        """Waits for the next batch; None if none came in time (`waiting_for` says why)."""
+        """Waits for the next batch. Returns None if it does not arrive in time; `waiting_for` gives the reason."""
 
     @property
     def waiting_for(self) -> str:
-        """What the next batch is waiting for; empty when it is on its way."""
+        """Reason why the next batch is delayed; empty when it is on its way."""
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
-        """Ends a batch's lease with <float64>[B] new priorities.
+        """Ends a batch's lease with new priorities, <float64>[B].
 
-        Does not wait for the answer, which comes as the future's result; waits while too many are outstanding.
+        Returns without waiting for the answer, which is the future's result. Blocks while too many answers are
+        outstanding.
         """
 
 
 class WeightSink(Protocol):
-    """Where weights go."""
+    """Destination of published weights."""
 
     def publish(self, weights: Weights) -> None:
-        """Makes these the latest weights. Does not wait for anybody."""
+        """Makes these the latest weights, without blocking."""
 
 
 class EvaluationDesk(Protocol):
-    """Where evaluations are done."""
+    """Interface to the evaluators."""
 
     def ask(self, task: EvaluationTask) -> None:
-        """Queues a task; one that is queued and not begun gives way to it."""
+        """Queues a task. It replaces a queued task that has not begun."""
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
-        """Waits for a result; None if none came in time."""
+        """Waits for a result. Returns None if none arrives in time."""
 
 
 class SnapshotDesk(Protocol):
-    """Where the stores of a run take their snapshots."""
+    """Interface through which the stores of a run take snapshots."""
 
     def begin(
         self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
     ) -> Future[list[Snapshot]]:
-        """Has all stores take a snapshot with this policy; returns when each is frozen at the request's version.
+        """Begins a snapshot of all stores with this policy. Returns when each is frozen at the request's version.
 
-        `show` is called with how far they are together, on any thread. The snapshots come as the future's result.
+        `show` is called on any thread with the progress over all stores. The snapshots are the future's result.
 
         Raises:
-            PenstockError: A store refused, or did not answer in time. There is no snapshot.
+            PenstockError: A store refused or did not answer in time. There is no snapshot.
         """

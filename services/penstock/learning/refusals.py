@@ -1,6 +1,6 @@
-"""What the learner refused to learn from: counts, lines for the user, and the end of a run that learns nothing else.
+"""Data that the learner refused to learn from: counts, notices to the user, and the end of a run that diverges.
 
-`TrainingRun` shows every outcome of a batch to a `Refusals`, which keeps no data itself but counts.
+`TrainingRun` passes the outcome of every batch to a `Refusals`, which keeps only counts.
 """
 
 import math
@@ -12,16 +12,19 @@ from penstock.learning.statistics import RunStatistics
 from penstock.telemetry import metrics
 
 _LARGE_CHANGE = 100.0
-"""Factor of a normaliser's scale within a batch that the user is told of: what was learnt before no longer fits."""
+"""Factor of change in a normaliser's scale within a batch above which the user is notified, because what was learnt
+before no longer fits."""
 
 
 class Refusals:
-    """Counts refused gradient steps, rows and values over a session. Used by one thread."""
+    """Counters of refused gradient steps, rows and values in a session. Used by one thread."""
 
     def __init__(self, config: Config, statistics: RunStatistics) -> None:
-        """Args:
-        config: Says after how many batches to give up, and what the advice is.
-        statistics: Where counts and notices go.
+        """Starts all counts at 0.
+
+        Args:
+            config: Configuration, for the number of refused batches that ends the run and for the advice to the user.
+            statistics: Statistics that receive counts and notices.
         """
         self._max_batches, self._advice = config.ppo.max_refused_batches, _advice(config)
         self._statistics = statistics
@@ -29,10 +32,10 @@ class Refusals:
         self._steps, self._rows, self._values, self._changes = (_Milestones() for _ in range(4))
 
     def observe(self, outcome: TrainingOutcome) -> None:
-        """Takes in a batch.
+        """Counts the refusals of a batch.
 
         Raises:
-            Diverged: As many batches in a row as are allowed had refused steps.
+            Diverged: `ppo.max_refused_batches` batches in a row had refused steps.
         """
         moments = {"observations": outcome.moments.observations, "returns": outcome.moments.returns}
         values = sum(update.left_out for update in moments.values())
@@ -76,13 +79,13 @@ class Refusals:
 
 
 class _Milestones:
-    """A count that is told of when it passes 1, 10, 100, and so on."""
+    """Count with milestones at 1, 10, 100, and so on."""
 
     def __init__(self) -> None:
         self.count, self._next = 0, 1
 
     def passes(self, more: int) -> bool:
-        """Adds so many; whether the count has passed a milestone by it."""
+        """Adds `more` and returns whether the count thereby passed a milestone."""
         self.count += more
         if self.count < self._next:
             return False
@@ -91,7 +94,7 @@ class _Milestones:
 
 
 def _advice(config: Config) -> str:
-    """What the user can change."""
+    """Returns the remedies available to the user."""
     unset = [name for name in ("normalise_returns", "normalise_observations") if not getattr(config.policy, name)]
     ways = [
         f"lower ppo.learning_rate (now {config.ppo.learning_rate:g})",

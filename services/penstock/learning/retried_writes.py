@@ -1,8 +1,8 @@
-"""Writes to the run's folder that may fail: reported, counted and tried again, while training goes on.
+"""Writes to the run's folder. Those that fail are reported, counted and retried while training continues.
 
-A full, read-only or broken disk ends no training. Each kind of file ("checkpoint", "roster.json") keeps its newest
-write that failed, so memory is bounded by one file of each kind. Only at the end of a run does a write that still
-fails raise an error.
+A full, read-only or broken disk does not end training. Each kind of file ("checkpoint", "roster.json") keeps its newest
+failed write, so memory is bounded by one file of each kind. A write that still fails raises an error only at the end of
+a run.
 """
 
 import threading
@@ -16,13 +16,13 @@ from penstock.telemetry import logs, metrics
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 60.0
 _LAST_CHANCE_S = 5.0
-"""How long the last writes of a run are repeated: a disk that was full for a moment costs no result."""
+"""Seconds for which the last writes of a run are retried, so that a disk that is full for a moment costs no result."""
 _LAST_DELAY_S = 0.5
 
 
 @dataclass(slots=True)
 class _Kind:
-    """One kind of file; its lock is held while it is written, so that an older content never replaces a newer one."""
+    """One kind of file. Its lock is held during a write, so that older content never replaces newer content."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     pending: Callable[[], object] | None = None
@@ -32,23 +32,25 @@ class _Kind:
 
 
 class RetriedWrites:
-    """Performs writes, and repeats those that failed. Any thread may call, and waits for its kind of file only."""
+    """Writer that retries failed writes. Any thread may call, and waits only for its kind of file."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Args:
-        notice: Tells the user of the first failure of a kind, and of the end of the failures.
-        clock: Monotonic seconds.
+        """Creates a writer without failed writes.
+
+        Args:
+            notice: Function that shows a line to the user: the first failure of a kind, and the end of its failures.
+            clock: Function that returns monotonic seconds.
         """
         self._notice, self._clock = notice, clock
         self._kinds: dict[str, _Kind] = {}
         self._lock = threading.Lock()
 
     def write(self, kind: str, action: Callable[[], object]) -> bool:
-        """Writes now, or soon if this kind of file has just failed; returns whether it is written.
+        """Writes now, or later if this kind of file has just failed. Returns whether it is written.
 
         Args:
-            kind: What is written, for the user: "checkpoint", or a file's name.
-            action: Writes; raises `OSError`. If it fails, it replaces the one of its kind that is tried again.
+            kind: Kind of file, as shown to the user: "checkpoint", or a file's name.
+            action: Function that writes and may raise `OSError`. It replaces the pending write of its kind.
         """
         with self._lock:
             known = self._kinds.setdefault(kind, _Kind())
@@ -57,18 +59,18 @@ class RetriedWrites:
             return self._clock() >= known.due_at and self._try(kind, known)
 
     def retry(self) -> None:
-        """Repeats the writes that failed and are due; cheap where there are none."""
+        """Retries the failed writes that are due. Cheap if there are none."""
         for kind, known in self._all():
             if known.pending is not None and self._clock() >= known.due_at:
                 with known.lock:
                     self._try(kind, known)
 
     def finish(self, advice: str, wait: Callable[[float], object] = time.sleep) -> None:
-        """At the end of a run: repeats the writes that failed, for some seconds.
+        """Retries the failed writes for some seconds at the end of a run.
 
         Args:
-            advice: What the user can do, for the error.
-            wait: Waits so many seconds.
+            advice: Advice to the user, for the error.
+            wait: Function that waits a number of seconds.
 
         Raises:
             PenstockError: A write still fails.

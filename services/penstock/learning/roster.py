@@ -1,13 +1,14 @@
-"""Who takes part in the run: slots, environment numbers, incarnations and tokens.
+"""Membership of the run: slots, environment numbers, incarnations and tokens.
 
-Replicas share one configuration, so somebody must number them. Bookkeeping with the clock passed in, called from one
-thread. It is written to the run's folder before an assignment is given out: incarnations, and so random streams, never
-repeat, and a learner that starts again knows its actors by their tokens.
+Actor replicas share one configuration, so the learner numbers them. The roster receives the time as an argument. It is
+used from one thread; only `connected` and `largest_window` may be read from others. It is written to the run's folder
+before an assignment is given out. Incarnations, and hence random streams, therefore never repeat, and a restarted
+learner recognises its actors by their tokens.
 
-Where the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all that are on disk. A
-learner that does not find the mark of a clean end therefore begins above these. Two copies of the file are kept, each
-with a digest, so that a damaged one costs nothing; if both are lost, incarnations go on from the clock, in seconds:
-actors join less than once a second.
+If the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all those on disk. A
+learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each with a
+digest, so that a damaged one costs nothing. If both are lost, incarnations continue from the clock, in seconds, because
+actors join less than once per second.
 """
 
 import json
@@ -26,26 +27,27 @@ from penstock.run_folder import copy_of
 from penstock.types import Assignment, EnvironmentSpec, Schema, largest_incarnation
 
 _SPARE = 1000
-"""Incarnations that may be given out without being on disk: more than actors are replaced while a disk is full."""
+"""Incarnations that may be given out without being on disk: more than the actors replaced while a disk is full."""
 
 _CLOCKS_APART_S = 60.0
-"""The clocks of the learner and the replay services may differ by so much."""
+"""Largest difference allowed between the clocks of the learner and the replay services, in seconds."""
 
 
 @dataclass(slots=True)
 class _Member:
     assignment: Assignment
     streams: int
-    """Usually one; two when a stream broke and its actor is back before this side has noticed."""
+    """Open streams: usually 1, and 2 when an actor returns before the learner notices that its old stream broke."""
     left_at: float
 
 
 def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[float, ...]:
-    """The temperatures of a run's actors, by slot: lowest * (highest / lowest)^(i / (N - 1)) for the i-th of N.
+    """Returns the temperatures of N actors by slot: lowest * (highest / lowest)^(i / (N - 1)) for actor i.
 
-    Geometric, as Ape-X spreads the epsilon of its actors (Horgan et al. 2018, section 4.1: epsilon^(1 + i / (N - 1)
-    alpha), which is geometric in i too): what counts of a temperature is its ratio to 1. Some actors can stay close to
-    the policy, whose data is worth most to it, while others see what it would not try.
+    The spread is geometric because the effect of a temperature depends on its ratio to 1. Ape-X spreads the epsilons of
+    its actors in the same way (Horgan et al. 2018, section 4.1: epsilon^(1 + i / (N - 1) alpha), also geometric in i).
+    Some actors can stay close to the policy, where data is most useful to it, while others explore actions that it
+    would not try.
     """
     if actors == 1:
         return (lowest,)
@@ -53,10 +55,10 @@ def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[flo
 
 
 def decode_roster(data: bytes) -> dict[str, Any]:
-    """What a roster file holds: slots, environments, members. Releases before wrote it without a digest.
+    """Decodes a roster file: slots, environments and members. Earlier releases wrote it without a digest.
 
     Raises:
-        DamagedFile: It is cut short, or a bit of it differs from what was written.
+        DamagedFile: The data is cut short or differs from what was written.
     """
     try:
         value = json.loads(data)
@@ -69,16 +71,16 @@ def decode_roster(data: bytes) -> dict[str, Any]:
 
 
 def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]]) -> None:
-    """Writes the roster of a run that goes on from another run's store: without members, with later incarnations.
+    """Writes the roster of a run that continues from another run's store: no members, and later incarnations.
 
     Args:
-        former: The other run's roster; may be missing.
-        path: Of the new roster.
-        stores: Last incarnation by slot of the segments in each store.
+        former: Path of the other run's roster, which may be missing.
+        path: Path of the new roster.
+        stores: Last incarnation of each slot among the segments of each store.
 
     Raises:
         ConfigurationError: The other run's roster can't be read.
-        OSError: The new one can't be written.
+        OSError: The new roster can't be written.
     """
     slots: dict[int, int] = {}
     environments: list[list[int]] = []
@@ -100,7 +102,7 @@ def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]
 
 
 class Roster:
-    """Gives every actor its place, and keeps it for one that comes back in time."""
+    """Places of the actors in the run. An actor that returns in time keeps its place."""
 
     def __init__(
         self,
@@ -118,13 +120,12 @@ class Roster:
         temperatures: tuple[float, ...] = (1.0,),
         unix_s: Callable[[], float] = time.time,
     ) -> None:
-        """Reads what an earlier process of the run left; its members may come back from `now` on.
+        """Reads the roster of an earlier process of the run. Its members may return from `now` on.
 
-        A file that is damaged is told by `notice`, and so is one that is missing though the run has a checkpoint
-        (`expected`).
+        A damaged file is reported to `notice`, and so is a missing one if the run has a checkpoint (`expected`).
 
-        Actors are spread over replay services, environment variants and temperatures by slot, each going round by
-        itself, so that one that comes back, and whoever takes the place of one that is gone, finds its own again.
+        The slot determines an actor's replay service, environment variant and temperature, each by a separate
+        round-robin. An actor that returns, or that takes over a slot, therefore has the same ones.
         """
         self._path, self._writes, self._notice, self._unix_s = path, writes, notice, unix_s
         self._seed, self._replay_addresses = seed, replay_addresses
@@ -133,7 +134,7 @@ class Roster:
         self._members: dict[bytes, _Member] = {}
         self._slot_incarnations: dict[int, int] = {}
         self._environment_incarnations: dict[int, int] = {}
-        # Above which incarnations begin, and up to which what is on disk allows them to be given out unrecorded.
+        # Incarnations begin above `_floor`. The file on disk permits unrecorded ones up to `_unrecorded_until`.
         self._floor = self._unrecorded_until = 0
         self.schema: Schema | None = None
         self.spec: EnvironmentSpec | None = None
@@ -141,22 +142,22 @@ class Roster:
 
     @property
     def connected(self) -> int:
-        """Actors with an open stream."""
-        # The training thread asks this too: a copy, since an actor may join meanwhile.
+        """Number of actors with an open stream."""
+        # Copied, because the training thread also reads this and an actor may join at the same time.
         return sum(member.streams > 0 for member in list(self._members.values()))
 
     @property
     def largest_window(self) -> int:
-        """Environments of the actor that has most; 0 while there is none."""
+        """Number of environments of the actor with the most; 0 if there are no actors."""
         members = list(self._members.values())
         return max((len(member.assignment.environments) for member in members), default=0)
 
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
-        """Takes an actor in: as whom it was, if its token is still good, else as a new actor.
+        """Admits an actor. A valid token restores its place; otherwise it gets a new one.
 
         Raises:
             SchemaMismatch: The schema or the spaces differ from the run's.
-            Overloaded: All slots are taken, or a new place can't be recorded.
+            Overloaded: All slots are taken, or the new place can't be recorded.
         """
         self._check(schema, spec)
         self._forget_the_gone(now)
@@ -168,22 +169,22 @@ class Roster:
         return member.assignment
 
     def taken(self, slot: int, incarnation: int) -> None:
-        """Notes that an incarnation has a slot at a replay service, so that the slot's next one is above it.
+        """Records that an incarnation has a slot at a replay service, so that the slot's next one is above it.
 
-        One that no replay service can have taken is passed over: an actor may claim anything.
+        An incarnation that no replay service can have accepted is ignored, because an actor may claim anything.
         """
         if 0 <= slot < self._max_actors and incarnation <= largest_incarnation(self._unix_s() - _CLOCKS_APART_S):
             self._slot_incarnations[slot] = max(self._slot_incarnations.get(slot, 0), incarnation)
 
     def leave(self, assignment: Assignment, now: float) -> None:
-        """Notes that an actor's stream has ended; its place is kept for `rejoin_timeout_s`."""
+        """Records that an actor's stream has ended. Its place is kept for `rejoin_timeout_s`."""
         member = self._members.get(assignment.token)
         if member is not None:
             member.streams -= 1
             member.left_at = now
 
     def dismiss(self) -> None:
-        """At a clean end: nobody is expected back, and what is on disk is all that was given out."""
+        """Records a clean end: no actor will return, and the file holds all incarnations that were given out."""
         self._members.clear()
         self._write(ended=True)
 
@@ -216,10 +217,10 @@ class Roster:
         return member
 
     def _next_incarnation(self, slot: int, environments: tuple[int, ...]) -> int:
-        """One above all that the slot and the environments have had.
+        """Returns the incarnation after all earlier ones of the slot and the environments.
 
-        Counted for each, rather than for the run, so that the first streams of an environment are the same however the
-        environments are spread over actors.
+        Incarnations are counted per slot and environment instead of per run, so that the first random streams of an
+        environment do not depend on how the environments are spread over actors.
         """
         earlier = [self._environment_incarnations.get(number, 0) for number in environments]
         incarnation = 1 + max(self._floor, self._slot_incarnations.get(slot, 0), *earlier)
@@ -255,7 +256,7 @@ class Roster:
                 if path.exists():
                     self._take_in(decode_roster(path.read_bytes()), now)
                     if findings:
-                        # The copy may be older by one write, which may have been the first after an unclean end.
+                        # The copy may lack the last write, which may have been the first after an unclean end.
                         self._floor = self._highest() + 2 * _SPARE
                     self._tell(findings, f"its copy {copy.name} is used")
                     return
@@ -279,8 +280,8 @@ class Roster:
                 entry["slot"], entry["incarnation"], tuple(entry["environments"]), bytes.fromhex(entry["token"])
             )
             exploration = (assignment.variant, assignment.temperature)
-            # Under another variant or temperature an actor starts over: in its old place it would repeat sequence
-            # numbers, so that it gets a new one.
+            # With another variant or temperature an actor starts over. In its old place it would repeat sequence
+            # numbers, so it gets a new place.
             if (entry.get("variant", 0), entry.get("temperature", 1.0)) == exploration:
                 members[assignment.token] = _Member(assignment, 0, now)
         self._floor = int(stored.get("floor", 0))
@@ -293,7 +294,7 @@ class Roster:
         return max(self._floor, *given) if given else self._floor
 
     def _write(self, *, ended: bool = False) -> bool:
-        """Whether the file holds what there is now; a copy is kept beside it."""
+        """Writes the roster and a copy of it. Returns whether the file is up to date."""
         members = [
             {
                 "slot": member.assignment.slot,

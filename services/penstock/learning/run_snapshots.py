@@ -1,9 +1,11 @@
-"""Snapshots of the run: its policy and all of its store, as they are between two batches.
+"""Snapshots of the run: its policy and all its stores, as they are between two batches.
 
-The training thread hands over a checkpoint and waits until each store is frozen in memory, some milliseconds; what is
-written afterwards holds nothing up. So policy and stores have one version, and what is restored goes on from there.
+The training thread hands over a checkpoint and waits some milliseconds, until each store is frozen in memory. The
+snapshot is then written without blocking training. Policy and stores therefore have the same version, from which a
+restored run continues.
 
-Refuses: a second snapshot at once, and any while there is no training. Requests come from the server's event loop.
+A second snapshot at the same time is refused, and so is any snapshot outside training. Requests come from the server's
+event loop.
 """
 
 import threading
@@ -20,13 +22,13 @@ from penstock.types import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequ
 
 
 class RequestedSnapshot:
-    """A snapshot that was asked for.
+    """Requested snapshot.
 
     Attributes:
-        name: Its name; empty: the time, in UTC, and the version.
-        automatic: Taken on an interval.
-        progress: How far it is; replaced as a whole.
-        outcome: The complete snapshot, or the error that it failed with.
+        name: Name of the snapshot; empty: the time in UTC and the version.
+        automatic: Whether it is taken on the interval.
+        progress: Progress of the snapshot, replaced as a whole.
+        outcome: Future of the complete snapshot, or of the error with which it failed.
     """
 
     def __init__(self, name: str, *, automatic: bool) -> None:
@@ -35,18 +37,20 @@ class RequestedSnapshot:
         self.outcome: Future[RunSnapshot] = Future()
 
     def show(self, progress: SnapshotProgress) -> None:
-        """Notes how far it is."""
+        """Sets the progress."""
         self.progress = progress
 
 
 class RunSnapshots:
-    """The snapshots of one run; at most one at a time."""
+    """Snapshots of one run, at most one at a time."""
 
     def __init__(self, desk: SnapshotDesk | None, statistics: RunStatistics, *, interval_s: float) -> None:
-        """Args:
-        desk: Where the stores take theirs; None: there are no stores, and no snapshots.
-        statistics: Told when one on the interval fails.
-        interval_s: Seconds from one to the next that are taken without being asked for; 0: none is.
+        """Refuses requests until `open`.
+
+        Args:
+            desk: Interface to the stores; None: there are no stores and no snapshots.
+            statistics: Statistics that receive a notice when an automatic snapshot fails.
+            interval_s: Seconds between automatic snapshots; 0: none.
         """
         self._desk, self._statistics, self._interval_s = desk, statistics, interval_s
         self._lock = threading.Lock()
@@ -57,11 +61,11 @@ class RunSnapshots:
         self._last_version = -1
 
     def request(self, name: str = "") -> RequestedSnapshot:
-        """Asks for a snapshot, which begins after the batch in training. From any thread.
+        """Requests a snapshot, which begins after the batch in training. Any thread may call.
 
         Raises:
-            NotReady: Training has not begun, or has ended.
-            Overloaded: One is on its way.
+            NotReady: Training has not begun or has ended.
+            Overloaded: Another snapshot is in progress.
         """
         with self._lock:
             if not self._training or self._desk is None:
@@ -74,24 +78,24 @@ class RunSnapshots:
     # For the training thread
 
     def open(self) -> None:
-        """Takes requests from now on; the stores have been told how they are sampled."""
+        """Accepts requests from now on. The stores must already have the sampling plan."""
         with self._lock:
             self._training, self._due_at = True, time.monotonic() + self._interval_s
 
     def close(self) -> None:
-        """Takes no more requests. One that is on its way goes on for as long as the process does."""
+        """Refuses requests from now on. A snapshot in progress continues while the process runs."""
         with self._lock:
             self._training, asked, self._asked = False, self._asked, None
         if asked is not None:
             asked.outcome.set_exception(Unavailable("training ended before the snapshot was begun"))
 
     def take_what_is_due(self, take_checkpoint: Callable[[], checkpoints.Snapshot]) -> None:
-        """Begins the snapshot that was asked for, or is due, and returns when each store is frozen.
+        """Begins the requested or due snapshot, if any, and returns when each store is frozen.
 
-        Every batch so far was committed; no further commit is sent meanwhile.
+        Every batch so far must have been committed, and no commit may be sent during the call.
 
         Args:
-            take_checkpoint: Called if there is one to take.
+            take_checkpoint: Function that takes a checkpoint, called only if a snapshot begins.
         """
         asked = self._next()
         if asked is None or self._desk is None:
@@ -151,7 +155,7 @@ class RunSnapshots:
         asked.outcome.set_exception(error)
 
     def _end(self, asked: RequestedSnapshot) -> None:
-        # First: who has waited for this one may ask for another at once.
+        # Before the outcome is set, because its receiver may request another snapshot at once.
         with self._lock:
             assert self._running is asked
             self._running = None

@@ -1,4 +1,4 @@
-"""Values that change over a run, as functions of the share of it that is done."""
+"""Values that change over a run, as functions of the share of the run that is done."""
 
 import dataclasses
 
@@ -7,17 +7,17 @@ from penstock.config import PPOConfig
 
 
 def scheduled(initial: float, schedule: str, progress: float) -> float:
-    """A setting at `progress` in [0, 1]: constant, or linear to zero."""
+    """Returns a setting at `progress` in [0, 1]: constant, or linear to zero."""
     return initial * max(0.0, 1.0 - progress) if schedule == "linear" else initial
 
 
 def beta(initial: float, final: float, progress: float) -> float:
-    """The exponent of the importance correction, linear over the run (Schaul et al. 2016)."""
+    """Returns the exponent of the importance correction, linear over the run (Schaul et al. 2016)."""
     return initial + (final - initial) * min(1.0, progress)
 
 
 def loss_settings(ppo: PPOConfig, progress: float) -> LossSettings:
-    """The loss's settings at `progress`: those of the same names in [ppo]."""
+    """Returns the loss's settings at `progress`, from the settings of the same names in [ppo]."""
 
     def value(name: str) -> float:
         setting: float = getattr(ppo, name)

@@ -1,6 +1,7 @@
-"""How the run goes, in numbers: what actors report, what training yields, what evaluations find.
+"""Statistics of the run: reports of actors, results of training, and results of evaluations.
 
-Reports come on the server's thread, training on the main one; one lock is between them. Readers get frozen values.
+Reports arrive on the server's thread and training results on the main thread. One lock guards them. Readers get frozen
+values.
 """
 
 import math
@@ -28,11 +29,11 @@ from penstock.types import (
 _RECENT_EPISODES = 100
 _RATE_WINDOW_S = 10.0
 _NOTICES = 16
-"""Kept for readers; a reader that asks several times a second misses none unless events flood."""
+"""Notices kept for readers. A reader that polls several times per second misses none except in a burst."""
 
 
 class RunStatistics:
-    """Collects, and answers with a `RunStatus`. Any thread may call."""
+    """Statistics of the run, from which `RunStatus` is computed. Any thread may call."""
 
     def __init__(
         self,
@@ -43,12 +44,14 @@ class RunStatistics:
         variants: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args:
-        total_steps: What the run is heading for.
-        earlier_s: Seconds of training in earlier sessions of this run.
-        earlier_steps_taken: Environment steps that actors reported in earlier sessions.
-        variants: What sets each environment variant apart, if there are any.
-        clock: Monotonic seconds.
+        """Begins a session.
+
+        Args:
+            total_steps: Environment steps at which the run ends.
+            earlier_s: Seconds of training in earlier sessions of this run.
+            earlier_steps_taken: Environment steps that actors reported in earlier sessions.
+            variants: Arguments of each environment variant, as shown to the user; empty if there are none.
+            clock: Function that returns monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
@@ -73,26 +76,25 @@ class RunStatistics:
         self.actors = ActorStates(self.notice, clock)
 
     def notice(self, text: str) -> None:
-        """Tells the user of an event: logs one line and shows it in the terminal of `penstock train`.
+        """Notifies the user of an event: logs one line and shows it in the terminal of `penstock train`.
 
-        The caller limits how often the same event is told.
+        The caller limits how often the same event is reported.
         """
         logs.note("notice", text=text)
         with self._lock:
-            # By a clock of the host that is never set back, so that numbers also increase from one learner process to
-            # the next.
+            # A clock of the host that is never set back makes numbers increase across learner processes.
             latest = self._notices[-1].number if self._notices else 0
             self._notices.append(Notice(max(latest + 1, time.monotonic_ns() // 1000), text))
 
     def watch_actors(self, count: Callable[[], int]) -> None:
-        """Where the number of actors is read from."""
+        """Sets the function that returns the number of actors."""
         self._actors = count
 
     def report(self, report: ActorReport, variant: int = 0) -> None:
-        """Takes in the report of an actor in this environment variant."""
+        """Adds the report of an actor in this environment variant."""
         with self._lock:
             if report.first_step_at_s > 0.0:
-                # An actor reports as it begins. Its own clock may differ from this host's by any amount.
+                # An actor reports when it begins to collect. Its clock may differ from this host's by any amount.
                 self._first_step_at = min(self._first_step_at, self._clock())
             self._env_steps_taken += report.env_steps
             metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
@@ -114,34 +116,34 @@ class RunStatistics:
         metrics.VARIANT_EPISODE_RETURN.labels(str(variant)).set(mean)
 
     def begin(self, environment_id: str, *, version: int, env_steps: int, updates: int) -> None:
-        """Training begins, or goes on, here."""
+        """Sets the counts at which training begins or resumes."""
         with self._lock:
             self._environment_id = environment_id
             self._version, self._env_steps, self._updates = version, env_steps, updates
             self._trail.append((self._clock(), env_steps, updates))
 
     def works_by(self, plan: SamplingPlan, *, chosen: bool) -> None:
-        """Batches are asked for by this plan from now on; `chosen`: its off-policy degree is the learner's choice."""
+        """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
         with self._lock:
             self._coordinator.works_by(plan, chosen=chosen)
 
     def waits(self, reason: str) -> None:
-        """The learner waits for this."""
+        """Sets what the learner is waiting for."""
         with self._lock:
             self._waiting_for = reason
 
     def waited(self, reason: str, seconds: float) -> None:
-        """The learner has waited so long for this."""
+        """Adds the seconds of a wait of the learner to the total for its reason."""
         with self._lock:
             self._coordinator.waited(reason, seconds)
 
     def enters(self, phase: str) -> None:
-        """The run is now waiting, training, evaluating or finished."""
+        """Sets the phase of the run: waiting, training, evaluating or finished."""
         with self._lock:
             self._phase, self._waiting_for = phase, ""
 
     def stood_still(self, seconds: float) -> None:
-        """Training waited so long for an evaluation, which is no time of its own."""
+        """Adds time spent waiting for an evaluation, which training time excludes."""
         with self._lock:
             self._stood_still_s += seconds
 
@@ -156,7 +158,7 @@ class RunStatistics:
         samples_per_insert: float,
         train_s: float,
     ) -> None:
-        """A batch was trained in so many seconds; the run now stands at these counts."""
+        """Records a trained batch, the seconds that it took, and the run's counts after it."""
         with self._lock:
             self._coordinator.trained(batch, training, fresh_steps=env_steps - self._env_steps, train_s=train_s)
             self._phase, self._waiting_for = "training", ""
@@ -169,17 +171,17 @@ class RunStatistics:
                 self._trail.popleft()
 
     def left_out(self, *, steps: int, rows: int, values: int) -> None:
-        """A batch had so many refused gradient steps, unsound rows, and values kept from the normalisation."""
+        """Adds a batch's refused gradient steps, unsound rows, and values left out of the normalisers."""
         with self._lock:
             self._coordinator.left_out(steps=steps, rows=rows, values=values)
 
     def committed(self, outcome: CommitOutcome) -> None:
-        """A commit was answered."""
+        """Records the answer to a commit."""
         with self._lock:
             self._coordinator.committed(outcome)
 
     def evaluated(self, evaluation: EvaluationSummary, seconds: float) -> None:
-        """An evaluation came back, which took its evaluator so long."""
+        """Records an evaluation and the seconds that its evaluator took."""
         with self._lock:
             self._coordinator.evaluated(seconds)
             self._last = evaluation
@@ -189,26 +191,24 @@ class RunStatistics:
                 metrics.VARIANT_EVALUATION_RETURN.labels(str(variant)).set(returns.return_mean)
 
     def best_is(self, evaluation: EvaluationSummary) -> None:
-        """The best checkpoint has this evaluation; `Evaluations` decides that."""
+        """Sets the evaluation of the best checkpoint, which `Evaluations` chooses."""
         with self._lock:
             self._best = evaluation
 
     @property
     def env_steps_taken(self) -> int:
-        """Environment steps that actors took, over all sessions; at least those that were trained."""
+        """Environment steps that actors took in all sessions; at least the number trained."""
         with self._lock:
             return max(self._env_steps_taken, self._env_steps)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of this session."""
+        """Seconds since the session began."""
         return self._clock() - self._started
 
     @property
     def training_s(self) -> float:
-        """Seconds since the first environment step, without those spent waiting for evaluations; earlier sessions
-        included.
-        """
+        """Seconds since the first environment step, including earlier sessions and excluding waits for evaluations."""
         with self._lock:
             if not math.isfinite(self._first_step_at):
                 return self.earlier_s
@@ -216,23 +216,23 @@ class RunStatistics:
 
     @property
     def training(self) -> TrainingStatistics | None:
-        """Of the last batch."""
+        """Statistics of the last batch; None before the first."""
         with self._lock:
             return self._training
 
     @property
     def coordinator(self) -> CoordinatorStatistics | None:
-        """How collecting and training get along; None before the run has begun."""
+        """Statistics of collection and training in this session; None before the run has begun."""
         with self._lock:
             return self._coordinator.statistics()
 
     def totals(self) -> Totals:
-        """What was counted and timed in this session until now."""
+        """Returns the counts and times of this session."""
         with self._lock:
             return self._coordinator.totals()
 
     def status(self) -> RunStatus:
-        """The run now."""
+        """Returns the current status of the run."""
         states, slowest = self.actors.states(), self.actors.slowest()
         with self._lock:
             first, last = (self._trail[0], self._trail[-1]) if self._trail else ((0.0, 0, 0), (0.0, 0, 0))

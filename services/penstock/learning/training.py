@@ -1,6 +1,6 @@
-"""The run as the learner sees it: batch, train, publish, commit, and what must happen now and then.
+"""The run as the learner executes it: batch, train, publish, commit, and periodic tasks.
 
-Knows services only through the Protocols it is given, so that it runs in one process in tests as it does over gRPC.
+It accesses services only through Protocols, so that it runs in one process in tests as it does over gRPC.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from penstock.types import Batch, CommitOutcome, CoordinatorStatistics, Evaluati
 _BATCH_WAIT_S = 0.5
 _JOURNAL_INTERVAL_S = 1.0
 _JOURNAL_SHARE = 0.01
-"""Of a run, after which a record is due however fast it goes: a run of a second has a curve too."""
+"""Largest share of a run between two records, so that a one-second run has a curve."""
 _SHOWN_STATISTICS = (
     "entropy",
     "approximate_kl",
@@ -52,15 +52,15 @@ _SHOWN_STATISTICS = (
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """How a run ended.
+    """Outcome of a run.
 
     Attributes:
-        stopped: total_steps, stop_at_return or interrupted.
-        progress: Where it stands.
-        evaluation: Of the best checkpoint; None if there was none.
-        env_steps_per_s: Of this session, from its first environment step.
-        samples_per_insert: Uses of segments over segments collected.
-        statistics: How collecting and training got along in this session.
+        stopped: Reason for the end: total_steps, stop_at_return or interrupted.
+        progress: Progress at the end.
+        evaluation: Evaluation of the best checkpoint; None if there was none.
+        env_steps_per_s: Environment steps per second in this session, from its first environment step.
+        samples_per_insert: Uses of segments per segment collected.
+        statistics: Statistics of collection and training in this session.
     """
 
     stopped: str
@@ -72,7 +72,7 @@ class Conclusion:
 
 
 class TrainingRun:
-    """Trains until it is done or stopped. Used by one thread."""
+    """Training of a run until it is complete or stopped. Used by one thread."""
 
     def __init__(
         self,
@@ -93,14 +93,24 @@ class TrainingRun:
         stopping: Callable[[], bool],
         largest_window: Callable[[], int] = lambda: 1,
     ) -> None:
-        """Args:
-        feed: Of the learner's device.
-        writes: Writes checkpoints.
-        versions: Which were used; it says the first one of this session.
-        snapshots: Of the run, taken between two batches.
-        resumed: The progress of earlier sessions; its version is not used.
-        stopping: Asked between batches; when true, a checkpoint is saved and the run left.
-        largest_window: Segments in the largest window of any actor.
+        """Prepares a session, which `run` executes.
+
+        Args:
+            config: Settings of the run.
+            learner: Learner to train.
+            feed: Feed of batches to the learner's device.
+            source: Source of batches.
+            sink: Destination of published weights.
+            evaluations: Evaluations of the run.
+            snapshots: Snapshots of the run, taken between two batches.
+            journal: Journal of the run.
+            statistics: Statistics of the run.
+            versions: Record of the versions used, which determines the first version of this session.
+            folder: Folder of the run.
+            writes: Writer of checkpoints.
+            resumed: Progress of earlier sessions. Its version is not used.
+            stopping: Polled between batches. When it returns true, a checkpoint is saved and the run ends.
+            largest_window: Function that returns the segments in the largest window of any actor.
         """
         self._config, self._learner, self._feed = config, learner, feed
         self._source, self._sink, self._evaluations = source, sink, evaluations
@@ -119,10 +129,11 @@ class TrainingRun:
         self._inserted: int | None = None
 
     def run(self) -> Conclusion:
-        """Trains; returns how it ended. Raises what no retry could cure, after saving a checkpoint.
+        """Trains until the run ends and returns its outcome. Saves a checkpoint before it raises an error.
 
         Raises:
-            PenstockError: The last checkpoint can't be written.
+            Diverged: Training has diverged. No checkpoint is saved.
+            PenstockError: Training can't continue, or the last checkpoint can't be written.
         """
         progress = self._progress
         self._versions.use(progress.version)
@@ -144,7 +155,7 @@ class TrainingRun:
                     self._train_on(batch)
                 self._do_what_is_due()
         except Diverged:
-            # The newest checkpoint is of a policy that still learnt.
+            # Not saved, because the newest checkpoint holds a policy that still learnt.
             raise
         except Exception:
             with contextlib.suppress(Diverged):
@@ -195,7 +206,7 @@ class TrainingRun:
         )
 
     def _next_batch(self) -> Batch | None:
-        # Asked before: once the batch is there, nothing is waited for.
+        # Read before waiting, because it is empty once the batch has arrived.
         reason = self._source.waiting_for
         started = time.monotonic()
         batch = self._source.next(_BATCH_WAIT_S)
@@ -211,7 +222,7 @@ class TrainingRun:
 
     def _train_on(self, batch: Batch) -> None:
         if batch.number != self._progress.version:
-            # Ages, grants and priorities all rely on it.
+            # Ages, grants and priorities all rely on batch k being trained at version k.
             raise SchemaMismatch(
                 f"batch {batch.number} came when batch {self._progress.version} was due: batch k trains version k;"
                 " the replay service serves another learner's session or another version of Penstock"
@@ -232,14 +243,15 @@ class TrainingRun:
             segments_fresh=progress.segments_fresh + segments,
         )
         self._versions.use(self._progress.version)
-        # Published before it is committed: a commit opens the gate for batches that need this version.
+        # Published before the commit, which opens the gate for batches that need this version.
         if self._progress.version % self._config.sampling.publish_interval == 0:
             self._publish()
         try:
             committed = self._source.commit(batch, outcome.priorities)
             committed.add_done_callback(self._note_commit)
         except Unavailable:
-            # Who stops the replay service together with us must not cost the checkpoint; the lease returns.
+            # The replay service may be stopped together with the learner. The checkpoint must still be saved, and the
+            # batch's lease is returned.
             if not self._stopping():
                 raise
         self._observe(batch, outcome, train_s)
@@ -247,18 +259,18 @@ class TrainingRun:
         self._refusals.observe(outcome)
 
     def _collected(self, batch: Batch, outcome: TrainingOutcome) -> tuple[int, int]:
-        """Segments, and their environment steps, that the run has had since the batch before."""
+        """Returns the segments, and their environment steps, that the run has gained since the previous batch."""
         if self._plan.fresh_segments:
             return batch.fresh_segments, outcome.fresh_steps
         if self._inserted is None:
-            # What earlier sessions had counted is in the store still, unless it is a new one.
+            # The store's count includes the segments that earlier sessions counted, unless the store is new.
             had = self._progress.segments_fresh
             self._inserted = had if had <= batch.counts.inserted else 0
         segments, self._inserted = batch.counts.inserted - self._inserted, batch.counts.inserted
         return segments, segments * self._config.actor.unroll_length
 
     def _note_commit(self, answered: Future[CommitOutcome]) -> None:
-        # On the source's thread. What broke the stream for good is raised at the next call, not here.
+        # Runs on the source's thread. An error that ends the stream is raised by the next call, not here.
         if answered.exception() is None:
             self._statistics.committed(answered.result())
 
@@ -267,7 +279,7 @@ class TrainingRun:
         elapsed_s, self._batch_at, self._waited_s = now - self._batch_at, now, 0.0
         if self._chosen is None:
             return
-        # What is outstanding, and the batch that is drawn, must find room at the same time.
+        # The outstanding segments and the batch being drawn must fit at the same time.
         room = (batch.counts.capacity - self._plan.batch_segments) // max(1, self._plan.fresh_segments) - 1
         if self._chosen.observe(
             waited_s=waited_s,
@@ -299,7 +311,7 @@ class TrainingRun:
             self._evaluations.ask(self._snapshot())
             if self._config.evaluation.mode == "synchronous":
                 self._await_evaluation()
-        # A threshold that an evaluation reached which is not the best would else be on no disk yet.
+        # If the evaluation that reached the threshold is not the best, only this checkpoint records it on disk.
         reached = self._evaluations.env_steps_to_threshold != self._saved_threshold
         if self._progress.env_steps >= self._save_at or reached:
             self._save()
@@ -318,7 +330,7 @@ class TrainingRun:
         waited_s = time.monotonic() - started
         metrics.LEARNER_WAIT_SECONDS.labels("evaluator").inc(waited_s)
         self._statistics.stood_still(waited_s)
-        # The batch that comes next did not take longer for this.
+        # The wait must not count as time between two batches.
         self._batch_at += waited_s
 
     def _note(self) -> None:

@@ -1,4 +1,4 @@
-"""What a trained batch looked like, in numbers for people; computed on the device and waited for once."""
+"""Statistics of a trained batch, computed on the device with a single synchronisation."""
 
 import math
 from collections.abc import Sequence
@@ -12,16 +12,18 @@ from penstock.learning.batches import TrainingBatch
 from penstock.learning.gradient_steps import Descended, Steps
 
 _OF_MINIBATCHES = ("policy_loss", "value_loss", "entropy", "gradient_norm")
-"""Statistics that each gradient step has."""
+"""Statistics of each gradient step."""
 
 _OF_EPOCHS = ("approximate_kl", "clipped_share")
-"""Statistics that each pass has."""
+"""Statistics of each epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStatistics:
-    """What one batch's training looked like; means over its minibatches unless said otherwise, without those whose
-    gradient steps were refused. NaN where there was nothing to take a mean of.
+    """Statistics of training on one batch.
+
+    They are means over its minibatches unless noted, without those whose gradient steps were refused. NaN: there was
+    nothing to average.
     """
 
     policy_loss: float
@@ -32,10 +34,9 @@ class TrainingStatistics:
     gradient_norm: float
     learning_rate: float
     effective_sample_share: float
-    """Of the behaviour weights: (sum w)^2 / (n sum w^2), 1 where the data is on policy."""
+    """Effective sample share of the behaviour weights, (sum w)^2 / (n sum w^2); 1 on on-policy data."""
     fresh_effective_share: float
-    """The same of the fresh segments alone, which are as old as the off-policy degree lets them be; 1 where there are
-    none."""
+    """The same for fresh segments alone, whose staleness follows from the off-policy degree; 1 if there are none."""
     explained_variance: float
     """Share of the targets' variance that the values explain, before training."""
     staleness_mean: float
@@ -55,16 +56,16 @@ def measure(
     movements: Sequence[Movement],
     learning_rate: float,
 ) -> tuple[TrainingStatistics, int]:
-    """The statistics of a batch that was trained, and how many of its gradient steps were refused.
+    """Returns the statistics of a trained batch and the number of its refused gradient steps.
 
     Args:
-        batch: As it came.
-        steps: The N of its rows that were trained on.
-        behaviour_weight: <float32>[N] proximal over behaviour probability, cut.
-        fresh_count: How many of the steps are of fresh segments; they come first.
-        minibatches: Every gradient step.
-        movements: How far the policy had gone in each pass.
-        learning_rate: Of the batch.
+        batch: Batch as received.
+        steps: The N steps that were trained.
+        behaviour_weight: <float32>[N] proximal over behaviour probability, clipped.
+        fresh_count: Number of steps in fresh segments, which come first.
+        minibatches: Results of all gradient steps.
+        movements: Change of the policy in each epoch.
+        learning_rate: Learning rate for the batch.
     """
     refused = _column(minibatches, "refused", steps)
     measured = {
@@ -74,7 +75,7 @@ def measure(
         "fresh_effective_share": _effective_share(behaviour_weight[:fresh_count]),
         "explained_variance": _explained_variance(steps),
     }
-    # The one place where the device is waited for.
+    # The only synchronisation with the device.
     *values, refused_steps = torch.stack([*measured.values(), refused.sum()]).tolist()
     statistics = TrainingStatistics(
         **dict(zip(measured, values, strict=True)),
@@ -88,12 +89,12 @@ def measure(
 
 
 def _column(rows: Sequence[object], name: str, like: Steps) -> Tensor:
-    """<float32>[N] one attribute of N values, each a scalar on the device."""
+    """Returns one attribute of N values, each a scalar on the device, as <float32>[N]."""
     return torch.stack([getattr(row, name) for row in rows]) if rows else like.advantage.new_empty(0)
 
 
 def _mean(values: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """The mean of the chosen values that are finite, <float32>[N]; NaN if there are none."""
+    """Returns the mean of those chosen values, <float32>[N], that are finite; NaN if there are none."""
     finite = values.isfinite() if chosen is None else chosen & values.isfinite()
     return torch.where(finite, values, 0.0).sum() / finite.sum()
 

@@ -1,12 +1,12 @@
 """The last policy version that any process of the run may have used, so that no version is used twice.
 
 `versions.json` holds two lines of `_LINE_BYTES`, each a JSON object with a CRC-32 of the rest of the line. They are
-overwritten in turn, one for each version, before the version is used. That write is not forced to the disk: the
-kernel's page cache outlives a killed process, so a restart on the same boot continues at the very next version. A lost
-cache (a power cut, another host) is covered by `reserved`, which is forced to the disk and runs ahead of `used`.
+overwritten in turn, one per version, before the version is used. That write is not forced to the disk: the kernel's
+page cache outlives a killed process, so a restart on the same boot continues at the very next version. A lost cache (a
+power cut, another host) is covered by `reserved`, which is forced to the disk and runs ahead of `used`.
 
-A damaged or a missing file costs numbers, never a version that is used twice; ages do not jump with versions
-(`penstock.replay.ages`). The training thread uses it.
+A damaged or missing file skips version numbers but never repeats one. Ages do not jump with versions
+(`penstock.replay.ages`). Used by the training thread.
 """
 
 import json
@@ -21,11 +21,11 @@ from penstock.files import write_atomically
 from penstock.types import LARGEST_VERSION_JUMP
 
 RESERVED_AHEAD = 100
-"""Versions reserved by one forced write: at most so many numbers are lost with the page cache."""
+"""Versions reserved by one forced write, and hence the most that are skipped if the page cache is lost."""
 
 _FORMAT = 2
 _LINE_BYTES = 512
-"""A disk's sector: a power cut in the middle of a write damages one line at most."""
+"""Size of a line: a disk sector, so that a power cut during a write damages at most one line."""
 
 _CRC_BYTES = 8
 _TAIL = '"}\n'
@@ -41,7 +41,7 @@ class _Mark:
     boot: str
 
     def encode(self) -> bytes:
-        """<_LINE_BYTES> a line of JSON; spaces fill it up."""
+        """Returns a line of JSON, padded with spaces to `_LINE_BYTES`."""
         fields = {"format": _FORMAT, "used": self.used, "reserved": self.reserved, "boot": self.boot}
         head = json.dumps(fields)[:-1]
         body = head.ljust(_LINE_BYTES - len(', "crc32": "') - _CRC_BYTES - len(_TAIL)) + ', "crc32": "'
@@ -49,7 +49,7 @@ class _Mark:
 
     @classmethod
     def decode(cls, line: bytes) -> "_Mark | None":
-        """The mark of a line; None if a single bit of the line differs from what was written."""
+        """Returns the mark of a line; None if any bit of the line differs from what was written."""
         try:
             fields = json.loads(line)
             mark = cls(fields["used"], fields["reserved"], fields["boot"])
@@ -59,10 +59,10 @@ class _Mark:
 
 
 class VersionMark:
-    """Which versions were used, on disk. Used by one thread.
+    """Record on disk of the versions that were used. Used by one thread.
 
     Attributes:
-        first: The version at which a process that starts now begins.
+        first: First version of this process.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class VersionMark:
         tell: Callable[[str], None] = lambda event: None,
         boot: str | None = None,
     ) -> None:
-        """Reads what an earlier process left, and changes nothing.
+        """Reads the record of an earlier process and changes nothing.
 
         Args:
-            path: Of the file.
-            newest_checkpoint: The version of the checkpoint that the run resumes from; None: there is none. If it is
-                the last version that was used, the run continues at it, since the parameters are the same.
-            tell: Called with a line for the user: what is wrong with the file.
-            boot: Names the boot of this machine; None: the kernel is asked.
+            path: Path of the file.
+            newest_checkpoint: Version of the checkpoint from which the run resumes; None: there is none. If it is the
+                last version used, the run continues at it, because the parameters are the same.
+            tell: Function that shows a line to the user: damage to the file, or a failed write.
+            boot: Identifier of this machine's boot; None: the kernel's.
 
         Raises:
             ConfigurationError: The file can't be read.
@@ -103,10 +103,10 @@ class VersionMark:
             tell(f"{path} {damage}; the run continues at version {self.first}, above all that may have been used")
 
     def use(self, version: int) -> None:
-        """Records that a version is used from now on; called before anything of the version leaves this process.
+        """Records that a version is used. Must be called before any data of the version leaves this process.
 
-        One write to the page cache; every `RESERVED_AHEAD` versions, one to the disk. If a write fails, the user is
-        told, and the next version's makes up for it: a full or read-only disk does not end the training.
+        It costs one write to the page cache, and one to the disk every `RESERVED_AHEAD` versions. If a write fails, the
+        user is notified and the next version's write supersedes it. A full or read-only disk does not end training.
         """
         self._used = max(self._used, version)
         try:
@@ -119,7 +119,7 @@ class VersionMark:
             self._tell_failure(error)
 
     def settle(self) -> None:
-        """At a clean end: forces the last version to the disk, so that not even a power cut costs a number."""
+        """Forces the last version to the disk at a clean end, so that not even a power cut skips a number."""
         try:
             self._reserve(self._used)
         except OSError as error:
@@ -127,17 +127,17 @@ class VersionMark:
         self.close()
 
     def close(self) -> None:
-        """Closes the file; as a kill, it leaves what was written."""
+        """Closes the file and leaves its content as a kill would."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _last_used(self, data: bytes | None, known: int) -> tuple[int, str]:
-        """The last version that may have been used (-1: none, or not known), and what is wrong with the file.
+        """Returns the last version that may have been used (-1: none or unknown), and the damage to the file.
 
         Args:
-            data: Of the file; None: there is none.
-            known: A version that was used for certain; -1: none.
+            data: Content of the file; None: there is no file.
+            known: Version that was certainly used; -1: none.
         """
         if data is None:
             return -1, "" if known < 0 else "is missing"
@@ -148,7 +148,7 @@ class VersionMark:
         if not sound:
             return -1, "is damaged"
         newest = max(sound, key=lambda mark: mark.used)
-        # The newest line is overwritten last, so that a torn write leaves it.
+        # The older line is overwritten first, so that a torn write does not damage the newest.
         self._line = 1 - marks.index(newest)
         reserved = max(mark.reserved for mark in sound)
         if len(sound) < 2:
@@ -157,7 +157,7 @@ class VersionMark:
         return (reserved if lost_cache else newest.used), ""
 
     def _reserve(self, reserved: int) -> None:
-        """Writes both lines, and forces them to the disk."""
+        """Writes both lines and forces them to the disk."""
         if self._file is None:
             if not self._path.exists() or self._path.stat().st_size != 2 * _LINE_BYTES:
                 write_atomically(self._path, 2 * _Mark(self._used, reserved, self._boot).encode())
@@ -182,7 +182,7 @@ class VersionMark:
 
 
 def _plain_number(data: bytes) -> tuple[int, str]:
-    """The format before: one number, not below any version that was used. As `VersionMark._last_used`."""
+    """Decodes the previous format, one number not below any version used. Returns as `VersionMark._last_used`."""
     try:
         content = json.loads(data)
     except ValueError:
@@ -193,7 +193,7 @@ def _plain_number(data: bytes) -> tuple[int, str]:
 
 
 def _boot_id() -> str:
-    """Names the boot of this machine; empty where there is no such name, which counts as a lost page cache."""
+    """Returns the identifier of this machine's boot; empty if there is none, which counts as a lost page cache."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
