@@ -339,7 +339,7 @@ class BatchAssembler:
         self._head: BatchHead | None = None
 
     def add(self, schema: Schema, response: SampleResponse) -> Batch | None:
-        """Takes the next response. Returns the batch once complete. Raises `InvalidSegment` for one that does not fit."""
+        """Takes the next response. Returns the batch once complete. Raises `InvalidSegment` if it does not fit."""
         if response.block is None:
             raise InvalidSegment(f"the answer to batch {response.message.batch} has no block")
         # A batch may have no segments, but every head has counts.
