@@ -151,9 +151,9 @@ class ReplayBatchSource:
         return batch
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
-        """Ends a batch's lease with <float64>[B] new priorities. The future yields the answer, also after breaks.
+        """Ends a batch's lease with <float64>[B] new priorities.
 
-        Waits while too many commits are unanswered.
+        The future yields the answer, even if the stream breaks meanwhile. Waits while too many commits are unanswered.
 
         Raises:
             Unavailable: There is no room for the commit and the process is to stop.

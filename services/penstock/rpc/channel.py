@@ -21,7 +21,7 @@ UNARY_TIMEOUT_S = 5.0
 _ABSENCE_S = 3.0
 """Seconds after which an unreachable peer is logged. Services that start together connect in less."""
 _PEER_FAILURES = 10
-"""Unexpected errors of a peer before the client gives up. A restart of the peer may cure fewer."""
+"""Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
 
 _SOUND_S = 60.0
 """Seconds after which a stream counts as sound, which resets the peer's failures."""

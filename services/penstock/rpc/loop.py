@@ -1,4 +1,4 @@
-"""An event loop in a thread, for processes whose main thread computes, and calls that would block a loop too long."""
+"""Event loop in a thread, for processes whose main thread computes, and a way to keep long work off a loop."""
 
 import asyncio
 import threading
@@ -10,11 +10,11 @@ T = TypeVar("T")
 _CANCEL_AGAIN_S = 0.1
 
 _SMALL_BYTES = 2**20
-"""Bytes below which work stays on the loop. After a copy, a thread may wait as long for the interpreter lock."""
+"""Bytes below which work stays on the loop. A worker thread may wait as long for the interpreter lock afterwards."""
 
 
 async def off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Calls a function that touches `size` bytes, in a worker thread if it takes longer than the change of threads."""
+    """Calls a function that touches `size` bytes, in a worker thread if it would block the loop for too long."""
     if size < _SMALL_BYTES:
         return function(*arguments)
     working = asyncio.ensure_future(asyncio.to_thread(function, *arguments))

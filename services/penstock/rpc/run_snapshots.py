@@ -21,7 +21,7 @@ from penstock.wire import snapshots as wire
 
 _PROGRESS_S = 0.1
 _SILENCE_S = 10.0
-"""Seconds without a message after which the learner has failed. It reports progress several times per second."""
+"""Seconds without a message after which the call fails. The learner reports progress several times per second."""
 
 
 class RunSnapshotServicer:

@@ -16,7 +16,7 @@ KEEPALIVE = (
     ("grpc.keepalive_time_ms", 5_000),
     # The first timeout covers bytes that TCP does not acknowledge, because the link is cut or the host is dead. The
     # second covers a process that hangs while its kernel answers. A ping queues behind megabytes of windows and
-    # weights, which take seconds on a slow link, so a shorter timeout would repeatedly end sound connections.
+    # weights, which take seconds on a slow link, so a shorter timeout would repeatedly end working connections.
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),

@@ -17,7 +17,7 @@ from penstock.telemetry import logs, metrics
 
 _OPENING_TIMEOUT_S = 10.0
 _CANCELLATION_DELAY_S = 0.005
-"""Seconds until gRPC reports that a call was cancelled. The requests of a finished stream end in the same way."""
+"""Seconds to wait for gRPC to report a cancellation. A cancelled stream's requests end like a finished one's."""
 
 _GONE_S = 1.0
 """Seconds to wait for gRPC to cancel a call that can't be read or written any more. It takes milliseconds."""

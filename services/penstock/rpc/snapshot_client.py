@@ -25,7 +25,7 @@ _FROZEN_TIMEOUT_S = 8.0
 
 _POLICY_TIMEOUT_S = 60.0
 _SILENCE_S = 10.0
-"""Seconds without a message after which the service has failed. It reports progress several times per second."""
+"""Seconds without a message after which the call fails. The service reports progress several times per second."""
 
 
 class SnapshotClient:

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _MODES = ("user", "user", "system", "idle", "iowait", "system", "system", "steal")
-"""Mode of each column of /proc/stat, which are user, nice, system, idle, iowait, irq, softirq, steal (proc(5))."""
+"""Mode of each column of /proc/stat: user, nice, system, idle, iowait, irq, softirq and steal (proc(5))."""
 
 _MEMORY = (
     ("MemTotal", "penstock_machine_memory_bytes", "Memory of the machine."),

@@ -61,7 +61,7 @@ def columns_in(schema: Schema, segments: int, payload: NDArray[np.uint8]) -> Col
 
 
 def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
-    """Copies the bytes of the columns' payload from byte `start` on until `into` is full. Leaves gaps unchanged."""
+    """Fills `into` with the columns' payload from byte `start` on. Leaves gaps between columns unchanged."""
     offsets, _ = layout(columns.schema, columns.segments)
     for array, offset in zip(columns.arrays, offsets, strict=True):
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

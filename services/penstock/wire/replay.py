@@ -34,8 +34,8 @@ MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
 """Bounds far beyond useful values. A batch's number must leave room in 64 bits for those that follow it."""
 
 _MAX_HEAD_BYTES = 2**18
-"""Limit on an actor's message without its payload. Tiny fields take fifty times their size in memory once parsed, and
-the service's time. A schema of a thousand columns fits."""
+"""Limit on an actor's message without its payload, in bytes. Once parsed, tiny fields take fifty times their size in
+memory, and they cost the service time. A schema of a thousand columns fits."""
 
 Number = TypeVar("Number", np.uint32, np.uint64, np.int64, np.float64)
 
@@ -148,7 +148,7 @@ class WindowReader:
         self._environments: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
     def take_staged(self, slots: NDArray[np.uint8]) -> None:
-        """Accepts from now on windows in the stream's staging area, <uint8>[slots, bytes]."""
+        """Accepts windows in the stream's staging area, <uint8>[slots, bytes], from now on."""
         self._staging = slots
 
     def add(self, message: memoryview) -> WindowPart:

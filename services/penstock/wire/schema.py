@@ -11,7 +11,8 @@ from penstock.v1 import block_pb2, run_pb2
 
 MAX_SEGMENT_BYTES = 2**30
 MAX_COLUMNS, MAX_DIMENSIONS = 1024, 32
-"""Limits that keep a segment's size from taking minutes to compute. NumPy allows 64 dimensions, with Penstock's own."""
+"""Limits without which computing a segment's size could take minutes. NumPy allows 64 dimensions, of which Penstock
+uses some."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
