@@ -1,7 +1,7 @@
-"""The learner's stream from the replay service: batches in, asked for ahead; priorities back by commits.
+"""The learner's stream from the replay service, which requests batches ahead and returns priorities in commits.
 
-The stream lives on a loop thread and is opened again after every break; commits are sent again until they are
-answered. The training thread uses the source. An error that no retry can cure is raised at the next call.
+The stream runs on a loop thread and reopens after every break. Commits are resent until they are answered. The
+training thread uses the source. Its next call raises an error that no retry can fix.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from penstock.wire import replay as wire
 from penstock.wire.block import PayloadPool
 
 _MAX_UNCOMMITTED = 8
-"""Commits that are not answered yet; the learner is never far ahead of them, since the gate waits for them too."""
+"""Limit on unanswered commits. The learner never gets far ahead of them, because the gate waits for them too."""
 
 _STOP_CHECK_S = 0.1
 FAREWELL_S = 2.0
-"""How long whoever closes a source waits for the answers to its commits."""
+"""Seconds that `close` waits for outstanding commits, and the default deadline of `finish`."""
 
 MAX_BATCH_BYTES = 2**31
 
 
 class ReplayBatchSource:
-    """The learner's batches; implements `learning.protocols.BatchSource`."""
+    """Source of the learner's batches; implements `learning.protocols.BatchSource`."""
 
     def __init__(
         self,
@@ -55,15 +55,18 @@ class ReplayBatchSource:
         changed: threading.Condition | None = None,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Args:
-        thread: Where the stream lives.
-        address: host:port of the replay service.
-        schema: Of the run's segments.
-        prefetch_batches: Batches asked for ahead of the one that `next` hands out.
-        stopping: When true, nobody waits for room for a commit.
-        replay_segments: How many to draw for replay in a batch; None: as many as the plan says. Called on the loop.
-        changed: Notified of every change; several sources may share one.
-        arrived: Called on the loop with each batch before `next` hands it out; must not wait.
+        """Creates a channel to the replay service; `open` starts the stream.
+
+        Args:
+            thread: Thread whose loop runs the stream.
+            address: Address of the replay service as host:port.
+            schema: Schema of the run's segments.
+            prefetch_batches: Batches requested ahead of the one that `next` returns.
+            stopping: Function that returns whether the process is to stop. `commit` then no longer waits for room.
+            replay_segments: Function that maps a batch's number to the number of segments to replay in it, or to None
+                for the plan's number. Called on the loop.
+            changed: Condition that guards the state and is notified of every change; several sources may share one.
+            arrived: Callback for each batch before `next` returns it. Called on the loop; must not wait.
         """
         self._arrived = arrived
         self._replay_segments = replay_segments
@@ -91,26 +94,26 @@ class ReplayBatchSource:
         return connect(address)
 
     def open(self, plan: SamplingPlan) -> None:
-        """Announces how batches are wanted, and asks for the first ones."""
+        """Starts the stream: sends the plan and requests the first batches."""
         self._plan, self._next_number = plan, plan.next_batch
         self._last_wanted = plan.next_batch + self._prefetch
         self._task = self._thread.spawn(self._run())
 
     def adjust(self, plan: SamplingPlan) -> None:
-        """Changes, while it runs, how batches are made up and how far collection may run ahead; the session stays."""
+        """Replaces the plan within the session, which changes later batches and how far collection may run ahead."""
         with self._lock:
             self._plan, self._adjusted = plan, True
         self._thread.call(self._wanted.set)
 
     @property
     def waiting_for(self) -> str:
-        """What the next batch is waiting for."""
+        """Reason why the next batch is not ready; empty if it is."""
         with self._lock:
             return "" if self._ready else self._waiting
 
     @property
     def ready(self) -> Batch | None:
-        """What `next` would hand out at once. Raises what ended the stream for good."""
+        """Batch that `next` would return immediately, if any. Raises the error that ended the stream for good."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -118,12 +121,12 @@ class ReplayBatchSource:
 
     @property
     def heard_at(self) -> float:
-        """When the service last said something on its open stream, by `time.monotonic`; minus infinity without one."""
+        """Time of the last message on the open stream, by `time.monotonic`; minus infinity while none is open."""
         with self._lock:
             return self._heard_at
 
     def skip(self) -> None:
-        """Goes on without the batch that `next` would hand out; its `commit` without keys must follow."""
+        """Skips the batch that `next` would return. The caller must then commit it without keys."""
         with self._lock:
             self._next_number += 1
             self._last_wanted = max(self._last_wanted, self._next_number + self._prefetch)
@@ -132,7 +135,7 @@ class ReplayBatchSource:
                 self._ready.popleft()
 
     def next(self, timeout_s: float) -> Batch | None:
-        """Waits for the next batch. Raises what ended the stream for good."""
+        """Waits for the next batch; None after `timeout_s`. Raises the error that ended the stream for good."""
         with self._lock:
             self._lock.wait_for(lambda: self._ready or self._failure, timeout_s)
             if self._failure is not None:
@@ -148,17 +151,20 @@ class ReplayBatchSource:
         return batch
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
-        """Ends a batch's lease; the answer comes as the future's result, through breaks of the stream.
+        """Ends a batch's lease with <float64>[B] new priorities.
 
-        Waits while too many commits are not answered. Raises what ended the stream for good, or `Unavailable` if there
-        is no room and the process is to stop.
+        The future yields the answer, even if the stream breaks meanwhile. Waits while too many commits are unanswered.
+
+        Raises:
+            Unavailable: There is no room for the commit and the process is to stop.
+            PenstockError: The error that ended the stream for good.
         """
         return self.commit_keys(batch.number, batch.keys, priorities)
 
     def commit_keys(
         self, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> Future[CommitOutcome]:
-        """As `commit`, for who has kept no more of the batch. Without keys, passes over all batches up to it."""
+        """Commits a batch by its keys, otherwise as `commit`. Without keys, passes over all batches up to `number`."""
         assert self._plan is not None
         request = replay_pb2.CommitBatchRequest(
             session=self._plan.session,
@@ -175,10 +181,11 @@ class ReplayBatchSource:
             if self._failure is not None:
                 raise self._failure
             self._skipped = self._skipped and keys.size > 0
-            # Whoever commits a batch takes the one after it next: what is asked for then goes with the commit.
+            # The learner takes batch `number + 1` next. Requesting now what that will allow lets the request carry
+            # this commit.
             self._last_wanted = max(self._last_wanted, number + 2 + self._prefetch)
             if not keys.size and self._unsent and not self._unsent[-1].request.keys:
-                # A service that is away is told once what it has missed, so that no queue grows meanwhile.
+                # Merges commits without keys into the last one, so that no queue grows while the service is away.
                 commit = _Commit(request, self._unsent.pop().outcome)
                 self._uncommitted.pop()
             self._uncommitted.append(commit)
@@ -187,7 +194,7 @@ class ReplayBatchSource:
         return commit.outcome
 
     def finish(self, timeout_s: float = FAREWELL_S) -> None:
-        """Tells the service that the run is over; one that is away does not hear of it."""
+        """Reports the end of the run to the service. A failure is logged, not raised."""
         assert self._plan is not None
         request = replay_pb2.FinishRunRequest(session=self._plan.session)
         try:
@@ -196,7 +203,7 @@ class ReplayBatchSource:
             logs.note("the end of the run was not told", reason=str(error))
 
     def close(self, farewell_s: float = FAREWELL_S) -> None:
-        """Waits a moment for what is committed to be answered, then ends the stream; leases stay with the session."""
+        """Waits up to `farewell_s` for outstanding commits, then ends the stream. Leases stay with the session."""
         if self._task is not None:
             with self._lock:
                 self._lock.wait_for(lambda: not self._uncommitted or self._failure, farewell_s)
@@ -227,9 +234,9 @@ class ReplayBatchSource:
     async def _stream(self, backoff: Backoff) -> None:
         with self._lock:
             plan, self._adjusted = self._plan, False
-            # Commits are idempotent: those that may not have arrived are sent again, before anything is asked for.
+            # Commits are idempotent, so those that may not have arrived are resent before any request.
             self._unsent = deque(self._uncommitted)
-            # A store that was lost meanwhile begins where this stream does, and takes the commits before as repeated.
+            # A new store in place of a lost one starts at this batch and answers earlier commits as repeated.
             first = self._first_unasked
         assert plan is not None
         plan = replace(plan, next_batch=first)
@@ -269,7 +276,7 @@ class ReplayBatchSource:
 
     @property
     def _first_unasked(self) -> int:
-        """The batch that a new stream asks for first."""
+        """Number of the first batch that a new stream requests."""
         return self._ready[-1].number + 1 if self._ready else self._next_number
 
     async def _ask(self, stream: "_Stream") -> None:
@@ -296,18 +303,19 @@ class ReplayBatchSource:
     def _next_unsent(self) -> replay_pb2.CommitBatchRequest | None:
         with self._lock:
             if not self._unsent or (not self._unsent[0].request.keys and self._unsent[0] is not self._uncommitted[0]):
-                # One without keys goes out when all before it are answered: until then the next may take its place.
+                # A commit without keys leaves once all earlier ones are answered. Until then a later one may replace it
+                # in the queue.
                 return None
             return self._unsent.popleft().request
 
     def _next_to_ask(self, asked: int) -> int | None:
         with self._lock:
-            # The service expects a batch that was skipped until it is told to pass over it.
+            # The service expects a skipped batch until a commit passes over it.
             number = max(asked, self._next_number)
             return number if number <= self._last_wanted and not self._skipped and not self._unsent else None
 
     def _take_outcome(self, message: replay_pb2.SampleBatchesResponse) -> None:
-        """Answers come in the order of the commits, alone or in the head of some batch."""
+        """Settles the oldest open commit. Answers come in the order of the commits, alone or in a batch's head."""
         answer = message.committed
         with self._lock:
             commit = self._uncommitted.popleft()
@@ -332,14 +340,14 @@ class ReplayBatchSource:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit that was made and not answered yet."""
+    """Commit without an answer yet."""
 
     request: replay_pb2.CommitBatchRequest
     outcome: Future[CommitOutcome]
 
 
 class _Stream:
-    """One SampleBatches stream: columns come with it, or are read from the store's file where that can be seen."""
+    """SampleBatches stream. Its columns come in messages, or from the store's file if that can be mapped here."""
 
     def __init__(self, call: Stream, schema: Schema, pool: PayloadPool) -> None:
         self._call, self._schema, self._pool = call, schema, pool
@@ -354,10 +362,10 @@ class _Stream:
         self.reader: StoreReader | None = None
 
     def open_store(self, store: MappedStore | None) -> str:
-        """Maps the store that the server offers, if it can be seen here; it is read once it is proved to be the same.
+        """Maps the store that the server offers, if any. It is read only after a proof (`read_if_shown`).
 
         Returns:
-            Why it is not read although it was offered; empty otherwise.
+            Reason why an offered store is not read; empty otherwise.
         """
         reason = ""
         if store is not None:
@@ -369,14 +377,14 @@ class _Stream:
         return reason
 
     async def prove_if_mapped(self) -> None:
-        """Asks once for a proof that what is mapped here is what the server writes."""
+        """Requests a proof, once, that the memory mapped here is the one that the server writes."""
         if self._mapped is not None and not self._asked_for_proof:
             self._asked_for_proof = True
             async with self._writing:
                 await self._call.write(replay_pb2.SampleBatchesRequest(prove=replay_pb2.ProveStore()))
 
     def read_if_shown(self, proof: int) -> str:
-        """Reads the mapped store from now on, if it shows the proof; returns why not, as `open_store`."""
+        """Reads the mapped store from now on if it shows the proof. Returns the reason otherwise, as `open_store`."""
         self.opened = True
         if self._mapped is None or not self._mapped.shows(proof):
             return "the store's file is seen here, and not the memory that the service maps"
@@ -428,7 +436,7 @@ class _Stream:
         ask: Callable[["_Stream"], Coroutine[Any, Any, None]],
         deliver: Callable[[Batch], None],
     ) -> None:
-        """Lives on the stream until it ends."""
+        """Runs the stream until it ends."""
 
         async def finish() -> None:
             while True:
@@ -438,7 +446,7 @@ class _Stream:
         await exchange(self._call, opening, beside=(lambda: ask(self), finish), take=take)
 
     async def _read(self, head: BatchHead) -> Batch:
-        """A batch whose columns are read from the store; segments that were overwritten meanwhile are drawn again."""
+        """Reads a batch's columns from the store. Requests new draws for segments overwritten meanwhile."""
         assert self.reader is not None
         columns = block.allocate(self._schema, head.keys.size, self._pool)
         while not await off_loop(head.keys.size * self._schema.segment_bytes, self.reader.gather, head.keys, columns):

@@ -1,4 +1,4 @@
-"""Channels to other services, and how clients come back after a break."""
+"""Client channels to other services, and reconnection after breaks."""
 
 import asyncio
 import random
@@ -19,33 +19,33 @@ from penstock.telemetry import logs, metrics
 
 UNARY_TIMEOUT_S = 5.0
 _ABSENCE_S = 3.0
-"""Services that start together find one another in less."""
+"""Seconds after which an unreachable peer is logged. Services that start together connect in less."""
 _PEER_FAILURES = 10
-"""Streams in a row that a peer ends by an error that it did not expect. A restarted peer may be cured of it."""
+"""Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
 
 _SOUND_S = 60.0
-"""A stream that lives for so long shows that the peer works."""
+"""Seconds after which a stream counts as sound, which resets the peer's failures."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     *KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # In truth how long an attempt to connect may take: a busy host needs its time, and one that is gone never answers.
+    # Despite its name, gRPC's bound on one connection attempt: a busy host takes time, and a dead one never answers.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Peers of one run are named by loopback or cluster addresses; a proxy of the user's is not meant for them.
+    # Peers of a run have loopback or cluster addresses, for which the user's HTTP proxy is not meant.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 def connect(address: str) -> grpc.aio.Channel:
-    """A channel that connects when it is used, and again after every break."""
+    """Returns a channel that connects on first use and reconnects after every break."""
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 class Stream:
-    """A stream of a client. The first message of either side carries the number of the contract."""
+    """Client side of a stream. The first message of either side carries the contract number."""
 
     def __init__(self, call: Any) -> None:
         self._call, self._begun = call, False
@@ -57,18 +57,18 @@ class Stream:
         await self._call.write(message if begun else stamped(message))
 
     async def done_writing(self) -> None:
-        """Says that no more requests will come."""
+        """Signals that no more requests follow."""
         await self._call.done_writing()
 
     def cancel(self) -> None:
-        """Ends the stream."""
+        """Cancels the stream."""
         self._call.cancel()
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._responses
 
     async def _checked(self) -> AsyncIterator[Any]:
-        """The responses. Raises `ConfigurationError`: the server goes by another contract."""
+        """Yields the responses. Raises `ConfigurationError` if the server uses another contract."""
         opened = False
         async for response in self._call:
             if not opened:
@@ -78,7 +78,7 @@ class Stream:
 
 
 def open_stream(channel: grpc.aio.Channel, method: Method, *, wait_for_ready: bool = True) -> Stream:
-    """Begins a stream; it waits for the peer to appear, unless told otherwise."""
+    """Opens a bidirectional stream, which waits until the peer is reachable unless `wait_for_ready` is False."""
     call = channel.stream_stream(
         method.path,
         request_serializer=serialise,
@@ -88,7 +88,7 @@ def open_stream(channel: grpc.aio.Channel, method: Method, *, wait_for_ready: bo
 
 
 def open_responses(channel: grpc.aio.Channel, method: Method, request: Message) -> AsyncIterator[Any]:
-    """Begins a stream of responses to one request."""
+    """Opens a stream of responses to one request."""
     call = channel.unary_stream(
         method.path, request_serializer=serialise, response_deserializer=method.response.FromString
     )
@@ -98,7 +98,7 @@ def open_responses(channel: grpc.aio.Channel, method: Method, request: Message) 
 async def call_unary(
     channel: grpc.aio.Channel, method: Method, request: Any, peer: str, timeout_s: float = UNARY_TIMEOUT_S
 ) -> Any:
-    """A unary call with a deadline. Raises the server's error, or `Unavailable`."""
+    """Makes a unary call with a deadline. Raises the server's error, or `Unavailable`."""
     call = channel.unary_unary(
         method.path, request_serializer=serialise, response_deserializer=method.response.FromString
     )
@@ -108,7 +108,7 @@ async def call_unary(
 
 @asynccontextmanager
 async def translated(peer: str) -> AsyncIterator[None]:
-    """Turns gRPC's errors, and groups of them, into Penstock's."""
+    """Translates gRPC's errors, and exception groups, into Penstock's errors."""
     try:
         yield
     except Exception as raised:
@@ -116,7 +116,7 @@ async def translated(peer: str) -> AsyncIterator[None]:
         if isinstance(error, grpc.aio.AioRpcError):
             raise from_rpc(error, peer) from None
         if isinstance(error, (asyncio.InvalidStateError, StopAsyncIteration)):
-            # A write to, or a read from, a call that has just ended.
+            # Raised by a write to or a read from a call that has just ended.
             raise Unavailable(f"{peer} ended the call") from None
         raise error from None
 
@@ -129,18 +129,19 @@ async def keep_open(
     service: str,
     broken: Callable[[PenstockError], None],
 ) -> PenstockError:
-    """Runs a stream, and runs it again after every break, with growing pauses. Logs why, once for each reason, and
-    when the peer has not been there for a while.
+    """Runs a stream and reopens it after every break, with growing pauses.
+
+    Logs each new reason once, and when the peer has been unreachable for a while.
 
     Args:
-        channel: On which the stream is opened.
-        stream: Opens the stream and lives on it; resets the backoff once it is answered.
-        peer: Whom it goes to, for messages.
-        service: The same for metrics.
-        broken: Called after each break, with its reason.
+        channel: Channel of the stream.
+        stream: Function that opens the stream and runs it to its end; resets the backoff at the first answer.
+        peer: Name of the peer in messages.
+        service: Label of the peer in metrics.
+        broken: Callback after each break, with its reason.
 
     Returns:
-        The error that no retry can cure.
+        The error that no retry can fix.
     """
     absence = asyncio.create_task(_note_absence(channel, peer))
     try:
@@ -166,7 +167,7 @@ async def _keep_open(
         except PenstockError as raised:
             error = raised
         except Exception as raised:
-            # Nobody awaits this task: a mistake of ours must reach the caller like any other failure.
+            # No code awaits this task, so our own errors must reach the caller like any other failure.
             error = PenstockError(f"the stream to {peer} failed with {type(raised).__name__}: {raised}")
         broken(error)
         if time.monotonic() - began > _SOUND_S:
@@ -184,7 +185,7 @@ async def _keep_open(
 
 
 async def _note_absence(channel: grpc.aio.Channel, peer: str) -> None:
-    """Logs when a peer has not been there for a while, and when it is again; until the channel is closed."""
+    """Logs when a peer has been unreachable for a while and when it is back, until the channel is closed."""
     with suppress(grpc.aio.UsageError):
         while True:
             try:
@@ -209,13 +210,13 @@ async def exchange(
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
     take: Callable[[Any], None],
 ) -> None:
-    """Lives on a stream until it ends: sends its opening, then writes and reads side by side.
+    """Runs a stream until it ends: sends its opening, then writes and reads concurrently.
 
     Args:
-        call: From `open_stream`.
-        opening: The first request.
-        beside: Coroutines that run for as long as the stream lasts; what they raise ends it.
-        take: Called with every response; what it raises ends the stream.
+        call: Stream from `open_stream`.
+        opening: First request.
+        beside: Coroutine functions that run until the stream ends; an error in one ends the stream.
+        take: Callback for each response; an error in it ends the stream.
     """
     try:
         await call.write(opening)
@@ -230,7 +231,7 @@ async def exchange(
 
 
 class Backoff:
-    """Growing pauses between attempts, with jitter so that many clients do not come back at once."""
+    """Growing pauses between attempts, with jitter so that many clients do not reconnect at once."""
 
     def __init__(self, first_s: float = 0.1, longest_s: float = 2.0) -> None:
         self._first_s, self._longest_s = first_s, longest_s
@@ -238,15 +239,15 @@ class Backoff:
 
     @property
     def is_first(self) -> bool:
-        """Whether there was no pause yet, or none since the last success."""
+        """Whether there has been no pause since the start or the last success."""
         return self._pause_s == self._first_s
 
     def reset(self) -> None:
-        """After a success: the next pause is short again."""
+        """Makes the next pause short again, after a success."""
         self._pause_s = self._first_s
 
     def next_s(self) -> float:
-        """The next pause, in seconds."""
+        """Returns the next pause in seconds."""
         pause = self._pause_s
         self._pause_s = min(2.0 * pause, self._longest_s)
         return pause * random.uniform(0.5, 1.0)

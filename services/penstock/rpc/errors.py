@@ -1,7 +1,7 @@
-"""The one table between Penstock's errors and gRPC status codes, both ways.
+"""Mapping between Penstock's errors and gRPC status codes, in both directions.
 
-The status code is for any client; the name of the error travels beside it in the trailing metadata, so that our own
-clients raise what the server raised.
+Any client can use the status code. The trailing metadata also names the error, so that Penstock's clients raise the
+error that the server raised.
 """
 
 import grpc
@@ -33,18 +33,18 @@ _WITHOUT_NAME: dict[grpc.StatusCode, type[PenstockError]] = {
 
 
 def to_status(error: PenstockError) -> grpc.StatusCode:
-    """The status code of an error."""
+    """Returns the status code of an error."""
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 
 def trailing_metadata(error: PenstockError) -> tuple[tuple[str, str], ...]:
-    """What travels beside the status code of an error: its name, and the attributes that a client needs."""
+    """Returns the trailing metadata of an error: its name and the attributes that a client needs."""
     named = (_ERROR_KEY, type(error).__name__)
     return (named, (_TAKEN_BY_KEY, str(error.taken_by))) if isinstance(error, errors.PlaceLost) else (named,)
 
 
 def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
-    """The error behind a failed call; `peer` says whom it went to."""
+    """Returns the error behind a failed call to `peer`."""
     details = error.details() or error.code().name
     beside = {key: str(value) for key, value in error.trailing_metadata() or ()}
     kind = _BY_NAME.get(beside.get(_ERROR_KEY, ""))
@@ -61,5 +61,5 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
 
 
 def is_passing(error: PenstockError) -> bool:
-    """Whether the same call may succeed later."""
+    """Returns whether the same call may succeed later."""
     return isinstance(error, (errors.Unavailable, errors.NotReady, errors.Overloaded, errors.DamagedWindow))

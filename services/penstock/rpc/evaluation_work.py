@@ -1,8 +1,7 @@
-"""An evaluator's stream to the learner: tasks in, results out.
+"""An evaluator's stream to the learner, which receives tasks and sends results.
 
-The stream lives on a loop thread and is opened again after every break; a task that was out then is asked for again.
-Callers use it from one other thread. An error that no retry can cure, and the end of the run, are raised at the next
-call.
+The stream runs on a loop thread and reopens after every break; the learner then sends an unfinished task again.
+Callers use it from one other thread. Their next call raises the end of the run, or an error that no retry can fix.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ class EvaluationWork:
     """Tasks for an evaluator, one at a time."""
 
     def __init__(self, thread: LoopThread, address: str, spec: EnvironmentSpec) -> None:
-        """Begins to ask for work."""
+        """Starts the stream."""
         self._thread, self._address = thread, address
         self._hello = evaluation_pb2.EvaluatorHello(environment=encode_environment(spec))
         self._tasks: queue.Queue[EvaluationTask | PenstockError] = queue.Queue()
@@ -32,11 +31,11 @@ class EvaluationWork:
         self._task = thread.spawn(self._run())
 
     def next(self, timeout_s: float) -> EvaluationTask | None:
-        """Waits for a task; None if none came in time.
+        """Waits for a task; None after `timeout_s`.
 
         Raises:
-            RunFinished: There is nothing left to do.
-            PenstockError: What ended the work for good.
+            RunFinished: The run is over.
+            PenstockError: The error that ended the stream for good.
         """
         try:
             task = self._tasks.get(timeout=timeout_s)
@@ -47,11 +46,11 @@ class EvaluationWork:
         return task
 
     def deliver(self, result: EvaluationResult) -> None:
-        """Sends a result."""
+        """Sends a result. Does not wait."""
         self._thread.call(self._results.put_nowait, result)
 
     def close(self) -> None:
-        """Asks for no more work."""
+        """Ends the stream."""
         self._thread.call(self._task.cancel)
 
     async def _run(self) -> None:
@@ -80,7 +79,7 @@ class EvaluationWork:
             elif (weights := assembler.add(response.weights)) is not None:
                 self._tasks.put(wire.decode_task(head, weights))
 
-        # What was asked for on a stream that broke is asked for again on this one.
+        # The learner sends tasks of a broken stream again on this one, so their results are dropped.
         self._results = asyncio.Queue()
         call = open_stream(channel, methods.RUN_EVALUATIONS)
         opening = evaluation_pb2.RunEvaluationsRequest(hello=self._hello)

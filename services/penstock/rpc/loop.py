@@ -1,4 +1,4 @@
-"""An event loop in a thread, for processes whose main thread computes; and what is too long for any loop."""
+"""Event loop in a thread, for processes whose main thread computes, and a way to keep long work off a loop."""
 
 import asyncio
 import threading
@@ -10,24 +10,24 @@ T = TypeVar("T")
 _CANCEL_AGAIN_S = 0.1
 
 _SMALL_BYTES = 2**20
-"""What is copied on the loop itself. A thread that comes back from copying may wait for the interpreter for as long."""
+"""Bytes below which work stays on the loop. A worker thread may wait as long for the interpreter lock afterwards."""
 
 
 async def off_loop(size: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Calls a function that touches `size` bytes: in a thread, if that takes longer than to get there and back."""
+    """Calls a function that touches `size` bytes, in a worker thread if it would block the loop for too long."""
     if size < _SMALL_BYTES:
         return function(*arguments)
     working = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
-        # The thread goes on: what it writes to must not be given to somebody else meanwhile.
+        # The thread keeps running, so the memory it writes to must not be reused before it ends.
         await asyncio.gather(working, return_exceptions=True)
         raise
 
 
 class LoopThread:
-    """Runs coroutines beside the main thread. Close it last."""
+    """Thread that runs coroutines beside the main thread. Close it last."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -35,11 +35,11 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Runs a coroutine on the loop and waits for its result. Not to be called on the loop itself."""
+        """Runs a coroutine on the loop and waits for its result. Must not be called on the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Begins a coroutine on the loop that nobody waits for."""
+        """Starts a coroutine on the loop without waiting for its result."""
 
         async def start() -> "asyncio.Task[None]":
             return asyncio.create_task(coroutine)
@@ -47,14 +47,14 @@ class LoopThread:
         return self.run(start())
 
     def call(self, function: Any, *arguments: Any) -> None:
-        """Has the loop call a function soon."""
+        """Schedules a function call on the loop."""
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def close(self) -> None:
-        """Cancels what still runs, and ends the thread."""
+        """Cancels all tasks and ends the thread."""
 
         async def cancel_all() -> None:
-            # Again and again: one that was just done with what it awaited may miss being cancelled (Python 3.11).
+            # Repeated, because a task whose awaitable has just completed may miss its cancellation (Python 3.11).
             while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
                 for task in tasks:
                     task.cancel()

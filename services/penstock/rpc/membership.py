@@ -1,7 +1,7 @@
-"""An actor's stream to the learner: its place in the run and the latest weights in, reports out.
+"""An actor's stream to the learner, which receives its slot and the latest weights and sends reports.
 
-The stream lives on a loop thread and is opened again, with the token, after every break. Callers use the membership
-from one other thread. An error that no retry can cure, and the end of the run, are raised at the next call.
+The stream runs on a loop thread and reopens with the token after every break. Callers use the membership from one other
+thread. Their next call raises the end of the run, or an error that no retry can fix.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from penstock.wire import run as wire
 from penstock.wire.schema import encode_environment, encode_schema
 
 _MAX_REPORTS = 64
-"""Reports and faults kept while the learner is away; older ones are let go."""
+"""Limit on queued reports and faults while the learner is away; the oldest are dropped."""
 
 _PROGRESS_S = 1.0
 
 
 class Membership:
-    """An actor's place in the run and its weights; implements `acting.protocols.WeightSource`."""
+    """An actor's slot in the run and its weights; implements `acting.protocols.WeightSource`."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Membership:
         name: str = "",
         progress: Callable[[], ActorProgress] = ActorProgress,
     ) -> None:
-        """Begins to join.
+        """Starts to join the run.
 
         Args:
-            thread: On which the stream lives.
-            address: host:port of the learner.
-            schema: Of the actor's segments.
-            spec: Of its environments.
-            environments: How many it steps.
-            name: What people call it.
-            progress: Tells how far it is; called on the loop thread.
+            thread: Thread whose loop runs the stream.
+            address: Address of the learner as host:port.
+            schema: Schema of the actor's segments.
+            spec: Spec of the actor's environments.
+            environments: Number of environments.
+            name: Display name of the actor.
+            progress: Function that returns the actor's progress. Called on the loop.
         """
         self._thread, self._address, self._progress = thread, address, progress
         self._hello = run_pb2.Hello(
@@ -77,11 +77,13 @@ class Membership:
         self._task = thread.spawn(self._run())
 
     def assignment(self, timeout_s: float) -> Assignment | None:
-        """Waits for a place in the run; it changes if the learner did not take this actor back as whom it was.
+        """Waits for the assignment; None after `timeout_s`.
+
+        It changes after a break if the learner does not restore the actor's slot.
 
         Raises:
-            RunFinished: There is nothing left to do.
-            PenstockError: What ended the membership for good.
+            RunFinished: The run is over.
+            PenstockError: The error that ended the membership for good.
         """
         with self._lock:
             self._lock.wait_for(lambda: self._assignment or self._failure, timeout_s)
@@ -89,7 +91,10 @@ class Membership:
             return self._assignment
 
     def at_least(self, version: int, timeout_s: float) -> Weights | None:
-        """Waits for weights of this version or newer and returns the newest. Raises as `assignment`."""
+        """Waits for weights of at least this version and returns the newest; None after `timeout_s`.
+
+        Raises as `assignment`.
+        """
         with self._lock:
             self._lock.wait_for(
                 lambda: (self._weights is not None and self._weights.version >= version) or self._failure, timeout_s
@@ -98,25 +103,25 @@ class Membership:
             return self._weights if self._weights is not None and self._weights.version >= version else None
 
     def join_again(self, taken_by: int = 0) -> None:
-        """Gives up the place, and asks for another as a new actor. Does not wait.
+        """Gives up the slot and joins again as a new actor. Does not wait.
 
         Args:
-            taken_by: The incarnation that has taken the slot at the replay service; 0 if none has.
+            taken_by: Incarnation that has taken the slot at the replay service; 0 if none has.
         """
         with self._lock:
             lost, self._assignment = self._assignment, None
         self._thread.call(self._restart, lost.slot if lost is not None else 0, taken_by if lost is not None else 0)
 
     def report(self, report: ActorReport) -> None:
-        """Tells the learner what happened. Does not wait."""
+        """Sends a report to the learner. Does not wait."""
         self._thread.call(self._enqueue, run_pb2.JoinRequest(report=wire.encode_report(report)))
 
     def tell(self, fault: EnvironmentFault) -> None:
-        """Tells the learner what is wrong with an environment. Does not wait."""
+        """Sends an environment's fault to the learner. Does not wait."""
         self._thread.call(self._enqueue, run_pb2.JoinRequest(fault=wire.encode_fault(fault)))
 
     def drain(self, timeout_s: float) -> None:
-        """Waits until everything that there is to tell was written, for so long at most."""
+        """Waits up to `timeout_s` until all reports and faults are written."""
 
         async def written() -> None:
             async with asyncio.timeout(timeout_s):
@@ -190,7 +195,7 @@ class Membership:
             self._lock.notify_all()
 
     async def _write(self, call: Stream) -> None:
-        """Writes what there is to tell, and every second how far the actor is: also while its main thread hangs."""
+        """Writes reports and faults, and every second the actor's progress, even while its main thread hangs."""
         due = 0.0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The RPCs of the contract, as servers and clients name them."""
+"""Definitions of the contract's RPCs, for servers and clients."""
 
 from penstock.rpc.service import Method
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2

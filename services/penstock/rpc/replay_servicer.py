@@ -1,7 +1,7 @@
-"""The replay service over gRPC: decodes, calls the buffer, encodes. The buffer decides.
+"""The replay service over gRPC. Decodes requests, calls the buffer, which decides, and encodes responses.
 
-Runs on one event loop; only the gathering of batches leaves it for a thread. Streams wait on `_changed`, which every
-change of the buffer's state sets.
+Runs on one event loop. Only work on large payloads moves to worker threads (`off_loop`). Streams wait on `_changed`,
+which is set at every change of the buffer's state.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ from penstock.wire.staged_checksum import SUMS, checksum_of
 _WAITING_NOTICE_S = 1.0
 _TICK_S = 0.5
 _VERSION_PATIENCE_S = 30.0
-"""So long a window waits for word of its version from a connected learner. That of one that hangs ends in 15 s."""
+"""Seconds that a window waits for a connected learner to report its version. A hung learner's stream ends in 15 s."""
 
 _ANSWERED_WITHIN_S = 0.1
-"""So long at most the answer to a window or a commit waits for another message that it can go with."""
+"""Longest delay in seconds of the answer to a window or a commit, which may go with another message."""
 
 
 class _Outbox:
-    """What an actor's stream still has to be told; acknowledgements and grants are gathered up while it writes.
+    """Messages owed to an actor's stream. Acknowledgements and grants accumulate while it writes.
 
-    An acknowledgement waits a moment for a grant to go with it: a message costs more than all that stands in it.
+    An acknowledgement waits briefly for a grant to go with it, because a message costs more than its content.
     """
 
     def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
@@ -69,17 +69,17 @@ class _Outbox:
         self.granted.set()
 
     def take_back(self, count: int) -> None:
-        """So many grants of this stream have returned to the gate."""
+        """Reports that `count` grants of this stream have returned to the gate."""
         self._returned += count
         self._filled.set()
 
     def prove_staging(self, number: int) -> None:
-        """The service's side of the proof; 0: the client's did not hold."""
+        """Sends the service's side of the proof; 0 if the client's proof failed."""
         self._staging_proof = number
         self._filled.set()
 
     def recall(self) -> None:
-        """All grants of this stream have returned to the gate: it ends, since its actor would still count on them."""
+        """Ends the stream, because all its grants have returned to the gate and its actor still counts on them."""
         self._recalled = True
         self._filled.set()
 
@@ -106,9 +106,9 @@ class _Outbox:
 
 
 class _Writer:
-    """What is written to a learner's stream by several tasks: gRPC takes one message at a time.
+    """Writer of a learner's stream, shared by several tasks because gRPC accepts one message at a time.
 
-    The answer to a commit that came with a request waits a moment for a batch to go with, as an acknowledgement does.
+    The answer to a commit that came with a request waits briefly to go with a batch, as an acknowledgement does.
     """
 
     def __init__(self, context: Context) -> None:
@@ -122,28 +122,28 @@ class _Writer:
             await write_whole(self._context, message)
 
     def owe(self, answer: replay_pb2.SampleBatchesResponse) -> None:
-        """Keeps an answer until a head takes it along, or until it is due."""
+        """Keeps an answer until a batch's head carries it or it is due."""
         self._answers.append(answer)
         self.answer_due = min(self.answer_due, time.monotonic() + _ANSWERED_WITHIN_S)
 
     def take_answer(self) -> replay_pb2.SampleBatchesResponse | None:
-        """The oldest answer that is owed."""
+        """Removes and returns the oldest owed answer; None without one."""
         answer = self._answers.popleft() if self._answers else None
         if not self._answers:
             self.answer_due = math.inf
         return answer
 
     async def write_answers(self) -> None:
-        """Writes what is owed, each alone."""
+        """Writes all owed answers, each in its own message."""
         while (answer := self.take_answer()) is not None:
             await self.write(answer)
 
 
 class ReplayServicer:
-    """Serves one buffer. All methods on the server's event loop.
+    """Servicer of one buffer. All methods run on the server's event loop.
 
     Attributes:
-        run_finished: Whether the last learner has said that its run is over.
+        run_finished: Whether the last learner has reported the end of its run.
     """
 
     def __init__(
@@ -155,12 +155,14 @@ class ReplayServicer:
         version_patience_s: float = _VERSION_PATIENCE_S,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
-        """Args:
-        buffer: What is served.
-        max_actors: Append streams at once.
-        staging_bytes: Of all staging areas together; none, if the store lies in no folder.
-        version_patience_s: How long a window waits for word of its version from a connected learner.
-        more_methods: Others of the same server.
+        """Creates the servicer and its server, which is not started.
+
+        Args:
+            buffer: Buffer to serve.
+            max_actors: Limit on concurrent append streams.
+            staging_bytes: Limit on the size of all staging areas together. A store without a folder has none.
+            version_patience_s: Seconds that a window waits for a connected learner to report its version.
+            more_methods: Further methods of the same server.
         """
         self._buffer, self._version_patience_s = buffer, version_patience_s
         self._staging = StagingAreas(buffer.folder, staging_bytes)
@@ -178,19 +180,19 @@ class ReplayServicer:
                 methods.GET_REPLAY_STATUS: self._get_status,
                 **(more_methods or {}),
             },
-            # Beside the actors' streams: a learner's ranks, commits, health checks, people who look.
+            # In addition to the actors' streams: a learner's ranks, commits, health checks and status queries.
             max_streams=max_actors + 64,
         )
 
     async def tick(self) -> None:
-        """Takes back grants of silent and stuck actors and refreshes the metrics, for as long as the service runs."""
+        """Takes back grants of silent and stuck actors and refreshes the metrics, until it is cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
             self._distribute()
             self._observe()
 
     def _distribute(self) -> None:
-        """Hands new grants to their streams, and wakes whoever waits for a change."""
+        """Hands new grants to their streams and wakes all tasks that wait for a change."""
         self._hand_out_grants()
         self._changed.set()
         self._changed = asyncio.Event()
@@ -214,7 +216,7 @@ class ReplayServicer:
         _, window_bytes = block.layout(schema, opening.open.window_segments)
         staging = self._staging.allocate(window_bytes)
         returned = watermark > 0 or key in self._outboxes
-        # A client that lost its stream comes back before this server has noticed; the old stream is then nobody's.
+        # A client may reconnect before this server notices the break. The old stream is then no longer current.
         outbox = self._outboxes[key] = _Outbox(watermark, staging.offer if staging else None)
         reader = wire.WindowReader(
             schema=schema,
@@ -262,7 +264,7 @@ class ReplayServicer:
                     self._buffer.heard(key, time.monotonic())
                 metrics.REPLAY_RECEIVED_BYTES.inc(part.payload.size)
                 if part.first:
-                    # Once: from then on the rows may be another window's.
+                    # Released only once, because the rows may then belong to another window.
                     former, reserved = reserved, 0
                     self._give_up(former)
                     reserved, answering_s = await self._reserve(part.head, key, outbox), 0.0
@@ -306,12 +308,12 @@ class ReplayServicer:
             )
 
     async def _reserve(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> Reservation | int:
-        """Rows for a window, once there is a grant for it; or the last sequence, if it is stored already."""
+        """Reserves rows for a window once it has a grant. Returns the last sequence if it is already stored."""
         await self._await_version(head, key, outbox)
         outbox.granted.clear()
         while (reserved := self._buffer.reserve(head, time.monotonic())) is None:
             waited = time.monotonic()
-            # Offering the window again is a sign of life; the heartbeats that come behind it are not read.
+            # Each attempt counts as a sign of life, because the heartbeats behind the window are not read.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
                     await outbox.granted.wait()
@@ -321,7 +323,7 @@ class ReplayServicer:
         return reserved
 
     async def _await_version(self, head: WindowHead, key: ActorKey, outbox: _Outbox) -> None:
-        """Until the buffer knows a window's version, or a connected learner has not told of it for too long."""
+        """Waits until the buffer knows a window's version or a connected learner has not reported it for too long."""
         arrived = time.monotonic()
         while not self._buffer.knows_version(head):
             now = time.monotonic()
@@ -375,7 +377,7 @@ class ReplayServicer:
             raise InvalidSegment("a sampling stream must begin with `plan`")
         plan = wire.decode_plan(opening.plan)
         former = self._buffer.plan
-        # All open streams are of one session, since no other is adopted meanwhile.
+        # All open streams belong to one session, because no other is adopted while one is open.
         self._buffer.adopt_plan(plan, connected=self._learner_streams > 0)
         self._learner_streams, self._learner_came_at = self._learner_streams + 1, time.monotonic()
         returned = former is not None and former.session == plan.session
@@ -417,7 +419,7 @@ class ReplayServicer:
     ) -> None:
         kind = request.WhichOneof("message")
         if kind == "plan":
-            # At once, also while a batch waits: the new plan may be what it waits for.
+            # Applied at once, even while a batch waits, because it may wait for this plan.
             self._buffer.adjust_plan(wire.decode_plan(request.plan))
             self._distribute()
         elif kind == "commit":
@@ -430,8 +432,8 @@ class ReplayServicer:
             if request.batch.HasField("commit"):
                 writer.owe(self._answer(request.batch.commit))
             if request.batch.head_only and request.batch.batch <= writer.newest_batch:
-                # Asked for again, because segments were overwritten while the client read them. A later batch that
-                # waits for fresh segments can't be first: they may not be collected before this one is trained.
+                # Requested again, because segments were overwritten while the client read them. It must not queue
+                # behind a later batch whose fresh segments may be collected only after this batch is trained.
                 await self._serve(request.batch, writer)
             else:
                 await asked.put(request.batch)
@@ -454,7 +456,7 @@ class ReplayServicer:
             await self._send_batch(lease, request, writer)
 
     async def _wait_for_segments(self, writer: _Writer) -> None:
-        """Until the store is laid out, which the first actor's schema decides."""
+        """Waits until the store has a layout, which the first actor's schema determines."""
         while self._buffer.schema is None:
             await writer.write(replay_pb2.SampleBatchesResponse(waiting=self._buffer.training_waits_for()))
             with contextlib.suppress(TimeoutError):
@@ -469,11 +471,11 @@ class ReplayServicer:
             lease = self._buffer.lease(request.batch, wanted)
             if lease is not None:
                 return lease
-            # Looking for fresh segments may have retired late ones, and made room.
+            # The search for fresh segments may have retired late ones, which makes room for grants.
             self._hand_out_grants()
             reason, waited = self._buffer.training_waits_for(), time.monotonic()
             try:
-                # Changes come more often than notices are due.
+                # The due time spans several turns of this loop, because changes are more frequent than notices.
                 async with asyncio.timeout(max(0.0, min(notice_due, writer.answer_due) - waited)):
                     await changed.wait()
             except TimeoutError:
@@ -491,7 +493,7 @@ class ReplayServicer:
         part, parts = request.part, max(1, request.parts)
         attempt = 0
         if not request.head_only:
-            # A head with columns may be thrown away before it is written.
+            # A head with columns carries no answer, because it may be discarded before it is written.
             await writer.write_answers()
         while True:
             head = self._buffer.head(lease, part, parts, attempt)
@@ -506,7 +508,7 @@ class ReplayServicer:
         metrics.REPLAY_SAMPLED.labels("replayed").inc(head.keys.size - head.fresh_segments)
 
     async def _send_columns(self, head: BatchHead, part: int, parts: int, writer: _Writer) -> bool:
-        """Whether all of the batch could be read; the client takes another part 0 as a new beginning."""
+        """Sends a batch with its columns. Returns False if rows were overwritten; the client restarts at a part 0."""
         schema = self._buffer.schema
         assert schema is not None
         offsets, _ = block.layout(schema, head.keys.size)
@@ -519,7 +521,7 @@ class ReplayServicer:
                     await former
                 if not whole:
                     return False
-                # One part travels while the next is copied.
+                # Sends this part while the next one is copied.
                 writing = asyncio.ensure_future(writer.write(message))
                 metrics.REPLAY_SENT_BYTES.inc(payload.size)
         finally:
@@ -553,7 +555,7 @@ class ReplayServicer:
             updated=outcome.updated, overwritten=outcome.overwritten, repeated_commit=outcome.repeated
         )
 
-    # Whoever looks on
+    # Status and metrics
 
     async def _get_status(
         self, request: replay_pb2.GetReplayStatusRequest, context: Context

@@ -1,6 +1,6 @@
-"""The learner's services over gRPC: joining, weights, evaluation tasks, status. Decodes, calls, encodes.
+"""The learner's services over gRPC: joining, weights, evaluation tasks and status.
 
-The training loop calls `publish`, `ask`, `result` and `finish` from its own thread; everything else runs on the
+The training loop calls `publish`, `ask`, `result` and `finish` from its own thread. Everything else runs on the
 server's event loop.
 """
 
@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 class _Latest:
-    """The newest of something, and a wait for one newer than what was seen. On one event loop."""
+    """Latest value, with a wait for a newer one. Used on one event loop."""
 
     def __init__(self) -> None:
         self._value: Weights | EvaluationTask | None = None
@@ -51,7 +51,7 @@ class _Latest:
 
 
 class RunServicer:
-    """Serves a run: implements `learning.protocols.WeightSink` and `EvaluationDesk`."""
+    """Servicer of a run; implements `learning.protocols.WeightSink` and `EvaluationDesk`."""
 
     def __init__(
         self,
@@ -62,12 +62,14 @@ class RunServicer:
         max_actors: int,
         more_methods: Mapping[Method, Callable[..., Awaitable[object]]] | None = None,
     ) -> None:
-        """Args:
-        thread: On whose loop it serves.
-        roster: The actors.
-        statistics: How the run goes.
-        max_actors: Join streams at once.
-        more_methods: Others of the same server.
+        """Creates the servicer and its server, which is not started.
+
+        Args:
+            thread: Thread whose loop runs the server.
+            roster: Actors of the run.
+            statistics: Statistics of the run.
+            max_actors: Limit on concurrent join streams.
+            more_methods: Further methods of the same server.
         """
         self._thread, self._roster, self._statistics = thread, roster, statistics
         self._weights, self._tasks = _Latest(), _Latest()
@@ -89,28 +91,28 @@ class RunServicer:
             methods.RUN_EVALUATIONS: self._run_evaluations,
             **more_methods,
         }
-        # Beside the actors: evaluators, health checks, people who look.
+        # In addition to the actors: evaluators, health checks and status queries.
         return Server(behaviours, max_streams=max_actors + 64)
 
     # For the training loop
 
     def publish(self, weights: Weights) -> None:
-        """Makes these the latest weights; every stream sends them when it can, and skips what it missed."""
+        """Makes these the latest weights. Each stream sends the latest when it can and skips those in between."""
         self._thread.call(self._weights.set, weights)
 
     def ask(self, task: EvaluationTask) -> None:
-        """Hands a task to the next evaluator that is free."""
+        """Makes this the latest task, which each evaluator takes when it is free, until a result arrives."""
         self._thread.call(self._tasks.set, task)
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
-        """Waits for an evaluation's result; None if none came in time."""
+        """Waits for an evaluation's result; None after `timeout_s`."""
         try:
             return self._results.get(timeout=timeout_s) if timeout_s > 0.0 else self._results.get_nowait()
         except queue.Empty:
             return None
 
     def finish(self, reason: str, timeout_s: float) -> None:
-        """Tells everybody that the run is over, and waits until they have left."""
+        """Announces the end of the run and waits up to `timeout_s` for all streams to close."""
         self._reason = reason
         self._thread.call(self._finished.set)
         deadline = time.monotonic() + timeout_s
@@ -216,7 +218,7 @@ class RunServicer:
                 continue
             for message in wire.encode_task(task):
                 await write_whole(context, message)
-            # A task stays the latest until its result is here, so that another evaluator takes it if this one is lost.
+            # A task stays the latest until its result arrives, so that another evaluator takes it if this one is lost.
             result = await self._read_result(requests, task)
             if result is None:
                 return
@@ -229,9 +231,7 @@ class RunServicer:
     async def _read_result(
         requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task: EvaluationTask
     ) -> EvaluationResult | None:
-        """The result of a task; None if the evaluator left. Results of other tasks, from before a break, are passed
-        over.
-        """
+        """Returns a task's result; None if the evaluator left. Skips results of other tasks, from before a break."""
         async for request in requests:
             if request.WhichOneof("message") != "result":
                 raise InvalidSegment(f"the result of evaluation {task.id} was expected")
@@ -239,13 +239,13 @@ class RunServicer:
                 return wire.decode_result(request.result, task)
         return None
 
-    # Everybody
+    # All clients
 
     async def _get_status(self, request: run_pb2.GetRunStatusRequest, context: Context) -> run_pb2.GetRunStatusResponse:
         return wire.encode_status(self._statistics.status())
 
     async def _serve(self, *activities: Awaitable[None]) -> bool:
-        """Runs a stream's activities until one of them ends or the run does; True if it was the run."""
+        """Runs a stream's activities until one of them or the run ends. Returns whether the run has ended."""
         tasks = [asyncio.ensure_future(activity) for activity in activities]
         finished = asyncio.ensure_future(self._finished.wait())
         self._streams += 1

@@ -1,6 +1,6 @@
-"""Snapshots of a run over gRPC. The learner serves them, a command asks for them.
+"""Snapshots of a run over gRPC. The learner serves them, and commands request them.
 
-A snapshot that was begun goes on when the command leaves.
+A snapshot that has begun continues when the command disconnects.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from penstock.wire import snapshots as wire
 
 _PROGRESS_S = 0.1
 _SILENCE_S = 10.0
-"""The learner tells how far it is several times a second."""
+"""Seconds without a message after which the call fails. The learner reports progress several times per second."""
 
 
 class RunSnapshotServicer:
-    """Serves the snapshots of a run. On the server's event loop."""
+    """Servicer of a run's snapshots. Runs on the server's event loop."""
 
     def __init__(self, snapshots: RunSnapshots) -> None:
         self._snapshots = snapshots
 
     @property
     def behaviours(self) -> dict[Method, Callable[..., Awaitable[Any]]]:
-        """Its methods, for a server of the learner."""
+        """Methods for the learner's server."""
         return {methods.TAKE_RUN_SNAPSHOT: self._take}
 
     async def _take(self, request: run_pb2.TakeRunSnapshotRequest, context: Context) -> None:
@@ -46,7 +46,7 @@ class RunSnapshotServicer:
 
 
 class RunSnapshotClient:
-    """Asks a learner for snapshots of its run. Used by commands, from their main thread."""
+    """Client that requests snapshots of a run from its learner. Commands use it from their main thread."""
 
     def __init__(self, thread: LoopThread, address: str) -> None:
         self._thread, self._peer = thread, f"the learner at {address}"
@@ -57,19 +57,19 @@ class RunSnapshotClient:
         return connect(address)
 
     def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
-        """Has a snapshot taken, and waits for it.
+        """Requests a snapshot and waits until it is complete.
 
         Args:
-            name: Its name; empty: the time, in UTC, and the version.
-            show: Called on the loop's thread with how far it is.
+            name: Name of the snapshot; if empty, it is named after the UTC time and the version.
+            show: Callback for its progress. Called on the loop.
 
         Raises:
-            PenstockError: What the learner raised, or `Unavailable` if it does not answer.
+            PenstockError: The learner's error, or `Unavailable` if it does not answer.
         """
         return self._thread.run(self._take(name, show))
 
     def close(self) -> None:
-        """Closes the channel; a snapshot that is on its way goes on."""
+        """Closes the channel. A snapshot in progress continues."""
         self._thread.run(self._channel.close())
 
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:

@@ -1,7 +1,7 @@
-"""An actor's stream to the replay service: windows out, acknowledgements and grants back.
+"""An actor's stream to the replay service, which sends windows and receives acknowledgements and grants.
 
-The stream lives on a loop thread, is opened again after every break, and sends again what was not acknowledged. Callers
-use the sink from one other thread. An error that no retry can cure is raised at the next call.
+The stream runs on a loop thread, reopens after every break, and resends unacknowledged windows. Callers use the sink
+from one other thread. Their next call raises an error that no retry can fix.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from penstock.wire.schema import encode_schema
 from penstock.wire.staged_checksum import staged_checksum
 
 _MAX_UNACKNOWLEDGED = SLOTS
-"""Windows an actor keeps until they are stored; the gate grants two ahead, so this is never what it waits for."""
+"""Limit on windows kept until they are stored. The gate grants two ahead, so an actor never waits for this limit."""
 
 _HEARTBEAT_S = 1.0
 _SEND_PATIENCE_S = 60.0
 
 
 class _Pending:
-    """A copy of a window that was sent and is not stored yet: in the messages that carry it, or in a staging area."""
+    """Copy of a window that is sent and not yet stored, in serialised messages or in a staging area."""
 
     def __init__(self, window: Window, staging: StagingSlots | None, slot: int) -> None:
         self.last_sequence = window.first_sequence + window.columns.segments - 1
@@ -48,16 +48,16 @@ class _Pending:
             self._checksum = staged_checksum(self._window.columns)
 
     def is_in(self, staging: StagingSlots | None) -> bool:
-        """Whether it takes up a slot there."""
+        """Returns whether the window occupies a slot of this staging area."""
         return self._staging is not None and self._staging is staging
 
     def messages(self, staging: StagingSlots | None) -> list[bytes]:
-        """What to send on a stream with this staging area. Raises `PlaceLost` if the window changed meanwhile."""
+        """Returns the messages for a stream with this staging area. Raises `PlaceLost` if the window has changed."""
         if self._staging is None:
             return self._messages
         if self._staging is staging:
             return [wire.encode_staged_window(self._window, self.slot, self._checksum)]
-        # The area is that of a stream that broke; its memory is still mapped.
+        # The area belongs to a broken stream, and its memory is still mapped.
         if staged_checksum(self._window.columns) != self._checksum:
             raise PlaceLost(
                 f"the window up to sequence {self.last_sequence} changed in its staging area before it was stored, and"
@@ -67,18 +67,18 @@ class _Pending:
 
 
 class ReplaySegmentSink:
-    """Sends an actor's windows; implements `acting.protocols.SegmentSink`."""
+    """Sink of an actor's windows; implements `acting.protocols.SegmentSink`."""
 
     def __init__(
         self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0
     ) -> None:
-        """Begins to connect to the replay service of the assignment.
+        """Starts to connect to the assignment's replay service.
 
         Args:
-            thread: On which the stream lives.
-            assignment: Whose segments are sent.
-            schema: Of the segments.
-            steps: Tells the environment steps taken so far; called on the loop thread.
+            thread: Thread whose loop runs the stream.
+            assignment: Assignment of the actor.
+            schema: Schema of the segments.
+            steps: Function that returns the environment steps taken so far. Called on the loop.
         """
         self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
         self._lock = threading.Condition()
@@ -96,7 +96,7 @@ class ReplaySegmentSink:
         self._task = thread.spawn(self._run())
 
     def next_grant(self, timeout_s: float) -> Grant | None:
-        """Waits for leave to collect a window. Raises what ended the stream for good."""
+        """Waits for a grant; None after `timeout_s`. Raises the error that ended the stream for good."""
         with self._lock:
             self._lock.wait_for(lambda: self._grants or self._failure, timeout_s)
             self._raise_failure()
@@ -106,9 +106,11 @@ class ReplaySegmentSink:
             return self._grants.popleft()
 
     def send(self, window: Window) -> None:
-        """Copies a window and sends it; waits while too many are unacknowledged.
+        """Copies a window and sends it. Waits while too many windows are unacknowledged.
 
-        Raises what ended the stream for good, or `Unavailable` if nothing was acknowledged for a minute.
+        Raises:
+            Unavailable: There was no room for the window within a minute.
+            PenstockError: The error that ended the stream for good.
         """
         with self._lock:
             room = self._lock.wait_for(
@@ -132,13 +134,13 @@ class ReplaySegmentSink:
         self._thread.call(self._submit, pending)
 
     def drain(self, timeout_s: float) -> bool:
-        """Waits until everything sent is stored; False if it was not in time."""
+        """Waits up to `timeout_s` until all sent windows are stored. Returns whether they are."""
         with self._lock:
             self._lock.wait_for(lambda: not self._pending or self._failure, timeout_s)
             return not self._pending
 
     def close(self) -> None:
-        """Ends the stream; its grants return to the gate."""
+        """Ends the stream. Its grants return to the gate."""
         with self._lock:
             self._failure = self._failure or Unavailable("the segment sink was closed")
             self._lock.notify_all()
@@ -149,7 +151,7 @@ class ReplaySegmentSink:
             raise self._failure
 
     def _account(self) -> None:
-        """A window collected under a grant of an earlier stream spends one of this stream's, as the server sees it."""
+        """Spends one of this stream's grants for a window, as the server does, whichever stream granted it."""
         if self._taken:
             self._taken -= 1
         elif self._grants:
@@ -206,10 +208,10 @@ class ReplaySegmentSink:
             call.cancel()
 
     def _resume(self, first: replay_pb2.AppendSegmentsResponse) -> None:
-        """After a break: forgets what was stored, and sends the rest again under the first grants that come.
+        """Drops windows that the service has stored and resends the others under the first grants of this stream.
 
         Raises:
-            PlaceLost: The store is not the one before, but an older one or another run's.
+            PlaceLost: The store was replaced by an older one or by another run's.
         """
         if not self._stored <= first.stored_sequence <= self._sent:
             raise PlaceLost(
@@ -228,9 +230,9 @@ class ReplaySegmentSink:
         self._take(first)
 
     def _look_at(self, offer: StagingOffer | None) -> None:
-        """Maps an area that is offered. It is used once both sides have proved that they see the same memory.
+        """Maps an offered staging area. It is used once both sides have proved that they map the same memory.
 
-        None is mapped after the service has read a window there that was not the one written.
+        No area is mapped after the service has read a damaged window from one.
         """
         self._offered = None
         metrics.ACTOR_STAGES.set(0)
@@ -270,7 +272,7 @@ class ReplaySegmentSink:
             self._lock.notify_all()
 
     def _return_grants(self, count: int) -> None:
-        """Those that were not used yet first. A window in collection, or on its way, then spends a later grant."""
+        """Gives up grants, unused ones first. A window in collection, or already sent, then spends a later grant."""
         for _ in range(count):
             if self._grants:
                 self._grants.pop()

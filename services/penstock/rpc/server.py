@@ -1,4 +1,4 @@
-"""A gRPC server with the standard health service, on one address."""
+"""gRPC server with the standard health service, on one address."""
 
 import resource
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,42 +14,42 @@ from penstock.rpc.service import Capacity, Handler, Method, ServicerContext, han
 MAX_MESSAGE_BYTES = 4 * 2**20
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 5_000),
-    # The first is for bytes that TCP does not acknowledge: the link is cut, or the host is dead. The second is for a
-    # process that hangs while its kernel answers. A ping waits behind megabytes of windows and weights that a slow link
-    # takes seconds for, so that a shorter limit would end sound connections again and again.
+    # The first timeout covers bytes that TCP does not acknowledge, because the link is cut or the host is dead. The
+    # second covers a process that hangs while its kernel answers. A ping queues behind megabytes of windows and
+    # weights, which take seconds on a slow link, so a shorter timeout would repeatedly end working connections.
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
-"""Both sides of a connection give their peer up within 15 s after it stops answering."""
+"""Options by which both sides of a connection give up a peer within 15 s after it stops answering."""
 
 _DRAIN_S = 0.5
-"""Streams are opened again elsewhere or later; only unary calls need time to end."""
+"""Seconds that open calls have to end. Only unary calls need them, because streams reopen later or elsewhere."""
 
 _MAX_WATCHES = 32
-"""Health watches at once, beside all other calls."""
+"""Limit on concurrent health watches, in addition to all other calls."""
 
 _SPARE_CALLS = 256
-"""Calls that are being refused, health checks, and unary calls whose message is on its way."""
+"""Additional concurrent calls: those being refused, health checks, and unary calls whose message is in transit."""
 
 _MOST_CONNECTIONS = 8_192
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Two servers on one port would share its connections; the second must fail instead.
+    # Otherwise two servers on one port would share its connections. The second must fail instead.
     ("grpc.so_reuseport", 0),
     *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 2_500),
-    # Connections that don't speak HTTP/2, and those without a call, hold a file descriptor each.
+    # Bounds on connections that don't speak HTTP/2 or have no call, because each holds a file descriptor.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 20_000),
 )
 
 
 class _Health(health.aio.HealthServicer):
-    """gRPC's own, with a bound on the watches."""
+    """gRPC's health servicer with a limit on watches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,14 +69,16 @@ class _Health(health.aio.HealthServicer):
 
 
 class Server:
-    """Serves some of the contract's methods. All calls on the event loop it was started on."""
+    """Server of some of the contract's methods. All calls must run on the event loop that created it."""
 
     def __init__(self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int) -> None:
-        """Args:
-        behaviours: Coroutines by method.
-        max_streams: Calls served at once, without health checks; more get RESOURCE_EXHAUSTED.
+        """Creates the server without starting it.
+
+        Args:
+            behaviours: Coroutine function of each method.
+            max_streams: Limit on concurrent calls, apart from health checks. Further ones get RESOURCE_EXHAUSTED.
         """
-        # Those that are left are for files.
+        # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._server = grpc.aio.server(
             options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections)),
@@ -94,7 +96,7 @@ class Server:
         self.port = 0
 
     async def start(self, listen: str) -> None:
-        """Begins to serve, and to report so. Raises `ConfigurationError` if the address can't be had."""
+        """Starts to serve and reports so. Raises `ConfigurationError` if the address is not available."""
         try:
             self.port = self._server.add_insecure_port(listen)
         except RuntimeError:
@@ -108,7 +110,7 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self) -> None:
-        """Reports itself gone, lets calls end for a moment, then ends them."""
+        """Reports that it stops serving, gives open calls a moment to end, then cancels them."""
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.stop(_DRAIN_S)
 
@@ -123,7 +125,7 @@ class Server:
 
 
 async def serve_health_only(listen: str) -> Server:
-    """The server of a service that others only ask whether it is well. Raises as `Server.start`."""
+    """Starts a server with the health service alone. Raises as `Server.start`."""
     server = Server({}, max_streams=16)
     await server.start(listen)
     return server

@@ -1,4 +1,4 @@
-"""How servicers' methods become gRPC handlers: with metrics, and with errors mapped, in one place."""
+"""Wrapper that turns servicers' methods into gRPC handlers, with metrics and mapped errors."""
 
 import asyncio
 import contextlib
@@ -17,36 +17,36 @@ from penstock.telemetry import logs, metrics
 
 _OPENING_TIMEOUT_S = 10.0
 _CANCELLATION_DELAY_S = 0.005
-"""The requests of a stream end alike when its client is done and when it gave up; gRPC tells which this much later."""
+"""Seconds to wait for gRPC to report a cancellation. A cancelled stream's requests end like a finished one's."""
 
 _GONE_S = 1.0
-"""Where nothing can be read or written any more, gRPC cancels the call within milliseconds."""
+"""Seconds to wait for gRPC to cancel a call that can't be read or written any more. It takes milliseconds."""
 
 T = TypeVar("T")
 if TYPE_CHECKING:
     ServicerContext = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
 else:
-    # The types of grpcio are generic in its stubs alone.
+    # grpcio's types are generic only in its stubs.
     ServicerContext, Handler = grpc.aio.ServicerContext, grpc.RpcMethodHandler
 
 
 class Context:
-    """A call as servicers see it. The first message of a stream carries the number of the contract.
+    """A call as servicers use it. The first message of a stream carries the contract number.
 
     Attributes:
-        call: As gRPC has it.
+        call: gRPC's object for the call.
     """
 
     def __init__(self, call: ServicerContext) -> None:
         self.call, self._contract, self._begun = call, CONTRACT, False
 
     def peer(self) -> str:
-        """The client's address."""
+        """Returns the client's address."""
         return self.call.peer()
 
     def open(self, first: Any) -> None:
-        """Checks the first request. Raises `ConfigurationError`: the client goes by another contract."""
+        """Checks the first request. Raises `ConfigurationError` if the client uses another contract."""
         number = contract_of(first)
         try:
             check_contract(number, "the client")
@@ -66,11 +66,11 @@ class Method:
     """One RPC of the contract.
 
     Attributes:
-        service: Full name of its service.
-        name: Its name.
-        request, response: The messages.
-        read_request, read_response: How bytes are parsed where protobuf's own way would copy payloads.
-        request_stream, response_stream: Which sides stream.
+        service: Full name of the service.
+        name: Name of the method.
+        request, response: Message types.
+        request_stream, response_stream: Whether each side streams.
+        read_request, read_response: Parsers used where protobuf's own would copy payloads.
     """
 
     service: str
@@ -84,26 +84,26 @@ class Method:
 
     @property
     def path(self) -> str:
-        """As it stands in HTTP/2."""
+        """Path of the method in HTTP/2."""
         return f"/{self.service}/{self.name}"
 
     @property
     def kind(self) -> str:
-        """unary, bidi_stream and the like, for metrics."""
+        """Type of the method in metrics: unary, client_stream, server_stream or bidi_stream."""
         if self.request_stream and self.response_stream:
             return "bidi_stream"
         return "client_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
 
 
 class Capacity:
-    """How many calls a server answers at once. On one event loop."""
+    """Limit on a server's concurrent calls. Used on one event loop."""
 
     def __init__(self, most: int) -> None:
         self._most, self._calls = most, 0
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """Takes room for one call. Raises `Overloaded` if there is none."""
+        """Occupies room for one call. Raises `Overloaded` if there is none."""
         if self._calls >= self._most:
             raise Overloaded(f"{self._most} calls are open, and this service answers no more at once")
         self._calls += 1
@@ -114,13 +114,15 @@ class Capacity:
 
 
 def serialise(message: Message | bytes) -> bytes:
-    """Messages to bytes; what is bytes already goes as it is."""
+    """Serialises a message; returns bytes unchanged."""
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: Capacity) -> Handler:
-    """The gRPC handler of a servicer's coroutine: unary (request, context) -> response, server stream
-    (request, context), or stream (requests, context). Its calls take room of `capacity`.
+    """Returns the gRPC handler of a servicer's coroutine function.
+
+    The function is unary, (request, context) -> response, a server stream, (request, context), or a bidirectional
+    stream, (requests, context). Each of its calls occupies room in `capacity`.
     """
 
     async def observed(request: Any, call: ServicerContext) -> Any:
@@ -144,7 +146,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
             if isinstance(error, DecodeError):
                 error = InvalidSegment(f"a malformed message: {error}")
             if isinstance(error, grpc.aio.BaseError):
-                # The client is gone, or this server has stopped: gRPC has cancelled this call, or will any moment.
+                # The client is gone or this server has stopped. gRPC has cancelled this call or is about to.
                 await _cancellation(_GONE_S)
             if not isinstance(error, PenstockError):
                 code = grpc.StatusCode.UNKNOWN
@@ -163,7 +165,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
 
 
 async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], context: Context) -> AsyncIterator[T]:
-    """Left to itself, gRPC would answer UNKNOWN to bytes that are no message, and nothing would count it."""
+    """Parses the requests. gRPC's own parsing would answer UNKNOWN to malformed bytes, which no metric counts."""
     opened = False
     async for request in requests:
         message = read(request)
@@ -174,7 +176,7 @@ async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], 
 
 
 async def opening_message(requests: AsyncIterator[T]) -> T:
-    """The first message of a stream. Raises `InvalidSegment` if none comes in time."""
+    """Returns the first message of a stream. Raises `InvalidSegment` if none arrives in time."""
     try:
         async with asyncio.timeout(_OPENING_TIMEOUT_S):
             return await anext(requests)
@@ -183,7 +185,7 @@ async def opening_message(requests: AsyncIterator[T]) -> T:
 
 
 async def write_whole(context: Context, message: Message | bytes) -> None:
-    """Writes a message to its end even when cancelled: gRPC takes no other, and no status, while it has this one."""
+    """Writes a whole message even when cancelled, because gRPC accepts no other message or status meanwhile."""
     writing = asyncio.ensure_future(context.write(message))
     try:
         await asyncio.shield(writing)
@@ -193,10 +195,10 @@ async def write_whole(context: Context, message: Message | bytes) -> None:
 
 
 async def _cancellation(timeout_s: float) -> None:
-    """Waits so long for this task to be cancelled. Raises `asyncio.CancelledError`, also if it was so before."""
+    """Waits for this task to be cancelled. Raises `asyncio.CancelledError` then, or if it was cancelled before."""
     task = asyncio.current_task()
     assert task is not None
-    # A group whose tasks failed raises their errors even when it was cancelled: then this is the only trace.
+    # A group whose tasks failed raises their errors even when it was cancelled. Only this count then shows it.
     if task.cancelling():
         raise asyncio.CancelledError
     await asyncio.sleep(timeout_s)
@@ -204,12 +206,12 @@ async def _cancellation(timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def logged_stay(who: str, *, returned: bool, **where: str) -> Iterator[None]:
-    """Logs that a peer has come or is back, and when its stream ends, that it has left and why.
+    """Logs that a peer has joined or returned and, when its stream ends, that it has left and why.
 
     Args:
-        who: What kind of peer it is.
-        returned: Whether it was here before.
-        where: More of it, such as its name and its slot.
+        who: Kind of peer.
+        returned: Whether it was connected before.
+        where: Further fields of the events, such as its name and slot.
     """
     logs.note(f"{who} returned" if returned else f"{who} joined", **where)
     reason = "its stream ended"
@@ -225,7 +227,7 @@ def logged_stay(who: str, *, returned: bool, **where: str) -> Iterator[None]:
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """The first error in a group of them: tasks that failed together have one cause."""
+    """Returns the first error of an exception group, because tasks that fail together have one cause."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

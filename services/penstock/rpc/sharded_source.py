@@ -1,18 +1,18 @@
 """The learner's batches from several replay services that behave as one buffer.
 
-Batch k is made of a part from every shard, all of number k. Fresh segments come from each as it is allotted
-(`sharding.allotment`), replayed ones by its share of the global mass (`sharding.shares`), and the parts are laid into
-one batch (`sharding.parts`), at the cost of one copy. The masses come with the parts, so the shares of a batch are
-those that were known when it was asked for; its probabilities are by these shares.
+Batch k consists of one part from every shard, each with number k. `sharding.allotment` divides the fresh segments among
+the shards, and `sharding.shares` divides the replayed segments by each shard's share of the global mass.
+`sharding.parts` joins the parts into one batch, at the cost of one copy. The masses arrive with the parts, so a batch
+uses the shares known when it was requested. Its probabilities follow from these shares.
 
-Once some part with fresh segments is there, no other is waited for longer than `timeout_s`: then its shard is *hurried*
-and sends what it has. A shard that does not answer either is waited for as long once more, and then left out until it
-has said something; its batches are passed over, and it takes part again when it answers. So a shard without actors
-costs a round trip in each batch, one without a service nothing.
+After the first part with fresh segments has arrived, the batch waits up to `timeout_s` for each other part. Then it
+*hurries* the shard, which sends the fresh segments that it has. A shard that does not answer within `timeout_s` either
+is left out, and its batches are passed over, until it sends a message again. A shard without actors therefore costs one
+round trip per batch, and a shard without a service costs nothing.
 
-`penstock.apps.learner` calls `open_batch_source`. The training thread uses the source; its shards' streams live on the
-loop thread, and one lock is between them. A batch of which every shard has sent its part is put together on the loop,
-while the batch before it trains; one that goes without a shard is put together when it is taken.
+`penstock.apps.learner` calls `open_batch_source`. The training thread uses the source, the shards' streams run on the
+loop thread, and one lock guards their shared state. A batch with a part from every shard is joined on the loop while
+the previous batch trains. A batch that lacks a part is joined when it is taken.
 """
 
 import asyncio
@@ -38,19 +38,19 @@ from penstock.types import Batch, CommitOutcome, Mass, SamplingPlan, Schema, Sto
 from penstock.wire.block import PayloadPool
 
 _ROUNDING_STREAM = 1
-"""Third word of the counter that keys a batch's rounding; the shards' own draws have 0 there."""
+"""Third word of the random generator's counter for a batch's rounding; the shards' own draws use 0."""
 
 _SEED_STEP = 0x9E3779B97F4A7C15
-"""Seeds of shards are as many of these apart, so that their draws for a batch have nothing in common."""
+"""Distance between the seeds of consecutive shards, which makes their draws for a batch unrelated."""
 
 
 _COUNTERS = ("inserted", "late", "refused", "refunded")
-"""Of a store's numbers, those that only grow."""
+"""Counts of a store that only grow."""
 
 
 @dataclass(slots=True)
 class _Shard:
-    """What is known of one shard."""
+    """State of one shard."""
 
     source: ReplayBatchSource
     plan: SamplingPlan
@@ -58,24 +58,24 @@ class _Shard:
     seen: int = 0
     counts: StoreCounts = field(default_factory=StoreCounts)
     silent_since: float = -math.inf
-    """When it did not answer in time, though its stream was open."""
+    """Time (`time.monotonic`) at which it last failed to answer in time although its stream was open."""
 
     @property
     def answers(self) -> bool:
-        """Whether its stream is open and nothing was asked of it in vain since it said something."""
+        """Whether its stream is open and it has sent a message since it last failed to answer in time."""
         return self.source.heard_at > self.silent_since
 
 
 @dataclass(slots=True)
 class _Awaited:
-    """The batch that `next` waits for.
+    """The batch that `next` waits for. Times are of `time.monotonic`.
 
     Attributes:
-        number: The batch's.
-        since: When it was first waited for.
-        first_at: When a part with fresh segments was there.
-        here_after_s: How long each part was waited for; None while it is not there.
-        hurried_at: When each shard was told to send what it has.
+        number: Number of the batch.
+        since: Time at which the wait began.
+        first_at: Time at which a part with fresh segments had arrived; None before.
+        here_after_s: Seconds waited for each part; None until it arrives.
+        hurried_at: Time at which each shard was hurried; None if it was not.
     """
 
     number: int
@@ -87,7 +87,7 @@ class _Awaited:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """How the replayed segments of a batch are spread over the shards."""
+    """Distribution of a batch's replayed segments over the shards."""
 
     shares: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -95,7 +95,7 @@ class _Draw:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a batch's segments of one shard came from, for its commit: their keys there, and their rows here."""
+    """Origin of one shard's segments in a batch, for the commit: their keys in the shard and indices in the batch."""
 
     keys: NDArray[np.uint64]
     rows: NDArray[np.int64]
@@ -103,7 +103,7 @@ class _Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """A batch that was put together, and where each shard's segments in it came from."""
+    """Joined batch, and the origin of each shard's segments in it."""
 
     batch: Batch
     origins: list[_Origin]
@@ -113,7 +113,7 @@ _NOTHING = _Origin(np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
 
 class ShardedBatchSource:
-    """The learner's batches; implements `learning.protocols.BatchSource`."""
+    """Source of the learner's batches from several shards; implements `learning.protocols.BatchSource`."""
 
     def __init__(
         self,
@@ -127,16 +127,18 @@ class ShardedBatchSource:
         stopping: Callable[[], bool] = lambda: False,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Args:
-        thread: Where the streams live.
-        addresses: host:port of each replay service.
-        schema: Of the run's segments.
-        prefetch_batches: Batches asked for ahead of the one that `next` hands out.
-        timeout_s: How long a batch waits for a shard once another's part is there.
-        largest_window: Segments in the largest window of any actor.
-        stopping: When true, nobody waits for room for a commit.
-        arrived: Called on the loop with each batch that has a part of every shard, before `next` hands out that very
-            object; must not wait.
+        """Creates a channel to each replay service; `open` starts the streams.
+
+        Args:
+            thread: Thread whose loop runs the streams.
+            addresses: Address of each replay service as host:port.
+            schema: Schema of the run's segments.
+            prefetch_batches: Batches requested ahead of the one that `next` returns.
+            timeout_s: Seconds that a batch waits for a shard after another shard's fresh segments have arrived.
+            largest_window: Function that returns the number of segments in the largest window of any actor.
+            stopping: Function that returns whether the process is to stop. `commit` then no longer waits for room.
+            arrived: Callback for each batch with a part from every shard, before `next` returns that same object.
+                Called on the loop; must not wait.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
@@ -163,10 +165,10 @@ class ShardedBatchSource:
         self._taken_at = math.nan
 
     def open(self, plan: SamplingPlan) -> None:
-        """Announces to every shard how batches are wanted, and asks for the first ones.
+        """Starts the streams: sends every shard its plan and requests the first batches.
 
         Raises:
-            ConfigurationError: The batch has no fresh segment for some shard.
+            ConfigurationError: A batch has fewer fresh segments than there are shards.
         """
         if plan.fresh_segments < len(self._sources):
             raise ConfigurationError(
@@ -183,7 +185,7 @@ class ShardedBatchSource:
             shard.source.open(shard.plan)
 
     def adjust(self, plan: SamplingPlan) -> None:
-        """Changes, while it runs, how batches are made up and how far collection may run ahead; the session stays."""
+        """Replaces the plan within the session, which changes later batches and how far collection may run ahead."""
         with self._lock:
             self._plan = plan
             self._allotment.adopt(plan)
@@ -194,12 +196,12 @@ class ShardedBatchSource:
 
     @property
     def reads(self) -> str:
-        """How the columns come."""
+        """Transports of the columns: "mapped store", "gRPC" or both."""
         return ", ".join(sorted({source.reads for source in self._sources}))
 
     @property
     def waiting_for(self) -> str:
-        """What the next batch is waiting for, and of which shard."""
+        """Reason why the next batch is not ready, with its shard; empty if it is."""
         with self._lock:
             for index, source in enumerate(self._sources):
                 if reason := source.waiting_for:
@@ -207,14 +209,14 @@ class ShardedBatchSource:
             return ""
 
     def next(self, timeout_s: float) -> Batch | None:
-        """Waits for the next batch. Raises what ended a stream for good."""
+        """Waits for the next batch; None after `timeout_s`. Raises an error that ended a stream for good."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while True:
                 now = time.monotonic()
                 parts = self._parts(now)
                 due = [self._due(index, now) for index, part in enumerate(parts) if part is None]
-                # A batch with all of its parts is always the one that the loop has put together.
+                # A batch with all of its parts is always joined on the loop.
                 joined = bool(due) or (self._joined is not None and self._joined.done())
                 if self._awaited.first_at is not None and all(at <= now for at in due) and joined:
                     break
@@ -228,7 +230,7 @@ class ShardedBatchSource:
             taken = whole.result()
         else:
             taken = self._join(parts, draw)
-            # What a shard has counted stays counted while it is away: else it would all seem to come anew with it.
+            # Includes the last counts of absent shards. Otherwise the sums would jump when these return.
             grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
             batch = taken.batch
             taken = replace(taken, batch=replace(batch, counts=replace(batch.counts, **grown)))
@@ -236,9 +238,9 @@ class ShardedBatchSource:
         return taken.batch
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
-        """Ends the leases of a batch at all shards at once; shards that it has nothing of pass over its number.
+        """Ends the leases of a batch at all shards. Shards without a part in it pass over its number.
 
-        As `ReplayBatchSource.commit`; the result, which counts all shards', comes when the last has answered.
+        As `ReplayBatchSource.commit`. The future yields the sum over the shards once the last one has answered.
         """
         origins = self._origins.pop(batch.number)
         return _together(
@@ -249,13 +251,13 @@ class ShardedBatchSource:
         )
 
     def finish(self) -> None:
-        """Tells the services that the run is over."""
+        """Reports the end of the run to the services."""
         deadline = time.monotonic() + FAREWELL_S
         for source in self._sources:
             source.finish(max(0.1, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Waits a moment for what is committed to be answered, then ends the streams; leases stay with the session."""
+        """Waits briefly for outstanding commits, then ends the streams. Leases stay with the session."""
         deadline = time.monotonic() + FAREWELL_S
         for source in self._sources:
             source.close(max(0.0, deadline - time.monotonic()))
@@ -263,7 +265,7 @@ class ShardedBatchSource:
             self._thread.call(self._joining.cancel)
 
     async def _join_ahead(self) -> None:
-        """Puts batches together as soon as all of their parts are there."""
+        """Joins each batch as soon as all of its parts have arrived."""
         while True:
             await self._joinable.wait()
             self._joinable.clear()
@@ -289,7 +291,7 @@ class ShardedBatchSource:
                 self._lock.notify_all()
 
     def _join(self, parts: Sequence[Batch | None], draw: _Draw | None) -> _Joined:
-        """The batch of the parts that are there."""
+        """Joins the parts that have arrived into a batch."""
         present = [index for index, part in enumerate(parts) if part is not None]
         chosen = [part for part in parts if part is not None]
         rows = place(chosen)
@@ -302,7 +304,7 @@ class ShardedBatchSource:
     # Under the lock
 
     def _parts(self, now: float) -> list[Batch | None]:
-        """Each shard's part of the awaited batch, if it is there."""
+        """Returns each shard's part of the awaited batch, None if it has not arrived. Records when parts arrived."""
         awaited, parts = self._awaited, [source.ready for source in self._sources]
         awaited.since = min(awaited.since, now)
         for index, part in enumerate(parts):
@@ -313,7 +315,7 @@ class ShardedBatchSource:
         return parts
 
     def _due(self, index: int, now: float) -> float:
-        """Until when the awaited batch waits for this shard's part. Hurries a shard whose time is over."""
+        """Returns the time until which the awaited batch waits for this shard's part. Hurries a shard that is late."""
         awaited, shard = self._awaited, self._shards[index]
         if awaited.first_at is None:
             return math.inf
@@ -340,14 +342,14 @@ class ShardedBatchSource:
         shard.source.adjust(shard.plan)
 
     def _take(self, parts: Sequence[Batch | None], now: float) -> None:
-        """Takes the parts from their sources, and what they tell."""
+        """Takes the parts from their sources and records their masses, counts and delays."""
         degree, segments = self._plan.off_policy_degree, self._plan.batch_segments
         arrivals: list[Arrival | None] = []
         for shard, part, waited_s in zip(self._shards, parts, self._awaited.here_after_s, strict=True):
             if part is None:
                 arrivals.append(None)
                 continue
-            # Before any source asks for the next batch, so that all shards decide by the same.
+            # Recorded before any source requests the next batch, so that all its parts use the same masses.
             counts = shard.counts = part.counts
             shard.mass, shard.seen = part.mass, counts.stored - counts.unseen - counts.leased
             room = (counts.capacity - segments) // (degree + 1)
@@ -372,20 +374,20 @@ class ShardedBatchSource:
         return _Awaited(number, math.inf, None, [None] * shards, [None] * shards)
 
     def _allot(self) -> None:
-        """Makes each shard's plan of the whole run's."""
+        """Derives each shard's plan from the run's plan."""
         for index, (shard, fresh) in enumerate(zip(self._shards, self._allotment.fresh_segments, strict=True)):
             metrics.LEARNER_SHARD_FRESH.labels(str(index)).set(fresh)
             shard.plan = replace(
                 self._plan,
                 fresh_segments=fresh,
-                # Whether enough has been trained to replay any is for all shards together to say (`_spread`).
+                # The limit holds for all shards together (`_spread`).
                 min_replay_segments=0,
                 seed=(self._plan.seed + index * _SEED_STEP) % 2**64,
                 hurried_below=shard.plan.hurried_below,
             )
 
     def _replay_segments(self, index: int, number: int) -> int:
-        """How many segments of batch `number` are to be replayed from this shard. On the loop, without the lock."""
+        """Returns the number of segments to replay from this shard in a batch. Called on the loop without the lock."""
         with self._lock:
             if number not in self._draws:
                 self._draws[number] = self._spread(number)
@@ -404,7 +406,7 @@ class ShardedBatchSource:
 
 
 def _together(commits: Sequence[Future[CommitOutcome]]) -> Future[CommitOutcome]:
-    """The sum of all outcomes once the last is there, or the first error."""
+    """Returns a future that yields the sum of all outcomes, or the first error, once the last commit is done."""
     whole: Future[CommitOutcome] = Future()
     lock, waiting = threading.Lock(), len(commits)
 
@@ -437,7 +439,7 @@ def open_batch_source(
     stopping: Callable[[], bool],
     arrived: Callable[[Batch], None],
 ) -> "ReplayBatchSource | ShardedBatchSource":
-    """Batches from one replay service, or from several; arguments as for their sources."""
+    """Creates the source for one replay service or for several. The arguments are those of the sources."""
     if len(addresses) == 1:
         return ReplayBatchSource(
             thread, addresses[0], schema, prefetch_batches=prefetch_batches, stopping=stopping, arrived=arrived

@@ -1,6 +1,6 @@
-"""Asks replay services for snapshots of their stores: for the learner, all of them at once; for commands, lists.
+"""Clients for snapshots of stores. The learner requests one from all stores at once, and commands list them.
 
-The policy goes with each store's snapshot, so that neither is ever without the other.
+Each store's snapshot includes the policy, so that neither exists without the other.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from penstock.v1 import replay_pb2
 from penstock.wire import snapshots as wire
 
 _FROZEN_TIMEOUT_S = 8.0
-"""A service waits up to 5 s for the last commit, and freezes its store at memory speed."""
+"""Seconds to freeze a store. The service waits up to 5 s for the last commit and freezes at memory speed."""
 
 _POLICY_TIMEOUT_S = 60.0
 _SILENCE_S = 10.0
-"""The service tells how far it is several times a second."""
+"""Seconds without a message after which the call fails. The service reports progress several times per second."""
 
 
 class SnapshotClient:
-    """Asks one replay service for snapshots."""
+    """Client for the snapshots of one replay service."""
 
     def __init__(self, thread: LoopThread, address: str) -> None:
         self._thread, self._peer = thread, f"the replay service at {address}"
@@ -40,13 +40,13 @@ class SnapshotClient:
         return connect(address)
 
     def complete(self) -> list[Snapshot]:
-        """All complete ones, oldest first. Raises the service's error, or `Unavailable` if it does not answer."""
+        """Lists complete snapshots, oldest first. Raises the service's error, or `Unavailable` without an answer."""
         request = replay_pb2.ListSnapshotsRequest()
         answer = self._thread.run(call_unary(self._channel, methods.LIST_SNAPSHOTS, request, self._peer))
         return [wire.decode_snapshot(message) for message in answer.snapshots]
 
     def close(self) -> None:
-        """Closes the channel; a snapshot that is on its way is given up."""
+        """Closes the channel. The service abandons a snapshot in progress."""
         self._thread.run(self._channel.close())
 
     async def take(
@@ -57,19 +57,19 @@ class SnapshotClient:
         frozen: Callable[[], None] = lambda: None,
         show: Callable[[SnapshotProgress], None] = lambda progress: None,
     ) -> Snapshot:
-        """Has a snapshot taken, and waits for it. On the loop.
+        """Requests a snapshot and waits until it is complete. Runs on the loop.
 
         Args:
-            request: What is asked for.
-            policy: The learner's checkpoint at that version.
-            frozen: Called once, when later changes of the store are no part of the snapshot.
-            show: Called with how far it is.
+            request: Request for the snapshot.
+            policy: Checkpoint of the learner at the request's version.
+            frozen: Callback, called once when later changes of the store no longer affect the snapshot.
+            show: Callback for the snapshot's progress.
 
         Returns:
             The complete snapshot.
 
         Raises:
-            PenstockError: What the service raised, or `Unavailable` if it does not answer.
+            PenstockError: The service's error, or `Unavailable` if it does not answer.
         """
         async with translated(self._peer):
             call = open_stream(self._channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
@@ -79,7 +79,7 @@ class SnapshotClient:
                     await call.write(opening)
                     response = await self._read(call)
                 frozen()
-                # Not before: a request that is refused would end while its chunks are written, with another error.
+                # Sent only now, because a refused call would end during these writes and hide the service's error.
                 async with self._answered_within(_POLICY_TIMEOUT_S):
                     for chunk in chunks:
                         await call.write(chunk)
@@ -108,7 +108,7 @@ class SnapshotClient:
 
 
 class StoreSnapshots:
-    """Has all stores of a run take the same snapshot; implements `learning.protocols.SnapshotDesk`."""
+    """Client that takes one snapshot of all stores of a run; implements `learning.protocols.SnapshotDesk`."""
 
     def __init__(self, thread: LoopThread, addresses: Sequence[str]) -> None:
         self._thread = thread
@@ -117,10 +117,10 @@ class StoreSnapshots:
     def begin(
         self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
     ) -> "Future[list[Snapshot]]":
-        """As the Protocol has it. Not to be called on the loop."""
+        """Begins a snapshot, as `SnapshotDesk.begin` specifies. Must not be called on the loop."""
         frozen: Future[None] = Future()
         outcome = asyncio.run_coroutine_threadsafe(self._take(request, policy, frozen, show), self._thread.loop)
-        # Each wait inside has a deadline; what fails before all stores are frozen ends this one too.
+        # A failure before all stores are frozen ends this wait too. Each wait in the task has a deadline.
         outcome.add_done_callback(lambda done: None if frozen.done() else frozen.set_result(None))
         frozen.result()
         if outcome.done():
@@ -128,7 +128,7 @@ class StoreSnapshots:
         return outcome
 
     def close(self) -> None:
-        """Closes the channels; a snapshot that is on its way is given up."""
+        """Closes the channels. The services abandon a snapshot in progress."""
         for client in self._clients:
             client.close()
 
@@ -152,7 +152,7 @@ class StoreSnapshots:
             show(_sum(progress))
 
         try:
-            # One that fails has the others given up: a snapshot of some of the stores would be of no use.
+            # A failure cancels the others, because a snapshot of only some stores would be useless.
             async with asyncio.TaskGroup() as group:
                 takings = [
                     group.create_task(

@@ -1,7 +1,7 @@
-"""Snapshots of a store over gRPC: decodes, calls `replay.snapshots`, encodes. Served by the replay service.
+"""Snapshots of a store over gRPC, served by the replay service. Decodes, calls `replay.snapshots` and encodes.
 
-A snapshot is given up when its stream ends: then the learner, or another store of the run, has failed. On the server's
-event loop; folders are read in a thread.
+A snapshot is abandoned when its stream ends, because the learner or another store of the run has then failed. Runs on
+the server's event loop, and reads folders in a thread.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from penstock.wire.run import WeightsAssembler
 
 _PROGRESS_S = 0.1
 _FROZEN_CHECK_S = 0.002
-"""The learner's training waits for this."""
+"""Seconds between checks whether the store is frozen. The learner's training waits for it."""
 
 
 class SnapshotServicer:
-    """Serves the snapshots of one store."""
+    """Servicer of one store's snapshots."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
 
     @property
     def behaviours(self) -> dict[Method, Callable[..., Awaitable[Any]]]:
-        """Its methods, for a server of the replay service."""
+        """Methods for the replay service's server."""
         return {methods.TAKE_SNAPSHOT: self._take, methods.LIST_SNAPSHOTS: self._list}
 
     async def _take(self, requests: AsyncIterator[replay_pb2.TakeSnapshotRequest], context: Context) -> None:
@@ -63,7 +63,7 @@ class SnapshotServicer:
 
 
 async def _receive_policy(requests: AsyncIterator[replay_pb2.TakeSnapshotRequest], running: RunningSnapshot) -> None:
-    """Hands the policy to the snapshot when it is whole, or the reason why it never will be."""
+    """Passes the complete policy to the snapshot, or the error that prevents it."""
     reason: PenstockError = Unavailable("the learner left before it had sent the policy")
     assembler = WeightsAssembler()
     try:

@@ -1,4 +1,4 @@
-"""Asks a learner how its run goes."""
+"""Client for the status of a run."""
 
 import grpc
 
@@ -11,7 +11,7 @@ from penstock.wire import run as wire
 
 
 class StatusClient:
-    """Asks a learner how its run goes."""
+    """Client that requests the status of a run from its learner."""
 
     def __init__(self, thread: LoopThread, address: str) -> None:
         self._thread, self._peer = thread, f"the learner at {address}"
@@ -22,7 +22,7 @@ class StatusClient:
         return connect(address)
 
     def get(self, timeout_s: float) -> RunStatus:
-        """The run now. Raises `Unavailable` if the learner does not answer in time."""
+        """Returns the current status. Raises `Unavailable` if the learner does not answer within `timeout_s`."""
         request = run_pb2.GetRunStatusRequest()
         message = self._thread.run(call_unary(self._channel, methods.GET_RUN_STATUS, request, self._peer, timeout_s))
         return wire.decode_status(message)

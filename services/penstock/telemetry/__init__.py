@@ -1,1 +1,1 @@
-"""What people and machines can see of a service: its metrics and its logs."""
+"""Metrics and logs of the services."""

@@ -1,4 +1,4 @@
-"""Structured logs: one event per change of state, on stderr; text in a terminal, JSON lines elsewhere."""
+"""Structured logs on stderr, with one event per state change: text in a terminal, JSON lines elsewhere."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 def configure(service: str, *, level: str, log_format: str) -> Logger:
-    """Sets the process's logging up and returns its logger. Every event carries the service's name."""
+    """Configures the process's logging and returns its logger. Every event carries the service's name."""
 
     def named(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         return {"service": service, **event}
@@ -36,6 +36,6 @@ def configure(service: str, *, level: str, log_format: str) -> Logger:
 
 
 def note(event: str, **values: str) -> None:
-    """Logs what happened below the services; nothing in a process that has set no logging up."""
+    """Logs an event of code below the services. Does nothing in a process without configured logging."""
     if structlog.is_configured():
         structlog.get_logger().info(event, **values)

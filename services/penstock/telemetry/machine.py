@@ -1,6 +1,6 @@
-"""The machine that a service runs on, in metrics: what its processors do and how much memory is left.
+"""Metrics of the machine that a service runs on: processor time and memory.
 
-Read from Linux' /proc when somebody asks, so that it costs nothing between scrapes. A container sees its host's.
+They are read from Linux's /proc at each scrape and cost nothing in between. A container reports its host's values.
 """
 
 import os
@@ -12,24 +12,24 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _MODES = ("user", "user", "system", "idle", "iowait", "system", "system", "steal")
-"""What the columns of /proc/stat count towards: user, nice, system, idle, iowait, irq, softirq, steal (proc(5))."""
+"""Mode of each column of /proc/stat: user, nice, system, idle, iowait, irq, softirq and steal (proc(5))."""
 
 _MEMORY = (
     ("MemTotal", "penstock_machine_memory_bytes", "Memory of the machine."),
     ("MemAvailable", "penstock_machine_memory_available_bytes", "Memory that is free or can be had."),
 )
-"""Fields of /proc/meminfo, and the metrics that show them."""
+"""Fields of /proc/meminfo, with the names and help texts of their metrics."""
 
 
 class Machine(Collector):
-    """Processors and memory, as far as /proc shows them; nothing where there is no /proc."""
+    """Collector of processor and memory metrics, as far as /proc has them; none where there is no /proc."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
-        """Reads below `proc`."""
+        """Reads the files below `proc` at each collection."""
         self._proc = proc
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Yields the current metrics."""
         if not (self._proc / "stat").exists():
             return
         processors = CounterMetricFamily(
@@ -40,7 +40,7 @@ class Machine(Collector):
         yield processors
         memory = self._memory_bytes()
         for field, name, meaning in _MEMORY:
-            # Sandboxes show a part of what Linux does.
+            # Sandboxes provide only some of Linux's fields.
             if field in memory:
                 yield GaugeMetricFamily(name, meaning, memory[field])
 
@@ -48,7 +48,7 @@ class Machine(Collector):
         with (self._proc / "stat").open() as file:
             ticks = file.readline().split()[1:]
         seconds = dict.fromkeys(_MODES, 0.0)
-        # What follows the eighth is of guests, and counted as user already.
+        # Columns after the eighth are of guests, which the user column already includes.
         for mode, count in zip(_MODES, ticks, strict=False):
             seconds[mode] += int(count) / os.sysconf("SC_CLK_TCK")
         return seconds

@@ -1,7 +1,7 @@
-"""Every metric of every service, in one place.
+"""Metrics of all services.
 
-Base units with unit suffixes; labels are bounded. Each process exposes all of them, and those of other services stay at
-zero.
+Metrics use base units with unit suffixes, and bounded labels. Each process exposes all of them; those of other services
+stay at zero.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from penstock.telemetry.machine import Machine
 
-# When a series began says nothing here, and would double what is scraped.
+# Creation times of series are useless here and would double the scraped data.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-# gRPC servers, under the names that grpc-ecosystem's exporters have made known.
+# gRPC servers, with the names of grpc-ecosystem's exporters.
 _RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 RPC_STARTED = Counter("grpc_server_started", "RPCs begun on this server.", _RPC_LABELS)
 RPC_HANDLED = Counter("grpc_server_handled", "RPCs ended on this server, by status.", (*_RPC_LABELS, "grpc_code"))
@@ -26,7 +26,7 @@ RPC_SECONDS = Histogram(
     _RPC_LABELS,
     buckets=_LATENCY_BUCKETS_S,
 )
-# A stream lives as long as its client: how fast it is shows in what it answers.
+# A stream lasts as long as its client, so its speed is measured per answer.
 STREAM_SECONDS = Histogram(
     "penstock_stream_answer_seconds",
     "Seconds of a server for one answer on a stream: to store a window, to send a batch or weights. Waits for others"
@@ -223,7 +223,7 @@ _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def set_quantiles(gauge: Gauge, values: NDArray[np.float64] | NDArray[np.int64]) -> None:
-    """Shows a distribution of <number>[...] values as a few quantiles; leaves the gauge alone where there are none."""
+    """Sets a gauge to quantiles of <number>[...] values. Leaves it unchanged without values."""
     if values.size:
         for quantile, value in zip(_QUANTILES, np.quantile(values, _QUANTILES).tolist(), strict=True):
             gauge.labels(str(quantile)).set(value)

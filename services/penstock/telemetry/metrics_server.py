@@ -1,7 +1,7 @@
-"""Prometheus' text format over HTTP/1, one request a connection.
+"""Prometheus's text format over HTTP/1, with one request per connection.
 
-One thread with an event loop serves everybody, so that a connection that says nothing costs a file descriptor and no
-thread. It is closed when its time is over, or earlier when a newer one needs its place.
+One thread with an event loop serves all connections, so an idle connection costs a file descriptor but no thread. A
+connection is closed when its time is over, or earlier if a newer one needs its place.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ _HEAD_BYTES = 2**14
 
 
 class MetricsServer:
-    """Serves this process's metrics, in a thread of its own."""
+    """Server of this process's metrics, in its own thread."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Serves on this port; 0: not at all. Raises `ConfigurationError` if the port is in use."""
+        """Starts to serve, unless the port is 0. Raises `ConfigurationError` if the address is not available."""
         self._app = prometheus_client.make_wsgi_app()
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
-        # The oldest first.
+        # Oldest first.
         self._connections: dict[asyncio.Task[None], None] = {}
         if port == 0:
             return
@@ -40,7 +40,7 @@ class MetricsServer:
             )
         except OSError as error:
             self._loop.close()
-            # The event loop puts its own words before the system's.
+            # asyncio prefixes the system's message with its own.
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             raise ConfigurationError(
                 f"can't serve metrics on {host}:{port}: {reason}; choose another metrics_port, or 0 for none"
@@ -49,7 +49,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops serving, and closes all connections."""
+        """Stops serving and closes all connections."""
         if self._thread is not None:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -69,7 +69,7 @@ class MetricsServer:
         self._connections[task] = None
         if len(self._connections) > _MOST_CONNECTIONS:
             next(iter(self._connections)).cancel()
-        # `drain` then waits until everything was taken.
+        # Makes `drain` wait until the kernel has all bytes.
         writer.transport.set_write_buffer_limits(0)
         try:
             with contextlib.suppress(TimeoutError, OSError, EOFError, ValueError, http.client.HTTPException):
@@ -82,7 +82,7 @@ class MetricsServer:
             writer.transport.abort()
 
     def _answer(self, head: bytes) -> bytes:
-        """The whole answer to a request. Raises `ValueError` or `HTTPException` if that is not one."""
+        """Returns the whole answer to a request. Raises `ValueError` or `HTTPException` for a malformed request."""
         request, _, fields = head.partition(b"\r\n")
         method, target, _ = request.decode("latin-1").split(" ")
         headers, url = http.client.parse_headers(io.BytesIO(fields)), urlsplit(target)
@@ -108,7 +108,7 @@ class MetricsServer:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
-    """The request's line and headers. Raises `ValueError` if they are too long."""
+    """Returns the request's line and headers. Raises `ValueError` if they are too long."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:

@@ -1,1 +1,1 @@
-"""Between Penstock's types and the contract's messages. No I/O: bytes in, bytes out."""
+"""Conversion between Penstock's types and the contract's messages. No I/O."""

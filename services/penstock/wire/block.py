@@ -1,9 +1,8 @@
-"""Columns to blocks and back, with one copy each way.
+"""Conversion of columns to blocks and back, with one copy each way.
 
-protobuf would copy a payload several times while it builds a message. Every message that carries a block therefore has
-it as its
-last field, number 15, and so has the block its payload: the heads are serialised by protobuf and the payload is
-appended to them as it is. Any protobuf client parses the result.
+protobuf would copy a payload several times while it builds a message. A block is therefore the last field, number 15,
+of its message, and the payload is the last field of the block, also number 15. protobuf serialises the heads, and the
+payload is appended unchanged. Any protobuf client can parse the result.
 """
 
 import ctypes
@@ -21,29 +20,29 @@ from penstock.types import COLUMN_ALIGNMENT, Columns, Fragment, Schema
 from penstock.v1 import block_pb2
 
 MAX_PART_BYTES = 3_670_016
-"""3.5 MiB, which with its head stays under gRPC's default limit of 4 MiB for a message."""
+"""Largest part, 3.5 MiB, which with its head stays below gRPC's default limit of 4 MiB per message."""
 
 _FINAL_FIELD_TAG = b"\x7a"
-"""Field 15, length-delimited."""
+"""Tag of field 15, length-delimited."""
 
 _BYTES_HEADER = bytes.__basicsize__ - 1
-"""Where the content of a bytes object begins; its size counts the zero at the end."""
+"""Offset of the content of a bytes object. CPython's basic size includes the zero at the end."""
 
 ctypes.pythonapi.PyBytes_FromStringAndSize.restype = ctypes.py_object
 ctypes.pythonapi.PyBytes_FromStringAndSize.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 
 _MAX_FIELDS = 10_000
-"""Of one message. A window has two for each segment at most; a message of 4 MiB could have two million, and take
-seconds to walk through."""
+"""Limit on the fields of one message. A window has at most two per segment. A message of 4 MiB could have two million,
+which take seconds to scan."""
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
-"""Wire types of protobuf's encoding; the fixed ones with their sizes in bytes."""
+"""Wire types of protobuf's encoding; the fixed-size ones with their sizes in bytes."""
 
 
 @functools.lru_cache(maxsize=256)
 def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
-    """Where each column begins in the payload of so many segments, and how long the payload is, in bytes."""
+    """Returns each column's offset in a payload of `segments` segments, and the payload's size, in bytes."""
     offsets, end = [], 0
     for width in schema.column_bytes:
         offsets.append(end)
@@ -52,17 +51,17 @@ def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
 
 
 def allocate(schema: Schema, segments: int, pool: "PayloadPool") -> Columns:
-    """Columns for so many segments, not cleared, as views into one piece of the pool's memory."""
+    """Returns uninitialised columns for `segments` segments as views into one buffer of the pool."""
     return columns_in(schema, segments, pool.take(layout(schema, segments)[1]))
 
 
 def columns_in(schema: Schema, segments: int, payload: NDArray[np.uint8]) -> Columns:
-    """The columns of so many segments as views into the payload that begins there."""
+    """Returns the columns of `segments` segments as views into memory that begins with their payload."""
     return _views(schema, segments, layout(schema, segments)[0], payload)
 
 
 def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
-    """Copies the bytes of the payload of these columns from byte `start` on."""
+    """Fills `into` with the columns' payload from byte `start` on. Leaves gaps between columns unchanged."""
     offsets, _ = layout(columns.schema, columns.segments)
     for array, offset in zip(columns.arrays, offsets, strict=True):
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -72,7 +71,7 @@ def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
 
 
 def clear_gaps(schema: Schema, segments: int, start: int, into: NDArray[np.uint8]) -> None:
-    """Zeroes what lies between the columns, in the part of a payload that begins at byte `start`."""
+    """Zeroes the gaps between columns in the part of a payload that begins at byte `start`."""
     offsets, total = layout(schema, segments)
     for width, offset, following in zip(schema.column_bytes, offsets, (*offsets[1:], total), strict=True):
         end = offset + segments * width
@@ -80,7 +79,7 @@ def clear_gaps(schema: Schema, segments: int, start: int, into: NDArray[np.uint8
 
 
 def heads(schema: Schema, segments: int) -> Iterator[tuple[block_pb2.Block, slice]]:
-    """For each part of a payload, its block without the payload, and which bytes belong to it."""
+    """Yields, for each part of a payload, its block without the payload and the slice of its bytes."""
     offsets, total = layout(schema, segments)
     parts = max(1, -(-total // MAX_PART_BYTES))
     for part in range(parts):
@@ -98,17 +97,17 @@ def heads(schema: Schema, segments: int) -> Iterator[tuple[block_pb2.Block, slic
 
 
 def blank_message(heads_outermost_first: Sequence[bytes], size: int) -> tuple[bytes, NDArray[np.uint8]]:
-    """A serialised message whose payload is still to be written.
+    """Allocates a serialised message whose payload is to be written by the caller.
 
-    gRPC takes `bytes` alone, and making one of a filled buffer would copy it. CPython lets the maker of a bytes object
-    fill it for as long as nobody else has seen it (PyBytes_FromStringAndSize with NULL).
+    gRPC accepts only `bytes`, and creating one from a filled buffer would copy it. CPython permits the creator of a
+    bytes object to fill it until other code uses it (PyBytes_FromStringAndSize with NULL).
 
     Args:
-        heads_outermost_first: Nested messages without the final field, each the last field of the one before.
-        size: Of the payload, in bytes.
+        heads_outermost_first: Nested messages without the final field; each is the final field of the one before.
+        size: Payload size in bytes.
 
     Returns:
-        The message, and <uint8>[size] its payload, not cleared. Write it before anything else uses the message.
+        The message, and its uninitialised payload, <uint8>[size]. Write the payload before any use of the message.
     """
     prefix = b""
     for head in reversed(heads_outermost_first):
@@ -130,14 +129,14 @@ def _varint(value: int) -> bytes:
 
 
 def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
-    """Takes the final field out of a serialised message without parsing or copying its content.
+    """Separates the final field from a serialised message without parsing or copying its content.
 
     Returns:
-        The message without field 15, for protobuf to parse, and the content of that field; None if it is not there.
-        The fields may come in any order.
+        The message without field 15, for protobuf to parse, and the content of that field, None if it is absent. The
+        fields may be in any order.
 
     Raises:
-        InvalidSegment: The bytes are no message, it has the field twice, or absurdly many fields.
+        InvalidSegment: The bytes are not a message, or it has the field twice or too many fields.
     """
     view = memoryview(message)
     head, final, position, end = [], None, 0, len(view)
@@ -185,14 +184,14 @@ class BlockPart:
     """One part of a block, checked against its schema.
 
     Attributes:
-        schema: Of the segments.
-        segments: In the whole block.
-        column_offsets: Where each column begins in the payload, in bytes.
-        total_bytes: Of the whole payload.
-        first: Whether it is the first part.
-        last: Whether it is the last.
-        start: Where in the payload these bytes belong.
-        data: <uint8>[...] a view of the message, or of the slot, they came in.
+        schema: Schema of the segments.
+        segments: Segments in the whole block.
+        column_offsets: Offset of each column in the payload, in bytes.
+        total_bytes: Size of the whole payload in bytes.
+        first: Whether this is the first part.
+        last: Whether this is the last part.
+        start: Offset of this part in the payload, in bytes.
+        data: <uint8>[...] view of the part in its message or staging slot.
     """
 
     schema: Schema
@@ -205,7 +204,7 @@ class BlockPart:
     data: NDArray[np.uint8]
 
     def fragments(self) -> Iterator[Fragment]:
-        """What this part brings of each column."""
+        """Yields this part's bytes of each column."""
         end = self.start + self.data.size
         for index, (width, offset) in enumerate(zip(self.schema.column_bytes, self.column_offsets, strict=True)):
             start, stop = max(self.start, offset), min(end, offset + self.segments * width)
@@ -213,30 +212,30 @@ class BlockPart:
                 yield Fragment(index, start - offset, self.data[start - self.start : stop - self.start])
 
     def columns(self) -> Columns:
-        """The segments of a block that came whole, as views of the message."""
+        """Returns the segments of a block in one part, as views of the message."""
         return _views(self.schema, self.segments, self.column_offsets, self.data)
 
 
 class BlockReader:
-    """Checks the parts of one block after another against their schema, and against one another."""
+    """Reader of successive blocks, which checks their parts against the schema and against one another."""
 
     def __init__(self, max_bytes: int, segments: int | None = None) -> None:
-        """A payload may have `max_bytes`; a block must have so many segments, if that is known."""
+        """Limits payloads to `max_bytes` bytes, and blocks to exactly `segments` segments unless it is None."""
         self._max_bytes, self._segments = max_bytes, segments
         self._head: block_pb2.Block | None = None
         self._filled = 0
 
     def add(self, schema: Schema, message: bytes | memoryview, staged: NDArray[np.uint8] | None = None) -> BlockPart:
-        """Takes the next serialised block. Part 0 begins anew, whatever came before it.
+        """Takes the next serialised block. Part 0 starts a new block, even if the last one is incomplete.
 
         Args:
-            schema: Of the segments.
-            message: The block.
-            staged: <uint8>[...] where its payload begins, if that does not lie in the message.
+            schema: Schema of the segments.
+            message: Serialised block.
+            staged: <uint8>[...] staging slot that begins with the payload, if the message has none.
 
         Raises:
-            InvalidSegment: The block does not fit the schema, or the part is not the one that is due.
-            Overloaded: The payload would exceed `max_bytes`.
+            InvalidSegment: The block does not fit the schema, or the part is not the expected one.
+            Overloaded: The payload exceeds `max_bytes`.
         """
         head_bytes, payload = split_final(message)
         head = block_pb2.Block.FromString(head_bytes)
@@ -296,18 +295,20 @@ class BlockReader:
 
 
 class BlockAssembler:
-    """Turns the parts of one block after another into columns. Holds at most one payload of `max_bytes`."""
+    """Assembler of successive blocks' parts into columns. Holds at most one payload of `max_bytes`."""
 
     def __init__(self, max_bytes: int, pool: "PayloadPool | None" = None) -> None:
-        """Args:
-        max_bytes: Of a payload.
-        pool: Where payloads of several parts are laid; what came whole stays in its message.
+        """Creates an assembler.
+
+        Args:
+            max_bytes: Largest payload in bytes.
+            pool: Pool for payloads of several parts. A payload in one part stays in its message.
         """
         self._reader, self._pool = BlockReader(max_bytes), pool or PayloadPool()
         self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     def add(self, schema: Schema, message: bytes | memoryview) -> Columns | None:
-        """Takes the next serialised block; returns the columns when it is whole, else None. Raises as `BlockReader`."""
+        """Takes the next serialised block. Returns the columns once it is complete. Raises as `BlockReader.add`."""
         part = self._reader.add(schema, message)
         if part.first and part.last:
             return part.columns()
@@ -321,14 +322,14 @@ class BlockAssembler:
 
 
 class PayloadPool:
-    """Memory for payloads, used again once nobody looks at it: new pages cost more than what is copied into them."""
+    """Pool of memory for payloads, reused once no view is left, because new pages cost more than a copy into them."""
 
     def __init__(self, spare: int = 4) -> None:
-        """Keeps at most so many pieces that nobody uses."""
+        """Keeps at most `spare` unused buffers."""
         self._spare: deque[bytearray] = deque(maxlen=spare)
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """<uint8>[size] not cleared. Its memory returns when the last view of it is gone."""
+        """Returns uninitialised <uint8>[size]. Its memory returns to the pool when the last view of it is gone."""
         try:
             memory = self._spare.pop()
         except IndexError:
@@ -341,9 +342,7 @@ class PayloadPool:
 
 
 def check_values(columns: Columns) -> None:
-    """Refuses what no learner could use. Raises `InvalidSegment` for NaN, infinities, and booleans that are neither 0
-    nor 1.
-    """
+    """Raises `InvalidSegment` for values that no learner can use: NaN, infinities, and booleans besides 0 and 1."""
     for column, array in zip(columns.schema.columns, columns.arrays, strict=True):
         if column.dtype == "bool":
             if array.size and int(array.view(np.uint8).max()) > 1:

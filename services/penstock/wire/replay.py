@@ -1,4 +1,4 @@
-"""Messages of the replay service."""
+"""Conversion of the replay service's messages."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -28,21 +28,21 @@ from penstock.wire import block
 from penstock.wire.block import BlockAssembler, BlockReader, PayloadPool, split_final
 
 MAX_BATCH_SEGMENTS = 2**16
-"""So that a plan can't ask for more memory than the service has: a head takes 32 bytes a segment."""
+"""Limit that keeps a plan from requesting more memory than the service has. A head takes 32 bytes per segment."""
 
 MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
-"""Bounds past all reason: a batch's number must leave room for those that follow it in 64 bits."""
+"""Bounds far beyond useful values. A batch's number must leave room in 64 bits for those that follow it."""
 
 _MAX_HEAD_BYTES = 2**18
-"""Of what an actor sends beside payloads. Parsed, a message of tiny fields takes fifty times its bytes, and the
-service's time; a schema of a thousand columns fits."""
+"""Limit on an actor's message without its payload, in bytes. Once parsed, tiny fields take fifty times their size in
+memory, and they cost the service time. A schema of a thousand columns fits."""
 
 Number = TypeVar("Number", np.uint32, np.uint64, np.int64, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """A request of AppendSegments as it came: the small message, and the window's bytes if it carries one."""
+    """AppendSegments request as received: the message without its window, and the window's bytes, if any."""
 
     message: replay_pb2.AppendSegmentsRequest
     window: memoryview | None
@@ -50,27 +50,27 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SampleResponse:
-    """A response of SampleBatches as it came: all but the block, and the block's bytes if it carries one."""
+    """SampleBatches response as received: the message without its block, and the block's bytes, if any."""
 
     message: replay_pb2.SampleBatchesResponse
     block: memoryview | None
 
 
 def read_append_request(data: bytes) -> AppendRequest:
-    """Parses all but the payload. Raises `InvalidSegment`, or protobuf's DecodeError."""
+    """Parses all but the window. Raises `InvalidSegment`, or protobuf's DecodeError."""
     head, window = split_final(data)
     _check_head(head)
     return AppendRequest(replay_pb2.AppendSegmentsRequest.FromString(head), window)
 
 
 def read_sample_response(data: bytes) -> SampleResponse:
-    """Parses all but the payload. Raises `InvalidSegment`, or protobuf's DecodeError."""
+    """Parses all but the block. Raises `InvalidSegment`, or protobuf's DecodeError."""
     head, content = split_final(data)
     return SampleResponse(replay_pb2.SampleBatchesResponse.FromString(head), content)
 
 
 def encode_window(window: Window) -> Iterator[bytes]:
-    """Serialised AppendSegmentsRequests, one a part."""
+    """Yields serialised AppendSegmentsRequests, one per part."""
     for head, part in block.heads(window.columns.schema, window.columns.segments):
         message = replay_pb2.Window(
             first_sequence=window.first_sequence,
@@ -85,7 +85,7 @@ def encode_window(window: Window) -> Iterator[bytes]:
 
 
 def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
-    """The serialised AppendSegmentsRequest of a window whose payload, with this checksum, is in a staging slot."""
+    """Serialises the AppendSegmentsRequest of a window whose payload, with this checksum, is in a staging slot."""
     (head, *_) = block.heads(window.columns.schema, window.columns.segments)
     whole, _ = head
     whole.parts = 1
@@ -102,14 +102,14 @@ def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class WindowPart:
-    """One part of a window on its way into the store.
+    """One part of a received window.
 
     Attributes:
-        head: Of the window.
-        first, last: Whether it is the first part, and the last.
-        fragments: What it brings of each column; views of `payload`.
-        payload: <uint8>[...] a view of the message, or of the staging slot.
-        checksum: What the sender computed over a staged payload; None for what came in a message.
+        head: Head of the window.
+        first, last: Whether this is the first part, and the last.
+        fragments: This part's bytes of each column; views of `payload`.
+        payload: <uint8>[...] view of the message or of the staging slot.
+        checksum: Checksum that the sender computed over a staged payload; None for a payload in messages.
     """
 
     head: WindowHead
@@ -120,7 +120,7 @@ class WindowPart:
     checksum: int | None
 
     def verify(self, checksum: int) -> None:
-        """Compares the checksum of what was read of a staged payload. Raises `DamagedWindow` if it is another."""
+        """Raises `DamagedWindow` if this checksum of the staged payload as read differs from the sender's."""
         if checksum != self.checksum:
             raise DamagedWindow(
                 f"the window of slot {self.head.slot} from sequence {self.head.first_sequence} on has another checksum"
@@ -129,7 +129,7 @@ class WindowPart:
 
 
 class WindowReader:
-    """Checks an actor's window messages against what it announced. One a stream."""
+    """Reader of an actor's windows, which checks them against its announcement. One per stream."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class WindowReader:
         incarnation: int,
         window_segments: int,
     ) -> None:
-        """What `OpenAppend` said."""
+        """Creates a reader from the values of `OpenAppend`."""
         self._staging: NDArray[np.uint8] | None = None
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
         self._segments = window_segments
@@ -148,11 +148,11 @@ class WindowReader:
         self._environments: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
     def take_staged(self, slots: NDArray[np.uint8]) -> None:
-        """From now on windows may lie in these <uint8>[slots, bytes] of the stream's staging area."""
+        """Accepts windows in the stream's staging area, <uint8>[slots, bytes], from now on."""
         self._staging = slots
 
     def add(self, message: memoryview) -> WindowPart:
-        """Takes the next serialised Window. Raises `InvalidSegment` if it does not fit."""
+        """Takes the next serialised Window. Raises `InvalidSegment` if it contradicts the announcement."""
         head_bytes, content = split_final(message)
         _check_head(head_bytes)
         window = replay_pb2.Window.FromString(head_bytes)
@@ -196,7 +196,7 @@ def encode_append_response(
     returned: int = 0,
     staging_proof: int | None = None,
 ) -> replay_pb2.AppendSegmentsResponse:
-    """The message of an acknowledgement, new grants and returned ones; the first also offers the staging area."""
+    """Encodes an acknowledgement with new and returned grants. The first also offers the staging area."""
     area = None if staging is None else replay_pb2.StagingArea(path=staging.path, slot_bytes=staging.slot_bytes)
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
@@ -208,27 +208,27 @@ def encode_append_response(
 
 
 def decode_staging(message: replay_pb2.AppendSegmentsResponse) -> StagingOffer | None:
-    """The staging area that a server offers, if it offers one."""
+    """Decodes the staging area that a server offers; None without one."""
     return StagingOffer(message.staging.path, message.staging.slot_bytes) if message.HasField("staging") else None
 
 
 def encode_mapped_store(store: MappedStore | None) -> replay_pb2.MappedStore | None:
-    """The message that offers a store's file to clients on the same host."""
+    """Encodes the offer of a store's file to clients on the same host."""
     return None if store is None else replay_pb2.MappedStore(folder=store.folder, identity=store.identity)
 
 
 def decode_mapped_store(message: replay_pb2.SamplingOpened) -> MappedStore | None:
-    """The store that a server offers, if it offers one."""
+    """Decodes the store that a server offers; None without one."""
     return MappedStore(message.store.folder, message.store.identity) if message.HasField("store") else None
 
 
 def encode_plan(plan: SamplingPlan) -> replay_pb2.SamplingPlan:
-    """The message of a sampling plan."""
+    """Encodes a sampling plan."""
     return replay_pb2.SamplingPlan(**dataclasses.asdict(plan))
 
 
 def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
-    """The plan of a message. Raises `InvalidSegment` for values out of range."""
+    """Decodes a sampling plan. Raises `InvalidSegment` for values out of range."""
     plan = SamplingPlan(**{field.name: getattr(message, field.name) for field in dataclasses.fields(SamplingPlan)})
     numbers = (plan.alpha, plan.epsilon, plan.half_life)
     if (
@@ -261,10 +261,10 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
 def batch_messages(
     batch: BatchHead, schema: Schema, part: int, parts: int
 ) -> Iterator[tuple[bytes, int, NDArray[np.uint8]]]:
-    """Serialised SampleBatchesResponses, one a part of the payload, which is still to be written.
+    """Allocates serialised SampleBatchesResponses, one per part of the payload, which the caller writes.
 
     Yields:
-        The response, where in the payload its part begins, and <uint8>[...] the part.
+        The response, the offset of its part in the payload in bytes, and the part, <uint8>[...].
     """
     for head, section in block.heads(schema, batch.keys.size):
         message = replay_pb2.SampleBatchesResponse(batch=batch.number, part=part, parts=parts)
@@ -279,7 +279,7 @@ def batch_messages(
 def encode_batch_head(
     draw: BatchHead, part: int, parts: int, answer: replay_pb2.SampleBatchesResponse | None = None
 ) -> replay_pb2.SampleBatchesResponse:
-    """The message of a batch without its columns; an answer to a commit goes with it."""
+    """Encodes a batch without its columns, with the answer to a commit if there is one."""
     return replay_pb2.SampleBatchesResponse(
         batch=draw.number,
         part=part,
@@ -298,7 +298,7 @@ def encode_batch_head(
 
 
 def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
-    """The head of a message. Raises `InvalidSegment` if its columns have different lengths."""
+    """Decodes the head of a batch. Raises `InvalidSegment` if its columns differ in length."""
     head = BatchHead(
         number=message.batch,
         fresh_segments=message.fresh_segments,
@@ -324,25 +324,25 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
 
 
 def column_of(data: bytes, dtype: type[Number]) -> NDArray[Number]:
-    """<dtype>[...] the values of a column that travelled as bytes. Raises `InvalidSegment` if some are left over."""
+    """Decodes a column's little-endian bytes to <dtype>[...]. Raises `InvalidSegment` if bytes are left over."""
     if len(data) % np.dtype(dtype).itemsize:
         raise InvalidSegment(f"{len(data)} bytes are no whole number of {np.dtype(dtype).name}")
-    # A copy, since these are written to where segments are drawn again.
+    # Copied, because an array over `bytes` is read-only.
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
 
 class BatchAssembler:
-    """Turns the responses of SampleBatches into batches. One a stream."""
+    """Assembler of SampleBatches responses into batches. One per stream."""
 
     def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
         self._blocks = BlockAssembler(max_bytes, pool)
         self._head: BatchHead | None = None
 
     def add(self, schema: Schema, response: SampleResponse) -> Batch | None:
-        """Takes the next response; returns the batch when it is whole. Raises `InvalidSegment` if it does not fit."""
+        """Takes the next response. Returns the batch once complete. Raises `InvalidSegment` if it does not fit."""
         if response.block is None:
             raise InvalidSegment(f"the answer to batch {response.message.batch} has no block")
-        # A batch may be without segments; every head has counts.
+        # A batch may have no segments, but every head has counts.
         if response.message.HasField("counts"):
             self._head = decode_batch_head(response.message)
         columns = self._blocks.add(schema, response.block)
@@ -354,10 +354,10 @@ class BatchAssembler:
 
 
 def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:
-    """The message of a store's numbers."""
+    """Encodes a store's counts."""
     return replay_pb2.StoreCounts(**dataclasses.asdict(counts))
 
 
 def decode_counts(message: replay_pb2.StoreCounts) -> StoreCounts:
-    """A store's numbers, of a message."""
+    """Decodes a store's counts."""
     return StoreCounts(**{field.name: getattr(message, field.name) for field in dataclasses.fields(StoreCounts)})

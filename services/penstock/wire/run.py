@@ -1,4 +1,4 @@
-"""Messages of joining, weights and evaluation."""
+"""Conversion of messages about joining, weights, evaluation and status."""
 
 import dataclasses
 import hashlib
@@ -37,21 +37,21 @@ from penstock.wire.block import MAX_PART_BYTES
 MAX_WEIGHTS_BYTES = 2**32
 MAX_NAME = 100
 MAX_FAULT = 1_000
-"""Characters."""
+"""Longest text of an environment's fault in characters."""
 
 _MOST_STEPS = 2**48
-"""Of an actor; a million steps a second for nine years."""
+"""Largest count of an actor's steps or segments: a million steps per second for nine years."""
 
 _MOST_SECONDS = 1e9
 MAX_RETURN = 1e100
-"""Of one episode, in magnitude: means and deviations of any number of them are finite."""
+"""Largest magnitude of an episode's return. Means and deviations of any number of them are finite."""
 
 _NO_STEP_BOUND = 2**31
 _MAX_FAILURE_CHARACTERS = 1000
 
 
 def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
-    """The message of an assignment."""
+    """Encodes an assignment."""
     return run_pb2.Assignment(
         slot=assignment.slot,
         incarnation=assignment.incarnation,
@@ -65,7 +65,7 @@ def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
 
 
 def decode_assignment(message: run_pb2.Assignment) -> Assignment:
-    """The assignment of a message. Raises `InvalidSegment` for a temperature that nobody could act with."""
+    """Decodes an assignment. Raises `InvalidSegment` for a temperature that is negative or not finite."""
     if not 0.0 <= message.temperature < math.inf:
         raise InvalidSegment(
             f"an assignment with the temperature {message.temperature:g}; it can't be negative or infinite"
@@ -83,7 +83,7 @@ def decode_assignment(message: run_pb2.Assignment) -> Assignment:
 
 
 def encode_weights(weights: Weights) -> Iterator[run_pb2.WeightsChunk]:
-    """The chunks of some weights, in order."""
+    """Yields the chunks of the weights, in order."""
     for offset in range(0, len(weights.data), MAX_PART_BYTES):
         yield run_pb2.WeightsChunk(
             version=weights.version,
@@ -95,17 +95,17 @@ def encode_weights(weights: Weights) -> Iterator[run_pb2.WeightsChunk]:
 
 
 class WeightsAssembler:
-    """Turns chunks into weights. One a stream."""
+    """Assembler of chunks into weights. One per stream."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._received = 0
 
     def add(self, chunk: run_pb2.WeightsChunk) -> Weights | None:
-        """Takes the next chunk; returns the weights when they are whole.
+        """Takes the next chunk. Returns the weights once they are complete.
 
         Raises:
-            InvalidSegment: A chunk is not the one that is due, or the digest differs.
+            InvalidSegment: The chunk is not the expected one, or the digest differs.
             Overloaded: The weights are too large.
         """
         if chunk.total_bytes > MAX_WEIGHTS_BYTES:
@@ -126,7 +126,7 @@ class WeightsAssembler:
 
 
 def encode_report(report: ActorReport) -> run_pb2.ActorReport:
-    """The message of an actor's report."""
+    """Encodes an actor's report."""
     return run_pb2.ActorReport(
         env_steps=report.env_steps,
         first_step_at_s=report.first_step_at_s,
@@ -148,7 +148,7 @@ def encode_report(report: ActorReport) -> run_pb2.ActorReport:
 
 
 def decode_report(message: run_pb2.ActorReport) -> ActorReport:
-    """The report of a message. Raises `InvalidSegment` for numbers that no actor can have counted or timed."""
+    """Decodes an actor's report. Raises `InvalidSegment` for impossible counts, times or returns."""
     for name in ("environment_s", "policy_s", "waiting_s", "building_s", "first_step_at_s"):
         seconds, most = getattr(message, name), math.inf if name == "first_step_at_s" else _MOST_SECONDS
         if not 0.0 <= seconds <= most or math.isinf(seconds):
@@ -180,12 +180,12 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
 
 
 def encode_progress(progress: ActorProgress) -> run_pb2.ActorProgress:
-    """The message of an actor's progress."""
+    """Encodes an actor's progress."""
     return run_pb2.ActorProgress(**dataclasses.asdict(progress))
 
 
 def decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
-    """The progress of a message. Raises `InvalidSegment` for what no actor can be doing."""
+    """Decodes an actor's progress. Raises `InvalidSegment` for an impossible count or an unknown activity."""
     if message.steps > _MOST_STEPS or message.doing not in ("", "make", "reset", "step"):
         raise InvalidSegment(
             f"an actor's progress of {message.steps} steps, doing {message.doing[:MAX_NAME]!r}; at most {_MOST_STEPS}"
@@ -195,31 +195,31 @@ def decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
 
 
 def encode_fault(fault: EnvironmentFault) -> run_pb2.EnvironmentFault:
-    """The message of an environment's fault, cut to what a server takes."""
+    """Encodes an environment's fault, truncated to the length that a server accepts."""
     return run_pb2.EnvironmentFault(text=fault.text[:MAX_FAULT], dropped=fault.dropped)
 
 
 def decode_fault(message: run_pb2.EnvironmentFault) -> EnvironmentFault:
-    """The fault of a message, in one line. Raises `InvalidSegment` for a text that is too long."""
+    """Decodes an environment's fault, in one line. Raises `InvalidSegment` for a text that is too long."""
     if len(message.text) > MAX_FAULT:
         raise InvalidSegment(f"an environment's fault of {len(message.text)} characters; at most {MAX_FAULT} are taken")
     return EnvironmentFault(_one_line(message.text), message.dropped)
 
 
 def decode_name(message: run_pb2.Hello) -> str:
-    """What an actor is called; empty if it does not tell. Raises `InvalidSegment` for a name that is too long."""
+    """Decodes an actor's name, in one line; empty if it has none. Raises `InvalidSegment` if it is too long."""
     if len(message.name) > MAX_NAME:
         raise InvalidSegment(f"an actor with a name of {len(message.name)} characters; at most {MAX_NAME} are taken")
     return _one_line(message.name)
 
 
 def _one_line(text: str) -> str:
-    """Without line breaks or control characters, which a terminal would obey."""
+    """Returns the text without line breaks and control characters, which a terminal would interpret."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
 def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsResponse]:
-    """The messages of a task: its head, then its weights."""
+    """Yields the messages of a task: its head, then its weights."""
     head = evaluation_pb2.EvaluationTask(
         id=task.id,
         version=task.weights.version,
@@ -236,7 +236,7 @@ def encode_task(task: EvaluationTask) -> Iterator[evaluation_pb2.RunEvaluationsR
 
 
 def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> EvaluationTask:
-    """The task of a head and its weights. Raises `InvalidSegment` for a bound that is no number of seconds."""
+    """Decodes a task from its head and weights. Raises `InvalidSegment` for an invalid time limit."""
     if not message.max_seconds >= 0.0:
         raise InvalidSegment(f"an evaluation of at most {message.max_seconds:g} seconds")
     return EvaluationTask(
@@ -252,15 +252,15 @@ def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> Eva
 
 
 def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
-    """The message of an evaluation's result."""
+    """Encodes an evaluation's result."""
     return evaluation_pb2.EvaluationResult(**dataclasses.asdict(result))
 
 
 def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask) -> EvaluationResult:
-    """The result of a message that answers this task.
+    """Decodes the result of this task.
 
     Raises:
-        InvalidSegment: It is of another version or number of episodes, or holds values that no evaluation has.
+        InvalidSegment: The version or the number of episodes differs, or the values are impossible.
     """
     if message.version != task.weights.version:
         raise InvalidSegment(
@@ -289,7 +289,7 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
 
 
 def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
-    """The message of a run's status."""
+    """Encodes a run's status."""
     values = {field.name: getattr(status, field.name) for field in dataclasses.fields(RunStatus)}
     for name in ("last_evaluation", "best_evaluation"):
         if values[name] is not None:
@@ -303,7 +303,7 @@ def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
 
 
 def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
-    """The run's status of a message."""
+    """Decodes a run's status."""
     values = {field.name: getattr(message, field.name) for field in dataclasses.fields(RunStatus)}
     values["coordinator"] = _decode_coordinator(message.coordinator) if message.HasField("coordinator") else None
     for name in ("return_mean", "remaining_s", "last_evaluation", "best_evaluation"):
@@ -348,7 +348,7 @@ def _decode_coordinator(message: run_pb2.CoordinatorStatistics) -> CoordinatorSt
 
 
 def _present(message: Message, kind: type[Any]) -> dict[str, Any]:
-    """A message's values by the names of a dataclass's fields; None where a field that may be absent is."""
+    """Returns a message's values under the names of a dataclass's fields, with None for absent optional fields."""
     absent = {
         field.name for field in message.DESCRIPTOR.fields if field.has_presence and not message.HasField(field.name)
     }

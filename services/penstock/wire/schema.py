@@ -1,4 +1,4 @@
-"""Schemas, spaces and environment specs to messages and back."""
+"""Conversion of schemas, spaces and environment specs to messages and back."""
 
 import math
 import re
@@ -11,13 +11,14 @@ from penstock.v1 import block_pb2, run_pb2
 
 MAX_SEGMENT_BYTES = 2**30
 MAX_COLUMNS, MAX_DIMENSIONS = 1024, 32
-"""A message could name so many that computing a segment's size took minutes; NumPy takes 64 dimensions, with ours."""
+"""Limits without which computing a segment's size could take minutes. NumPy allows 64 dimensions, of which Penstock
+uses some."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def encode_schema(schema: Schema) -> block_pb2.Schema:
-    """The message of a schema."""
+    """Encodes a schema."""
     return block_pb2.Schema(
         unroll_length=schema.unroll_length,
         columns=[
@@ -34,7 +35,7 @@ def encode_schema(schema: Schema) -> block_pb2.Schema:
 
 
 def decode_schema(message: block_pb2.Schema) -> Schema:
-    """The schema of a message. Raises `InvalidSegment` if it could not describe segments."""
+    """Decodes a schema. Raises `InvalidSegment` if it can't describe segments."""
     if message.unroll_length < 1 or not message.columns:
         raise InvalidSegment(
             f"a schema needs steps and columns, got {message.unroll_length} steps and {len(message.columns)} columns"
@@ -73,7 +74,7 @@ def _decode_column(message: block_pb2.Column) -> Column:
 
 
 def encode_environment(spec: EnvironmentSpec) -> run_pb2.EnvironmentSpec:
-    """The message of an environment's spec."""
+    """Encodes an environment's spec."""
     return run_pb2.EnvironmentSpec(
         id=spec.id,
         observation=_encode_space(spec.observation),
@@ -83,7 +84,7 @@ def encode_environment(spec: EnvironmentSpec) -> run_pb2.EnvironmentSpec:
 
 
 def decode_environment(message: run_pb2.EnvironmentSpec) -> EnvironmentSpec:
-    """The spec of a message. Raises `InvalidSegment` for a space that makes no sense, or frames that do not fill it."""
+    """Decodes an environment's spec. Raises `InvalidSegment` for an invalid space or number of frames."""
     observation, action = _decode_space(message.observation), _decode_space(message.action)
     frames = message.frames or 1
     if frames > 1 and not (

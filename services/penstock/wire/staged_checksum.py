@@ -1,10 +1,11 @@
-"""The checksum of a staged window, which its actor sends and the service verifies.
+"""Checksum of a staged window, which its actor sends and the service verifies.
 
-Each column's bytes are padded with zeros to words of 64 bits, and the words are summed modulo 2**64: word i of a column
-is added to sum i % SUMS. The checksum is the CRC-32 (zlib's) of the sums; gaps between columns don't count. So any
-change of one word is found, as are pages that are zeros or older. Pages that are swapped are found too, since a page
-holds no multiple of SUMS words. Sums read memory at ten times the pace of a CRC, and the service takes them while it
-copies.
+Each column's bytes are padded with zeros to 64-bit words. Word i of a column is added to sum i % SUMS, modulo 2**64.
+The checksum is the CRC-32 (zlib's) of the sums. Gaps between columns are not included.
+
+Any change of one word is detected, as are zeroed and outdated pages. Swapped pages are detected too, because the words
+of a page are not a multiple of SUMS. Sums read memory ten times as fast as a CRC, and the service computes them while
+it copies.
 """
 
 import zlib
@@ -18,7 +19,7 @@ SUMS = 509
 
 
 def staged_checksum(columns: Columns) -> int:
-    """The checksum of a window's columns, C-ordered. Releases the interpreter's lock."""
+    """Returns the checksum of a window's C-ordered columns. Releases the interpreter lock."""
     sums = np.zeros(SUMS, np.uint64)
     for array in columns.arrays:
         _add(array.reshape(-1).view(np.uint8), sums)
@@ -26,12 +27,12 @@ def staged_checksum(columns: Columns) -> int:
 
 
 def checksum_of(sums: NDArray[np.uint64]) -> int:
-    """The checksum of a window with these <uint64>[SUMS]."""
+    """Returns the checksum of a window with these <uint64>[SUMS] sums."""
     return zlib.crc32(sums.data)
 
 
 def _add(data: NDArray[np.uint8], sums: NDArray[np.uint64]) -> None:
-    """Adds the words of a column's <uint8>[...]."""
+    """Adds the words of a column's <uint8>[...] bytes to the <uint64>[SUMS] sums."""
     rest = data.size % 8
     words = data[: data.size - rest].view(np.uint64)
     turns, last = divmod(words.size, SUMS)
