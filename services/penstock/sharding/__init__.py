@@ -1,1 +1,1 @@
-"""How several replay services behave as one buffer. Pure of I/O: `rpc.sharded_source` has the streams."""
+"""Sampling and allotment across replay services that act as one buffer. Without I/O; `rpc.sharded_source` does that."""
