@@ -14,7 +14,7 @@ from penstock.errors import ConfigurationError, Overloaded
 from penstock.types import Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
-"""Most grants that an actor holds: one for the window in collection and one for the next, so that it never waits."""
+"""Maximum number of grants of an actor: one for the window in collection, and one so that it need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,9 @@ class Gate:
     With degree 0 the turns are strict, so that every environment contributes the same number of segments to every
     batch.
 
-    An actor loses its grants if, for `grant_timeout_s`, it sends nothing or does not step its environments although it
-    could. Other actors can then use its grants. It gets grants again after a sign of life or progress, respectively.
+    An actor loses its grants if, for `grant_timeout_s`, it is silent (sends nothing) or stuck (could step its
+    environments and does not), so that other actors can use them. It gets grants again when it is heard or makes
+    progress, respectively.
     """
 
     def __init__(self, grant_timeout_s: float, max_actors: int) -> None:
@@ -94,7 +95,7 @@ class Gate:
             actor.windows_granted = len(actor.grants)
 
     def adjust(self, plan: SamplingPlan) -> SamplingPlan:
-        """Adopts a changed plan of the same session. Outstanding grants stay valid even above a lower limit.
+        """Adopts a changed plan of the same session. Outstanding grants stay valid even if they exceed its limit.
 
         Returns:
             The plan in force. If its degree is too low for the window of a connected actor, it is raised to the lowest
@@ -105,7 +106,7 @@ class Gate:
         return self.plan
 
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
-        """Adds an actor, with as many windows to its account as the actor that has the fewest.
+        """Adds an actor. Its count of granted windows starts at the lowest count of the others.
 
         Raises:
             Overloaded: `max_actors` actors are connected already.
@@ -156,7 +157,7 @@ class Gate:
         return True
 
     def expire(self, now: float, version: int) -> None:
-        """Revokes the grants of actors that were silent, or did not take possible steps, for longer than the timeout.
+        """Revokes the grants of actors that were silent or stuck for longer than the timeout.
 
         Args:
             now: Monotonic time in seconds.

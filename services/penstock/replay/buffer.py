@@ -51,14 +51,14 @@ from penstock.types import (
 )
 
 MAX_LEASES = 64
-"""Most batches that may be leased at the same time. A learner stays one or two ahead."""
+"""Maximum number of leased batches. A learner stays one or two ahead."""
 
 _REDRAWS = 8
 
 _OVERTAKEN = "rows are overwritten faster than they can be read; raise replay.capacity_bytes"
 
 _VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
-"""Most versions by which a learner may begin above the store's version.
+"""Maximum number of versions by which a learner may begin above the store's version.
 
 A learner can skip `LARGEST_VERSION_JUMP` numbers and a few hundred more: each power cut costs 100
 (`learning.versions`), and its last commits may not have arrived.

@@ -57,7 +57,7 @@ class ChunkWriter:
 
         Args:
             store: Store whose rows are copied without the buffer's lock, so they may be overwritten meanwhile.
-            most_rows: Most rows in a chunk.
+            most_rows: Maximum number of rows in a chunk.
             spend: Called with half the number of bytes before they are copied, and again before they are written. It
                 blocks until the rate limit permits them.
         """

@@ -1,8 +1,7 @@
 """Location of numba's cache of compiled code.
 
 An image contains compiled code in NUMBA_CACHE_DIR, where numba also needs to write. The root file system of a container
-may be read-only. numba reads the variable when it is first imported, and every import of numba follows one of this
-package.
+may be read-only. numba reads the variable when it is first imported, which is always after this package.
 """
 
 import os

@@ -51,7 +51,7 @@ SESSION = np.dtype(
 )
 
 MAX_GAPS = 64
-"""Most gaps that the age clock tells apart. A store rarely holds segments of that many sessions."""
+"""Maximum number of gaps in the age clock. A store rarely holds segments of that many sessions."""
 
 AGES = np.dtype(
     [

@@ -2,9 +2,12 @@
 
     mass_i = [(priority_i + epsilon) 2^(-age_i / half_life)]^alpha          age in policy versions
 
-All masses age together, so their common factor is omitted. The tree stores (priority + epsilon)^alpha * 2^(alpha *
-(version - reference) / half_life), and the reference is raised long before a double overflows. Versions are those of
-the store's age clock (`replay.ages`), which leaves out skipped numbers. Only `replay.priority_index` calls it.
+All masses age together, so their common factor is omitted. The tree stores
+
+    (priority_i + epsilon)^alpha * 2^(alpha * (version_i - reference) / half_life)
+
+and the reference is raised long before a double overflows. Versions are those of the store's age clock (`replay.ages`),
+which leaves out skipped numbers. Only `replay.priority_index` calls it.
 """
 
 from dataclasses import dataclass
@@ -38,8 +41,8 @@ class MassFunction:
     def masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the stored masses <float64>[B] for raw priorities <float64>[B] and acting versions <int64>[B]."""
         exponent = self.alpha * (versions - self.reference) / self.half_life
-        # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Clipping avoids 0 *
-        # infinity.
+        # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Unclipped, a mass could be
+        # zero times infinity.
         factor = np.exp2(np.clip(exponent, -1000.0, 1000.0))
         with np.errstate(over="ignore"):
             masses = (priorities + self.epsilon) ** self.alpha * factor

@@ -114,7 +114,7 @@ class PriorityIndex:
             self._tree.update(rows, np.zeros(rows.size))
 
     def draw(self, number: int, count: int, attempt: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Draws segments for batch `number`, with replacement. It draws none until enough were seen.
+        """Draws segments for batch `number` in proportion to their masses. It draws none until enough were seen.
 
         Args:
             number: Number of the batch. With `attempt` and the plan's seed it keys the draw, so that a run at degree 0

@@ -1,4 +1,4 @@
-"""Snapshots of a store in use, one at a time, in a separate thread, and removal of old ones.
+"""Takes snapshots of a store in use, one at a time, in a separate thread, and removes old ones.
 
 It refuses a second concurrent snapshot, a name that exists, and a store without segments. `rpc.snapshot_servicer` calls
 it from any thread.
@@ -20,10 +20,10 @@ from penstock.replay.snapshot_work import RunningSnapshot, SnapshotWork
 from penstock.types import Schema, Snapshot, SnapshotRequest
 
 CHUNK_BYTES = 16 * 2**20
-"""Approximate size of a chunk. Larger chunks mean fewer files; smaller ones limit what a changed segment rewrites."""
+"""Approximate size of a chunk in bytes: few files, and few bytes to rewrite for one overwritten segment."""
 
 MOST_NAMED = 100
-"""Most requested snapshots in one folder. Only users remove them, so without a limit they could fill the disk."""
+"""Maximum number of requested snapshots in one folder. Only users remove them, and they could fill the disk."""
 
 
 class Snapshots:

@@ -1,1 +1,1 @@
-"""Sampling and allotment across replay services that act as one buffer. Without I/O; `rpc.sharded_source` does that."""
+"""Logic by which several replay services act as one buffer. `rpc.sharded_source` does the I/O."""

@@ -22,12 +22,11 @@ _SMOOTHING = 0.1
 """Weight of the newest batch in the average of a shard's speed."""
 
 _RECOVERY = 0.2
-"""Weight of the newest batch in the average fill of a slow shard's parts. Four full parts in a row end its slow state.
-"""
+"""Weight of the newest batch in a slow shard's average fill. Four full parts in a row end its slow state."""
 
 _FULL_ENOUGH = 0.5
 _REVIEW_BATCHES = 16
-"""Batches between reviews for speed. Each review costs: a shard whose part shrinks has segments that become late."""
+"""Batches between reviews due to speed. Segments that were collected for a part that shrinks become late."""
 
 _LONGEST_LEAD = 4.0
 """Largest speed, relative to the slowest shard, that a single batch can suggest."""
@@ -40,7 +39,7 @@ class Arrival:
     Attributes:
         waited_s: Seconds that the learner waited for the part.
         inserted: Segments that the shard's store has inserted in total, as reported with the part.
-        largest_part: Most fresh segments per batch for which the store has room.
+        largest_part: Maximum number of fresh segments per batch for which the store has room.
     """
 
     waited_s: float
