@@ -305,7 +305,7 @@ class ReplayBuffer:
     # The learner
 
     def adopt_plan(self, plan: SamplingPlan, *, connected: bool = False) -> None:
-        """Adopts the plan of a stream. A plan of a new session returns all leases.
+        """Adopts the plan of a stream. A plan of a new session revokes all leases.
 
         Args:
             plan: Plan of the learner.

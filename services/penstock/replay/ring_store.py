@@ -203,7 +203,7 @@ class RingStore:
         self._records = Records(self._records.memory, new=False)
         # The other store may still exist, and a learner must not mistake one for the other.
         self.session["identity"] = identity
-        # Leases belonged to the other run's learner. The next session returns them.
+        # Leases belonged to the other run's learner. The next session revokes them.
         self.session["session"] = 0
         self.save_session()
 
