@@ -20,7 +20,7 @@ from penstock.replay.snapshot_work import RunningSnapshot, SnapshotWork
 from penstock.types import Schema, Snapshot, SnapshotRequest
 
 CHUNK_BYTES = 16 * 2**20
-"""Approximate size of a chunk in bytes: few files, and few bytes to rewrite for one overwritten segment."""
+"""Approximate chunk size in bytes. It limits the number of files, and the bytes rewritten per changed segment."""
 
 MOST_NAMED = 100
 """Maximum number of requested snapshots in one folder. Only users remove them, and they could fill the disk."""
