@@ -1,4 +1,4 @@
-"""The replay buffer: sum tree, mapped store, gate, and the buffer that composes them. NumPy and numba only."""
+"""The replay buffer: sum tree, mapped store, gate, and `ReplayBuffer`, which combines them. NumPy and numba only."""
 
 from penstock.replay import compiled_code
 

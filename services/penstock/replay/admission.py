@@ -1,8 +1,10 @@
-"""The gate: who may collect, for which batch, and with which weights (docs/ARCHITECTURE.md, "The gate").
+"""The gate: it decides which actor may collect a window, for which batch, and with which weights.
 
-Batches are numbered, and batch k trains at version k. Collection may run `off_policy_degree` batches ahead of training,
-so that granted + unseen + leased segments never exceed (d + 1) F. A grant is leave to collect one window. Pure
-bookkeeping: clocks are passed in, nothing blocks. Called by `replay.buffer` under its lock.
+Batches are numbered, and batch k is trained at version k. Collection may run `off_policy_degree` batches ahead of
+training, so granted + unseen + leased segments never exceed (d + 1) F. A grant permits an actor to collect one window.
+See docs/ARCHITECTURE.md, "The gate".
+
+The module takes times as arguments and never blocks. `replay.buffer` calls it under its lock.
 """
 
 from collections import deque
@@ -12,12 +14,12 @@ from penstock.errors import ConfigurationError, Overloaded
 from penstock.types import Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
-"""Grants an actor holds at most: the window in collection and the next one, so that it need not wait for an answer."""
+"""Maximum number of grants of an actor: one for the window in collection, and one so that it need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorKey:
-    """One stay of one actor in the run."""
+    """One incarnation of an actor."""
 
     slot: int
     incarnation: int
@@ -28,7 +30,7 @@ class _Actor:
     window_segments: int
     heard_at: float
     moved_at: float
-    """When it last made progress, or had nothing to do."""
+    """Monotonic time in seconds when it last made progress or had nothing to do."""
     windows_granted: int
     steps: int = 0
     silent: bool = False
@@ -37,17 +39,19 @@ class _Actor:
 
     @property
     def served(self) -> bool:
-        """Whether it gets grants."""
+        """Whether the actor gets grants."""
         return not self.silent and not self.stuck
 
 
 class Gate:
-    """Hands out grants fairly: whoever has been granted the fewest windows comes first.
+    """Issues grants fairly: the actor with the fewest granted windows goes first.
 
-    With degree 0 the turn is strict, so that every environment gives the same number of segments to every batch.
+    With degree 0 the turns are strict, so that every environment contributes the same number of segments to every
+    batch.
 
-    An actor that sends nothing, or that could step its environments and does not, loses its grants after
-    `grant_timeout_s`, so that the others can use them. It gets grants again when it is heard, or makes progress.
+    An actor loses its grants if, for `grant_timeout_s`, it is silent (sends nothing) or stuck (could step its
+    environments and does not), so that other actors can use them. It gets grants again when it is heard or makes
+    progress, respectively.
     """
 
     def __init__(self, grant_timeout_s: float, max_actors: int) -> None:
@@ -61,52 +65,52 @@ class Gate:
 
     @property
     def granted(self) -> int:
-        """Segments that were granted and have not come yet."""
+        """Segments that were granted and have not arrived."""
         return self._granted
 
     @property
     def actors(self) -> int:
-        """Connected actors."""
+        """Number of connected actors."""
         return len(self._actors)
 
     @property
     def stuck_actors(self) -> int:
-        """Connected actors that lost their grants, and have not gone on since."""
+        """Number of connected actors that lost their grants and have not resumed."""
         return sum(not actor.served for actor in self._actors.values())
 
     def adopt(self, plan: SamplingPlan) -> None:
-        """Works by the plan of a new session from now on. Grants that are out stay good, as in `adjust`.
+        """Adopts the plan of a new session. Outstanding grants stay valid, as in `adjust`.
 
-        What actors collect while a learner is replaced is for the batches that come next. If its grants were taken
-        back, it would wait behind what was granted instead, and come too late.
+        Windows that actors collect during a change of learner serve the next batches. If their grants were revoked,
+        these windows would queue behind newer grants and become late.
 
         Raises:
-            ConfigurationError: A connected actor's window could never be granted.
+            ConfigurationError: The window of a connected actor could never be granted.
         """
         for key, actor in self._actors.items():
             self._check_window(plan, key, actor.window_segments)
         self.plan = plan
         for actor in self._actors.values():
-            # Under another degree some may have had more windows than others: nobody makes up for that in this session.
+            # Under another degree, turns may have been unequal. Actors do not make up for that in this session.
             actor.windows_granted = len(actor.grants)
 
     def adjust(self, plan: SamplingPlan) -> SamplingPlan:
-        """Works by another plan of the same session. Grants that are out stay good, also where fewer would be given.
+        """Adopts a changed plan of the same session. Outstanding grants stay valid even if they exceed its limit.
 
         Returns:
-            The plan in force: a degree that is too low for a connected actor's window is raised to the least that the
-            window needs. The actor was let in under another, and a run must not end since its degree was lowered.
+            The plan in force. If its degree is too low for the window of a connected actor, it is raised to the lowest
+            sufficient one. The actor was admitted under another plan, and a lower degree must not end the run.
         """
         windows = {actor.window_segments for actor in self._actors.values()}
         self.plan = replace(plan, off_policy_degree=max(plan.off_policy_degree, _least_degree(plan, windows)))
         return self.plan
 
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
-        """Takes an actor in. It counts as having had as many windows as the one that had fewest.
+        """Adds an actor. Its count of granted windows starts at the lowest count of the others.
 
         Raises:
-            Overloaded: There are `max_actors` already.
-            ConfigurationError: Its window could never be granted.
+            Overloaded: `max_actors` actors are connected already.
+            ConfigurationError: The actor's window could never be granted.
         """
         self.disconnect(key)
         if len(self._actors) >= self._max_actors:
@@ -116,26 +120,27 @@ class Gate:
         self._actors[key] = _Actor(window_segments, now, now, self._fewest_windows())
 
     def disconnect(self, key: ActorKey) -> None:
-        """Forgets an actor; its grants return."""
+        """Removes an actor and revokes its grants."""
         actor = self._actors.pop(key, None)
         self._returned.pop(key, None)
         if actor is not None:
             self._take_back(actor)
 
     def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
-        """Notes a sign of life.
+        """Records a sign of life.
 
         Args:
             key: The actor.
-            now: Monotonic seconds.
-            steps: Environment steps it has taken, from a heartbeat; None for a window, which is progress in itself.
+            now: Monotonic time in seconds.
+            steps: Environment steps that the actor has taken, from a heartbeat. None for a window, which is progress in
+                itself.
         """
         actor = self._actors.get(key)
         if actor is None:
             return
         moved = steps is None or steps != actor.steps
         if not actor.served and (moved or not actor.stuck):
-            # In a strict turn the others would wait until it had made up for all that it missed.
+            # In strict turns the others would otherwise wait until it has made up for every turn that it missed.
             actor.windows_granted = max(actor.windows_granted, self._fewest_windows())
         actor.heard_at, actor.silent = now, False
         if moved:
@@ -143,7 +148,7 @@ class Gate:
             actor.steps = actor.steps if steps is None else steps
 
     def spend(self, key: ActorKey) -> bool:
-        """Uses the actor's oldest grant for a window that came; False if it has none."""
+        """Spends the actor's oldest grant on a window that arrived. Returns False if it has none."""
         actor = self._actors.get(key)
         if actor is None or not actor.grants:
             return False
@@ -152,11 +157,11 @@ class Gate:
         return True
 
     def expire(self, now: float, version: int) -> None:
-        """Takes back the grants of actors that were silent, or took no step that they could take, for too long.
+        """Revokes the grants of actors that were silent or stuck for longer than the timeout.
 
         Args:
-            now: Monotonic seconds.
-            version: The policy version that was committed last; its weights are published.
+            now: Monotonic time in seconds.
+            version: Version after the last commit. Its weights are published.
         """
         for key, actor in self._actors.items():
             if not actor.grants or actor.grants[0].minimum_version > version:
@@ -171,16 +176,16 @@ class Gate:
                 self._take_back(actor)
 
     def take_returned(self) -> dict[ActorKey, int]:
-        """Grants that `expire` has taken back since the last call, by actor: each must be told."""
+        """Returns how many grants `expire` revoked since the last call, by actor. Each actor must be notified."""
         returned, self._returned = self._returned, {}
         return returned
 
     def issue(self, waiting_segments: int, next_batch: int) -> list[tuple[ActorKey, Grant]]:
-        """Hands out every grant that there is room for.
+        """Issues every grant for which there is room.
 
         Args:
-            waiting_segments: Unseen segments, and leased ones that are not committed.
-            next_batch: The number of the first batch that is not committed.
+            waiting_segments: Unseen segments, and leased ones of uncommitted batches.
+            next_batch: Number of the first uncommitted batch.
         """
         plan = self.plan
         if plan is None:
@@ -246,7 +251,7 @@ class Gate:
 
 
 def _least_degree(plan: SamplingPlan, windows: set[int]) -> int:
-    """The lowest degree at which windows of all these sizes can be granted."""
+    """Returns the lowest degree at which windows of all these sizes can be granted."""
     fresh = plan.fresh_segments
     if not windows or fresh == 0 or (len(windows) == 1 and fresh % min(windows) == 0):
         return 0

@@ -1,16 +1,16 @@
-"""How old segments are: the age clock of one store, and how old a segment may be that counts as fresh.
+"""Ages of segments: the age clock of a store, and the largest age of a fresh segment.
 
-Ages are not differences of versions. A learner that was replaced begins at a version that was never used, and the
-numbers in between belong to no batch. They are a *gap*, and the age clock leaves gaps out:
+An age is not always a difference of versions. A replaced learner begins at an unused version, so the skipped numbers
+belong to no batch. They form a *gap*, which the age clock leaves out:
 
-    clock(v) = v - how many numbers below v are in a gap        age of v in batch k = clock(k) - clock(v)
+    clock(v) = v - (numbers below v that are in a gap)        age of v in batch k = clock(k) - clock(v)
 
-A version within a gap was published by a learner that died before its batch was committed; it has the clock of the
-gap's end. So the death of a learner, however many numbers it costs, makes no segment older.
+A version within a gap was published by a learner that died before its batch was committed. Its clock is that of the
+gap's end. The death of a learner therefore makes no segment older, however many numbers are skipped.
 
-What is known stands in the store's records file, as `records` keeps it: a kill in the middle of a write does no harm.
+The state is stored in the store's records file through `records`, so a kill during a write does no harm.
 
-Called by `replay.buffer` and its parts, under the buffer's lock.
+`replay.buffer` and its components call it under the buffer's lock.
 """
 
 from typing import Any
@@ -24,18 +24,19 @@ from penstock.types import SamplingPlan
 
 
 class Ages:
-    """The age clock of one store.
+    """Age clock of one store.
 
     Attributes:
-        skipped: Numbers in all gaps: what `clock` takes off the newest versions.
+        skipped: Total numbers in gaps, which is what `clock` subtracts from the newest versions.
     """
 
     def __init__(self, records: NDArray[np.uint8], version: int) -> None:
-        """Reads what an earlier process left.
+        """Reads the state that an earlier process left.
 
         Args:
-            records: <uint8>[RECORDS_BYTES] of the store, mapped.
-            version: The store's. A gap that goes beyond it was of a session that did not begin, and counts up to it.
+            records: <uint8>[RECORDS_BYTES] mapped records of the store.
+            version: Version of the store. A gap beyond it belongs to a session that never began and is cut at this
+                version.
 
         Raises:
             DamagedFile: Both copies of the record are damaged.
@@ -47,28 +48,32 @@ class Ages:
         self._set_gaps([gap for gap in zip(starts.tolist(), ends.tolist(), strict=True) if gap[0] < gap[1]])
 
     def clock(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """<int64>[B] of these versions: their numbers without those in gaps."""
+        """Returns the clocks <int64>[B] of these versions: each version minus the skipped numbers below it."""
         return versions - self._skipped_below(versions) if self.skipped else versions
 
     def at(self, version: int) -> int:
-        """The clock of one version."""
+        """Returns the clock of one version."""
         return int(self.clock(np.array([version]))[0]) if self.skipped else version
 
     def between(self, versions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-        """<int64>[B] how many of the numbers from each version to `number` are in gaps; <int64>[0] if none is."""
+        """Counts the skipped numbers between each version and `number`.
+
+        Returns:
+            <int64>[B] counts, or <int64>[0] if all are zero.
+        """
         if not self.skipped or (versions >= self._ends[-1]).all():
             return np.zeros(0, np.int64)
         return self._skipped_below(np.array([number])) - self._skipped_below(versions)
 
     def oldest(self, number: int, age: int) -> int:
-        """The oldest version whose age in batch `number` is at most this."""
+        """Returns the oldest version whose age in batch `number` is at most `age`."""
         clock = self.at(number) - age
         if not self.skipped:
             return clock
         return clock + int(self._below[np.searchsorted(self._starts - self._below[:-1], clock)])
 
     def oldest_fresh(self, number: int) -> int:
-        """The oldest version whose segments count as fresh in batch `number`; what is older is late."""
+        """Returns the oldest version whose segments are fresh in batch `number`. Older unseen segments are late."""
         lag = int(self._record["lag"])
         if number <= self._record["former_until"]:
             lag = max(lag, int(self._record["former_lag"]))
@@ -76,11 +81,11 @@ class Ages:
 
     @property
     def last_skip(self) -> int:
-        """Where the last gap ends; 0 if there is none."""
+        """End of the last gap; 0 if there is none."""
         return int(self._ends[-1]) if self.skipped else 0
 
     def skip(self, start: int, end: int) -> None:
-        """Makes a gap of the numbers from `start`, which is the store's version, to `end`, which is the next batch."""
+        """Adds a gap from `start`, the store's version, to `end`, the next batch."""
         if start >= end:
             return
         gaps = list(zip(self._starts.tolist(), self._ends.tolist(), strict=True))
@@ -89,17 +94,17 @@ class Ages:
         else:
             gaps.append((start, end))
         if len(gaps) > MAX_GAPS:
-            # What came before both keeps its age, and so does what came after; what came between is taken for younger.
+            # Ages of segments before and after both gaps stay exact. Segments between them count as younger.
             (first, first_end), (second, second_end) = gaps[:2]
             gaps[:2] = [(second - (first_end - first), second_end)]
         self._set_gaps(gaps)
         self._kept.save()
 
     def work_by(self, plan: SamplingPlan, next_batch: int) -> None:
-        """Judges by this plan what is late.
+        """Sets the largest age of a fresh segment from a plan.
 
-        Windows that were granted under a former plan are judged by its bound still: they are for batches up to
-        `off_policy_degree` ahead of `next_batch`, the first that is not committed.
+        Windows granted under a former plan keep its bound. They are for batches up to `off_policy_degree` after
+        `next_batch`, the first uncommitted batch.
         """
         record = self._record
         before = record.tobytes()
@@ -112,9 +117,9 @@ class Ages:
             self._kept.save()
 
     def _skipped_below(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """<int64>[B] how many numbers below each version are in gaps."""
+        """Returns the counts <int64>[B] of numbers below each version that are in gaps."""
         passed = np.searchsorted(self._starts, versions, side="right")
-        # Of the last gap that has begun, the numbers that are not below the version yet.
+        # Numbers of the last gap begun that are not below the version.
         ahead = np.maximum(np.concatenate([[0], self._ends])[passed] - versions, 0)
         result: NDArray[np.int64] = self._below[passed] - np.where(passed > 0, ahead, 0)
         return result
@@ -122,7 +127,7 @@ class Ages:
     def _set_gaps(self, gaps: list[tuple[int, int]]) -> None:
         table = np.array(gaps, np.int64).reshape(-1, 2)
         self._starts, self._ends = table[:, 0].copy(), table[:, 1].copy()
-        # [i]: numbers in the first i gaps.
+        # Element i is the total size of the first i gaps.
         self._below = np.concatenate([[0], np.cumsum(self._ends - self._starts)])
         self.skipped = int(self._below[-1])
         self._record["gaps"], self._record["starts"], self._record["ends"] = len(gaps), 0, 0

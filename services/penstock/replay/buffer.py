@@ -1,9 +1,10 @@
-"""The replay buffer: store, fresh segments, priorities and gate as one thing, behind one lock.
+"""The replay buffer: store, fresh segments, priorities and gate, behind one lock.
 
 A segment is unseen when it arrives, leased when a batch takes it as fresh (`fresh_segments`), and seen once that batch
-is committed; from then on it has mass and may be replayed (`priority_index`). Its age is the age clock's to tell
-(`ages`). Any thread may call any method. Nothing here blocks but for the lock, which covers index, headers and tree,
-never the copying of a batch: `gather` runs outside it, and checks afterwards that no row was overwritten.
+is committed. A seen segment has mass and may be replayed (`priority_index`). `ages` defines its age.
+
+Any thread may call any method. Methods block only on the lock, which protects the index, the headers and the tree.
+Batches are copied outside the lock: `gather` checks afterwards that no row was overwritten.
 """
 
 import threading
@@ -50,25 +51,28 @@ from penstock.types import (
 )
 
 MAX_LEASES = 64
-"""Batches that may be asked for and not committed; a learner stays one or two ahead."""
+"""Maximum number of leased batches. A learner stays one or two ahead."""
 
 _REDRAWS = 8
 
 _OVERTAKEN = "rows are overwritten faster than they can be read; raise replay.capacity_bytes"
 
 _VERSIONS_AHEAD = LARGEST_VERSION_JUMP + 1_000
-"""By how much a learner may begin above a store's version. It can leave out `LARGEST_VERSION_JUMP` numbers, and a few
-hundred more: each power cut costs 100 (`learning.versions`), and its last commits may not have arrived."""
+"""Maximum number of versions by which a learner may begin above the store's version.
+
+A learner can skip `LARGEST_VERSION_JUMP` numbers and a few hundred more: each power cut costs 100
+(`learning.versions`), and its last commits may not have arrived.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Rows for a window that is on its way.
+    """Rows reserved for a window that is arriving.
 
     Attributes:
-        head: Of the window.
-        first: Its first segment that is not stored yet.
-        keys: <uint64>[B] of the segments from there on.
+        head: Window without its columns.
+        first: Index in the window of the first segment that is not stored yet.
+        keys: <uint64>[B] keys of the segments from `first` on.
     """
 
     head: WindowHead
@@ -77,7 +81,7 @@ class Reservation:
 
 
 class ReplayBuffer:
-    """Segments, their priorities, and who may add and draw them."""
+    """Store of segments with priorities, which controls their collection and draws training batches."""
 
     def __init__(self, store: RingStore, gate: Gate, unix_s: Callable[[], float] = time.time) -> None:
         self._lock = threading.Lock()
@@ -100,20 +104,21 @@ class ReplayBuffer:
     # Actors
 
     def open_actor(self, key: ActorKey, schema: Schema, window_segments: int, now: float) -> int:
-        """Connects an actor; returns the last sequence that is stored for it.
+        """Connects an actor and returns the last sequence stored for it.
 
         Raises:
             SchemaMismatch: The store holds another schema.
             PlaceLost: A later incarnation has the slot.
             ConfigurationError, Overloaded: As `Gate.connect`.
-            InvalidSegment: The window has no segments, or more than the store; or no actor can have the incarnation.
+            InvalidSegment: The window has no segments or more than the store's capacity, or the incarnation is
+                impossible.
         """
         with self._lock:
-            # First: whoever is refused for this must not decide the schema of the run.
+            # Checked first: a refused actor must not fix the run's schema.
             watermark = self._store.watermark(key.slot, key.incarnation)
             largest = largest_incarnation(self._unix_s())
             if key.incarnation > largest:
-                # Stored, it would shut every later actor out of the slot.
+                # If stored, it would lock every later actor out of the slot.
                 raise InvalidSegment(
                     f"slot {key.slot} announced incarnation {key.incarnation}, and {largest} is the largest now"
                 )
@@ -135,31 +140,31 @@ class ReplayBuffer:
             return watermark
 
     def close_actor(self, key: ActorKey) -> None:
-        """Disconnects an actor; its grants return."""
+        """Disconnects an actor and revokes its grants."""
         with self._lock:
             self._gate.disconnect(key)
 
     def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
-        """Notes a sign of life of an actor; as `Gate.heard`."""
+        """Records a sign of life of an actor, as `Gate.heard`."""
         with self._lock:
             self._gate.heard(key, now, steps)
 
     def issue_grants(self, now: float) -> list[tuple[ActorKey, Grant]]:
-        """Takes back the grants of silent and stuck actors, and hands out all that there is room for."""
+        """Revokes the grants of silent and stuck actors, and issues all grants for which there is room."""
         with self._lock:
             self._gate.expire(now, self.version)
             return self._gate.issue(self._fresh.unseen + self._fresh.leased + self._writing, self._uncommitted_batch)
 
     def take_returned(self) -> dict[ActorKey, int]:
-        """Grants that were taken back since the last call, by actor: each must be told."""
+        """Returns how many grants were revoked since the last call, by actor, as `Gate.take_returned`."""
         with self._lock:
             return self._gate.take_returned()
 
     def append(self, window: Window, now: float) -> int | None:
-        """Stores a whole window: `reserve`, `put` and `seal` in one.
+        """Stores a whole window: `reserve`, `put` and `seal` in one call.
 
         Returns:
-            The last sequence stored for this actor, or None if it has no grant to spend: offer the window again later.
+            The last sequence stored for this actor, or None if it has no grant. The window can be offered again later.
 
         Raises:
             InvalidSegment, PlaceLost, Overloaded: As `reserve` and `seal`.
@@ -172,13 +177,13 @@ class ReplayBuffer:
         return self.seal(reserved, now)
 
     def knows_version(self, head: WindowHead) -> bool:
-        """Whether the learner can have published a window's version: the batch before it was handed out here.
+        """Returns whether the learner can have published a window's version, given the batches leased here.
 
-        It may be told of later: a learner that takes over publishes a version before its plan comes, and one with
-        several shards goes on without this one for a while.
+        If not, the store may learn of it later. A learner that takes over publishes a version before its plan arrives,
+        and one with several shards may continue without this one for a while.
 
         Raises:
-            InvalidSegment: Not even a learner that takes over can have published it.
+            InvalidSegment: Not even a learner that takes over can have published the version.
         """
         with self._lock:
             if head.version > self._newest_published + _VERSIONS_AHEAD:
@@ -193,21 +198,22 @@ class ReplayBuffer:
 
     @property
     def _newest_published(self) -> int:
-        # Version v comes out of batch v - 1. A store that was lost knows of none, but the plan does.
+        # Version v results from batch v - 1. A replacement for a lost store has leased no batch, but the plan names the
+        # next one.
         plan = self._gate.plan
         return max(int(self._store.session["next_lease"][0]), plan.next_batch if plan is not None else 0)
 
     def reserve(self, head: WindowHead, now: float) -> "Reservation | int | None":
-        """Spends the actor's oldest grant on rows for a window that is on its way.
+        """Spends the actor's oldest grant on rows for an arriving window.
 
         Returns:
-            The rows; or the last sequence stored for this actor, if the window is stored already; or None if there is
-            no grant to spend: offer the window again later.
+            The reserved rows. If the window is stored already, the last sequence stored for this actor. If the actor
+            has no grant, None: the window can be offered again later.
 
         Raises:
             InvalidSegment: The sequence leaves a gap, or the learner can't have published the version.
             PlaceLost: A later incarnation has the slot.
-            Overloaded: The row to overwrite has not been trained yet.
+            Overloaded: A row to overwrite has not been trained yet.
         """
         key = ActorKey(head.slot, head.incarnation)
         with self._lock:
@@ -239,19 +245,19 @@ class ReplayBuffer:
             return Reservation(head, first, keys)
 
     def put(self, reservation: "Reservation", fragment: Fragment, sums: NDArray[np.uint64] | None = None) -> None:
-        """Copies some bytes of a window into its rows, and sums them as `RingStore.put` does.
+        """Copies bytes of a window to its rows and sums them, as `RingStore.put`.
 
-        Without the lock: nobody else looks at the rows yet.
+        It needs no lock, because no other method reads reserved rows.
         """
         self._store.put(reservation.keys, reservation.first, fragment, sums)
 
     def seal(self, reservation: "Reservation", now: float) -> int:
-        """Makes the rows segments, now that all bytes are there; returns the last sequence stored for the actor.
+        """Turns complete rows into segments and returns the last sequence stored for the actor.
 
         Raises:
-            InvalidSegment: Values that no learner could use. The rows are given up.
-            Unavailable: The same window was stored by another stream meanwhile. The rows are given up.
-            PlaceLost: A later incarnation has taken the slot meanwhile. The rows are given up.
+            InvalidSegment: The window has invalid values. The rows are released.
+            Unavailable: Another stream stored the same window meanwhile. The rows are released.
+            PlaceLost: A later incarnation took the slot meanwhile. The rows are released.
         """
         head, keys = reservation.head, reservation.keys
         try:
@@ -282,13 +288,13 @@ class ReplayBuffer:
             return head.last_sequence
 
     def refuse(self, reservation: "Reservation") -> None:
-        """Gives up the rows of a window whose bytes are not those that were sent, and counts its segments."""
+        """Releases the rows of a window that is damaged or has invalid values, and counts its segments as refused."""
         with self._lock:
             self._give_up(reservation.keys)
             self.refused_segments += reservation.keys.size
 
     def release(self, reservation: "Reservation") -> None:
-        """Gives up the rows of a window that will not be whole."""
+        """Releases the rows of a window that will not be completed."""
         with self._lock:
             self._give_up(reservation.keys)
 
@@ -299,18 +305,17 @@ class ReplayBuffer:
     # The learner
 
     def adopt_plan(self, plan: SamplingPlan, *, connected: bool = False) -> None:
-        """Works by this plan from now on. A session other than the last gives back all leases.
+        """Adopts the plan of a stream. A plan of a new session revokes all leases.
 
         Args:
-            plan: The learner's.
-            connected: Whether the learner of the last session is connected: then no other may take over.
+            plan: Plan of the learner.
+            connected: Whether the last session's learner is connected. If so, no other learner may take over.
 
         Raises:
-            ConfigurationError: The plan would deadlock: the store is too small for it, or an actor's window does not
+            ConfigurationError: The plan would deadlock, because the store is too small or an actor's window does not
                 fit.
-            SchemaMismatch: Another session begins at a version that the store is beyond already, or further above it
-                than a learner can have been.
-            Unavailable: Another session's learner is connected.
+            SchemaMismatch: A new session begins below the store's version, or further above it than a learner can.
+            Unavailable: The learner of another session is connected.
         """
         with self._lock:
             self._check_capacity(plan)
@@ -330,7 +335,7 @@ class ReplayBuffer:
                     self._replay_at_once(self._fresh.take_all())
 
     def _check_successor(self, plan: SamplingPlan, connected: bool) -> None:
-        # A learner that goes on with a run begins above all versions that it may have published.
+        # A learner that resumes a run begins above all versions that it may have published.
         if plan.next_batch < self.version:
             raise SchemaMismatch(
                 f"this store's segments were trained up to version {self.version}, and the learner begins at"
@@ -349,12 +354,12 @@ class ReplayBuffer:
 
     @property
     def _was_used(self) -> bool:
-        """Whether the store ever had a learner or a segment. One that was lost begins without, at any version."""
+        """Whether the store ever had a learner or a segment. If not, a session may begin at any version."""
         return bool(self._store.session["session"][0] or self._store.session["inserted"][0])
 
     def _begin_session(self, plan: SamplingPlan) -> None:
         record = self._store.session
-        # In a store that never held anything, nothing can have been collected for numbers below the first batch's.
+        # An unused store needs no gap, because it has no segments from before the first batch.
         if self._was_used:
             self._ages.skip(self.version, plan.next_batch)
         self.refunded_leases += self._fresh.refund()
@@ -364,12 +369,12 @@ class ReplayBuffer:
         self._passed_over = -1
 
     def _replay_at_once(self, rows: NDArray[np.int64]) -> None:
-        """Segments that no batch will take as fresh are replayed from now on, at the largest priority present."""
+        """Makes segments that no batch will take as fresh replayable, at the largest priority present."""
         if rows.size:
             self._priorities.mark_seen(rows, np.full(rows.size, self._priorities.largest_priority))
 
     def _check_capacity(self, plan: SamplingPlan) -> None:
-        # Replay draws with replacement: a batch of nothing else may be larger than the store.
+        # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
         needed = plan.outstanding_limit + plan.batch_segments if plan.fresh_segments else 0
         if self._store.schema is not None and needed > self._store.capacity:
             raise ConfigurationError(
@@ -378,10 +383,10 @@ class ReplayBuffer:
             )
 
     def adjust_plan(self, plan: SamplingPlan) -> None:
-        """Works by another plan of the same session from now on; leases and grants that are out stay good.
+        """Adopts a changed plan of the same session. Outstanding leases and grants stay valid.
 
         Raises:
-            SchemaMismatch: Another session's plan is in force.
+            SchemaMismatch: The plan in force belongs to another session.
             ConfigurationError: As `adopt_plan`.
         """
         with self._lock:
@@ -397,19 +402,19 @@ class ReplayBuffer:
                     self._replay_at_once(self._fresh.take_all())
 
     def lease(self, number: int, replay_segments: int | None = None) -> Lease | None:
-        """Makes up batch `number` and leases it; a batch that is leased already is handed out again.
+        """Draws batch `number` and leases it. A batch that is already leased is returned again.
 
         Args:
-            number: The batch's.
-            replay_segments: How many to draw for replay; None: as many as the plan says.
+            number: Number of the batch.
+            replay_segments: Number of segments to draw for replay. None: the plan's.
 
         Returns:
-            The lease, or None while there are not enough fresh segments.
+            The lease, or None while there are not enough segments. The lease of a batch that was passed over is empty.
 
         Raises:
-            NotReady: No plan came yet.
-            InvalidSegment: The batch was committed already, or is not the next one. One that was passed over is empty.
-            Overloaded: Too many batches are leased and not committed.
+            NotReady: No plan has arrived.
+            InvalidSegment: The batch was committed already, is not the next one, or would exceed the plan's size.
+            Overloaded: `MAX_LEASES` batches are leased.
         """
         with self._lock:
             plan = self._gate.plan
@@ -420,14 +425,15 @@ class ReplayBuffer:
                 return former
             if 0 <= number <= self._passed_over:
                 return Lease.without_segments(number)
-            # One without segments was handed out by a process that died: it is drawn again.
+            # An empty lease was restored after this service restarted. Its batch is drawn again.
             if former is None and number != self._next_lease:
                 raise InvalidSegment(f"batch {number} was asked for, and {self._next_lease} is next")
             if former is None and self._fresh.leases >= MAX_LEASES:
                 raise Overloaded(f"{MAX_LEASES} batches are leased and not committed; commit some first")
             wanted = plan.replay_segments if replay_segments is None else replay_segments
             if wanted > plan.batch_segments:
-                # Before anything is taken: fresh segments of a batch that is not leased would be lost to training.
+                # Checked before segments are taken, because fresh segments of a batch that is not leased would never be
+                # trained.
                 raise InvalidSegment(
                     f"batch {number} was asked for with {wanted} segments to replay, and the plan's batches have"
                     f" {plan.batch_segments}"
@@ -460,7 +466,7 @@ class ReplayBuffer:
             return lease
 
     def _retire_late(self, number: int) -> None:
-        """What is too old to be fresh in this batch becomes replay, at the largest priority present."""
+        """Makes segments that are too old to be fresh in this batch replayable, at the largest priority present."""
         rows = self._fresh.take_older(self._ages.oldest_fresh(number))
         if rows.size:
             self._store.session["late"] += np.uint64(rows.size)
@@ -468,13 +474,13 @@ class ReplayBuffer:
         self._replay_at_once(rows)
 
     def gather(self, lease: Lease, into: Columns, part: int = 0, parts: int = 1) -> Batch:
-        """Copies a lease's columns, without the lock, and draws again what was overwritten meanwhile.
+        """Copies a lease's columns without the lock, and redraws segments that were overwritten meanwhile.
 
         Args:
-            lease: From `lease`.
-            into: Columns for as many segments as the part has; they become the batch's.
-            part: First segment of the share of one of several learner ranks.
-            parts: How many ranks there are; a share is every `parts`-th segment from `part` on.
+            lease: Lease from `lease`.
+            into: Columns for the segments of the part. The batch refers to them.
+            part: Index of a learner rank. Its part is every `parts`-th segment from this one on.
+            parts: Number of ranks.
 
         Raises:
             Overloaded: Rows are overwritten faster than they are read.
@@ -487,13 +493,13 @@ class ReplayBuffer:
         raise Overloaded(_OVERTAKEN)
 
     def head(self, lease: Lease, part: int, parts: int, attempt: int) -> BatchHead:
-        """What a lease's part is made of now. Draws again what was overwritten meanwhile.
+        """Returns the current head of a lease's part, and redraws segments that were overwritten meanwhile.
 
         Args:
-            lease: From `lease`.
-            part: As in `gather`.
-            parts: As in `gather`.
-            attempt: How often its columns were found overwritten while they were copied.
+            lease: Lease from `lease`.
+            part: Index of a learner rank, as in `gather`.
+            parts: Number of ranks, as in `gather`.
+            attempt: Number of copies of the columns so far that failed because a row was overwritten.
 
         Raises:
             Overloaded: Rows are overwritten faster than they are read.
@@ -522,13 +528,13 @@ class ReplayBuffer:
         """Copies a range of a batch's bytes, column after column, without the lock.
 
         Returns:
-            Whether all its segments were there still; if not, take another `head` and begin anew.
+            Whether all segments were still present. If not, the caller takes another `head` and starts over.
         """
         self._store.gather_bytes(self._store.rows(head.keys), offsets, start, into)
         return bool(self._store.present(head.keys).all())
 
     def _replace_overwritten(self, lease: Lease, part: int, parts: int, attempt: int) -> None:
-        # Only this part's: another rank may have been sent the others already.
+        # Only this part is redrawn, because other ranks may already have received theirs.
         mine = np.arange(part, lease.keys.size, parts)
         gone = mine[~self._store.present(lease.keys[mine])]
         keys, probabilities = self._priorities.draw(lease.number, gone.size, attempt * parts + part)
@@ -541,19 +547,19 @@ class ReplayBuffer:
     def commit(
         self, session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> CommitOutcome:
-        """Ends a lease and stores priorities by key. Without keys, passes over the batches up to it. Idempotent.
+        """Ends a lease and stores priorities by key. Without keys, passes over all batches up to `number`. Idempotent.
 
         Args:
-            session: The learner's, as in its plan.
-            number: The batch's.
-            keys: <uint64>[B].
-            priorities: <float64>[B] finite, at least 0.
+            session: Session of the learner, as in its plan.
+            number: Number of the batch.
+            keys: <uint64>[B] keys of the batch's segments.
+            priorities: <float64>[B] raw priorities, finite and at least 0.
 
         Raises:
-            SchemaMismatch: Another session's plan is in force.
-            NotReady: This service restarted, and the session's plan has not come again yet.
-            InvalidSegment: A priority is negative or not finite, counts differ, the batch is not leased, or a segment
-                was neither leased in it nor trained before.
+            SchemaMismatch: The plan in force belongs to another session.
+            NotReady: This service restarted, and the session's plan has not arrived again.
+            InvalidSegment: A priority is negative or not finite, the counts differ, the batch is not leased or not the
+                next to commit, or a segment was neither leased to it nor trained before.
         """
         if keys.shape != priorities.shape or not np.isfinite(priorities).all() or priorities.min(initial=0.0) < 0.0:
             raise InvalidSegment(
@@ -601,11 +607,11 @@ class ReplayBuffer:
 
     @property
     def _priorities(self) -> PriorityIndex:
-        """The index; there is one as soon as there are segments."""
+        """The index. It exists once the schema is known."""
         assert self._index is not None
         return self._index
 
-    # Whoever looks on
+    # Status and maintenance
 
     @property
     def _uncommitted_batch(self) -> int:
@@ -613,51 +619,51 @@ class ReplayBuffer:
 
     @property
     def session(self) -> int:
-        """The session of the plan in force; 0 before the first."""
+        """Session of the plan in force; 0 before the first."""
         return int(self._store.session["session"][0])
 
     @property
     def version(self) -> int:
-        """The policy version that was committed last, or that the session began at; 0 before the first."""
+        """Version of the policy after the last commit, or at the start of the session; 0 before the first."""
         return int(self._store.session["version"][0])
 
     @property
     def actors(self) -> int:
-        """Connected actors."""
+        """Number of connected actors."""
         return self._gate.actors
 
     @property
     def stuck_actors(self) -> int:
-        """Connected actors that lost their grants, and have not gone on since."""
+        """Number of connected actors that lost their grants and have not resumed."""
         return self._gate.stuck_actors
 
     @property
     def timed_out_grants(self) -> int:
-        """Grants that were taken back from silent and stuck actors, since this service started."""
+        """Grants revoked from silent and stuck actors since this service started."""
         return self._gate.timed_out_grants
 
     @property
     def plan(self) -> SamplingPlan | None:
-        """The plan in force."""
+        """Plan in force."""
         return self._gate.plan
 
     @property
     def mapped_store(self) -> MappedStore | None:
-        """Where a learner on this host can read the columns itself; None in anonymous memory."""
+        """Location from which a learner on this host can read the columns itself; None in anonymous memory."""
         return self._store.mapped
 
     def prove_store(self) -> int:
-        """As `RingStore.prove`."""
+        """Writes a new proof, as `RingStore.prove`."""
         with self._lock:
             return self._store.prove()
 
     @property
     def schema(self) -> Schema | None:
-        """The schema of the stored segments, once one is known."""
+        """Schema of the stored segments; None before the first actor connects."""
         return self._store.schema
 
     def counts(self) -> StoreCounts:
-        """What the store holds and has promised, in segments."""
+        """Returns the numbers of segments in the store and in outstanding grants."""
         with self._lock:
             return self._counts()
 
@@ -675,7 +681,7 @@ class ReplayBuffer:
         )
 
     def looked_over(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Raw priorities, and ages in versions, of some segments that may be replayed: every so many rows one."""
+        """Returns the raw priorities, and the ages in versions, of an evenly spaced sample of replayable segments."""
         with self._lock:
             if self._index is None:
                 return np.zeros(0), np.zeros(0, np.int64)
@@ -685,7 +691,7 @@ class ReplayBuffer:
             return headers["priority"].copy(), ages
 
     def replayable(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """<uint64>[...] keys of those of these rows' segments that may be replayed."""
+        """Returns the keys <uint64>[...] of the replayable segments in these rows."""
         with self._lock:
             if self._index is None:
                 return np.zeros(0, np.uint64)
@@ -693,7 +699,7 @@ class ReplayBuffer:
             return keys
 
     def drop(self, keys: NDArray[np.uint64]) -> int:
-        """Removes segments that may be replayed; how many of these <uint64>[...] were still there."""
+        """Removes these replayable segments and returns how many of the <uint64>[...] keys were still present."""
         with self._lock:
             assert self._index is not None
             rows = self._index.seen_among(self._store.rows(keys[self._store.present(keys)]))
@@ -703,9 +709,9 @@ class ReplayBuffer:
             return int(rows.size)
 
     def drop_without_state(self, rows: NDArray[np.int64]) -> int:
-        """Removes those of these rows' segments whose state is damaged; how many there were.
+        """Removes segments in these rows whose state is damaged, and returns their number.
 
-        What waits for its training gets its state back.
+        The state of an unseen or leased segment is restored instead.
         """
         with self._lock:
             damaged = self._store.without_state(rows)
@@ -719,11 +725,11 @@ class ReplayBuffer:
 
     @property
     def mass(self) -> Mass:
-        """The sum of all masses."""
+        """Sum of all masses."""
         return self._index.mass if self._index is not None else Mass()
 
     def collection_waits_for(self) -> str:
-        """Why no more is granted now; empty when actors have grants."""
+        """Returns what collection waits for; empty while actors have grants."""
         with self._lock:
             if self._gate.plan is None:
                 return "learner"
@@ -732,7 +738,7 @@ class ReplayBuffer:
             return "" if self._gate.granted else "training"
 
     def training_waits_for(self) -> str:
-        """Why the next batch can't be made up now; empty when it can."""
+        """Returns what the next batch waits for; empty if it can be drawn now."""
         with self._lock:
             plan = self._gate.plan
             if plan is None:
@@ -745,14 +751,14 @@ class ReplayBuffer:
 
     @property
     def folder(self) -> Path | None:
-        """Where the store lies; None in anonymous memory."""
+        """Folder of the store; None in anonymous memory."""
         return self._store.folder
 
     def freeze(self, headers: NDArray[Any]) -> NDArray[np.uint8]:
-        """What changes of the store, at one moment; as `RingStore.freeze`, under the lock. For snapshots."""
+        """Copies the mutable state for a snapshot, as `RingStore.freeze`, under the lock."""
         with self._lock:
             return self._store.freeze(headers)
 
     def flush(self) -> None:
-        """Has the store written to disk, for a clean stop."""
+        """Writes the store to disk, for a clean stop."""
         self._store.flush()

@@ -1,9 +1,9 @@
-"""A chunk: a file with the segments of a range of keys, copied from a store that goes on changing.
+"""Chunk files: the segments of a range of keys, copied from a store that keeps changing.
 
-First the keys, <uint64>[rows], then the rows' bytes column by column. A key of 0 marks a row that was overwritten, or
-whose bytes were not those that had been stored, while it was copied. Written once, never changed.
+A chunk begins with the keys, <uint64>[rows]. The rows' bytes follow, column by column. Key 0 marks a row that was
+overwritten during the copy, or whose bytes did not match their checksum. A chunk is written once and never changed.
 
-Called by `snapshots`, which writes them in a thread of its own, and by `restoring`.
+`snapshots` writes chunks in its own thread, and `restoring` reads them.
 """
 
 import errno
@@ -24,18 +24,18 @@ from penstock.replay.row_checks import checksums_of
 from penstock.types import Schema
 
 PIECE_BYTES = 2**20
-"""Copied at once. Larger ones only make the disk's queue, and the pauses between them, longer."""
+"""Bytes copied at once. Larger pieces only lengthen the disk's queue and the pauses between pieces."""
 
 KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of the rows of a chunk.
+    """Outcome of copying the rows of a chunk.
 
     Attributes:
-        present: <bool>[rows] which were not overwritten before they had been copied.
-        sound: <bool>[rows] which of these had the bytes that had once been stored.
+        present: <bool>[rows] rows that were not overwritten before they had been copied.
+        sound: <bool>[rows] rows whose copy matches its checksum, or that are not present.
     """
 
     present: NDArray[np.bool_]
@@ -43,36 +43,38 @@ class Copied:
 
 
 class ChunkWriter:
-    """Writes the files of one snapshot, one after another, through one buffer.
+    """Writer of one snapshot's files, one after another, through one buffer.
 
-    Rows are copied into the buffer, checked there, and go to the disk past the kernel's cache: what nobody will read
-    soon must not drive the store's own pages out of memory, and fresh pages are what a busy machine waits for.
+    Rows are copied into the buffer, checked there, and written to disk past the page cache. Otherwise data that is not
+    read soon would evict the store's own pages, and allocating fresh pages is slow on a busy machine.
 
     Attributes:
-        written_bytes: In all files so far.
+        written_bytes: Bytes written to all files so far.
     """
 
     def __init__(self, store: RingStore, most_rows: int, spend: Callable[[int], None]) -> None:
-        """Args:
-        store: Whose rows are copied, without the buffer's lock: they may be overwritten meanwhile.
-        most_rows: Of a chunk.
-        spend: Called before bytes are copied, with half their number, and again before they are written; waits until
-            their turn has come.
+        """Allocates the buffer.
+
+        Args:
+            store: Store whose rows are copied without the buffer's lock, so they may be overwritten meanwhile.
+            most_rows: Maximum number of rows in a chunk.
+            spend: Called with half the number of bytes before they are copied, and again before they are written. It
+                blocks until the rate limit permits them.
         """
         self._store, self._spend, self.written_bytes = store, spend, 0
         self._width = sum(region.shape[1] for region in store.columns)
-        # Anonymous memory begins at a page, as writing past the cache asks for.
+        # O_DIRECT needs a page-aligned buffer, and anonymous mappings begin at a page.
         self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (KEY_BYTES + self._width))), np.uint8)
 
     def write_chunk(self, path: Path, headers: NDArray[Any]) -> Copied:
-        """Copies rows into a new file, lastingly.
+        """Copies rows into a new file and syncs it.
 
         Args:
-            path: Of the file.
-            headers: <HEADER>[rows] of the segments as they were, by ascending key.
+            path: Path of the file.
+            headers: <HEADER>[rows] earlier headers of the segments, by ascending key.
 
         Returns:
-            What became of the rows.
+            The outcome for each row.
 
         Raises:
             OSError: The file can't be written.
@@ -89,7 +91,7 @@ class ChunkWriter:
         return copied
 
     def write_file(self, path: Path, content: NDArray[np.uint8]) -> None:
-        """Writes a new file with these bytes, lastingly. Raises `OSError`."""
+        """Writes these bytes to a new file and syncs it. Raises `OSError`."""
         with _opened(path) as descriptor:
             for start in range(0, content.size, self._buffer.size):
                 part = content[start : start + self._buffer.size]
@@ -112,38 +114,38 @@ class ChunkWriter:
                 content[...] = region[rows[start] : rows[stop - 1] + 1]
                 contents.append(content)
                 offset += keys.size * width
-            # A key that stands there still stood there all the time: it is zeroed before its row is touched.
+            # A key that is still present was present all the time, because it is zeroed before its row is modified.
             present[start:stop] = self._store.present(keys[start:stop])
-            # Of the copy: what is found sound is what will be written.
+            # The checksums are of the copy, which is what will be written.
             sound[start:stop] = checksums_of(headers[start:stop], contents) == headers["checksum"][start:stop]
         return Copied(present, sound | ~present)
 
     def _write(self, descriptor: int, offset: int, size: int) -> None:
-        """Writes the buffer's first bytes, and what there is behind them to the end of a page."""
+        """Writes the buffer's first `size` bytes, and the bytes after them up to a whole page."""
         for start in range(0, size, PIECE_BYTES):
             piece = self._buffer[start : min(start + PIECE_BYTES, whole_pages(size))]
             self._spend(min(piece.size, size - start) // 2)
             if os.pwrite(descriptor, piece.data, offset + start) != piece.size:
-                # A disk that is full takes a part; the next attempt says so.
+                # A short write means a full disk. Another attempt would fail with this error.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.written_bytes += size
 
 
 def chunk_ranges(keys: NDArray[np.uint64], chunk_keys: int) -> Iterator[tuple[int, int, int]]:
-    """The first key of each chunk's range, and where its segments begin and end among these ascending keys."""
+    """Yields each chunk's first key, and the start and stop of its segments among these ascending keys."""
     numbers = keys // np.uint64(chunk_keys)
     for start, stop in spans(np.diff(numbers) != 0, keys.size):
         yield int(numbers[start]) * chunk_keys, start, stop
 
 
 def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint8], ...]]:
-    """What `write_chunk` wrote.
+    """Reads a file of `write_chunk`.
 
     Returns:
         <uint64>[rows] keys, and <uint8>[rows, bytes of a segment's column] for each column.
 
     Raises:
-        OSError: The file can't be read, or has another size.
+        OSError: The file can't be read, or its size is not the expected one.
     """
     content = np.fromfile(path, np.uint8)
     if content.size != rows * (KEY_BYTES + schema.segment_bytes):
@@ -158,7 +160,7 @@ def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """The descriptor of a new file, which is written past the kernel's cache where the file system can."""
+    """Yields the descriptor of a new file that bypasses the page cache if the file system supports it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         descriptor = os.open(path, flags | os.O_DIRECT, 0o644)
@@ -173,7 +175,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Where rows that lie side by side begin and end, at most so many."""
+    """Yields start and stop of runs of adjacent rows, at most `most` rows each."""
     for begin, end in runs(rows):
         for start in range(begin, end, most):
             yield start, min(start + most, end)

@@ -1,7 +1,7 @@
-"""Where numba keeps the code that it has compiled.
+"""Location of numba's cache of compiled code.
 
-An image brings its code compiled, in NUMBA_CACHE_DIR; but numba also wants to write there, and the root of a container
-may be read-only. numba reads the variable when it is first imported, which all do through this package.
+An image contains compiled code in NUMBA_CACHE_DIR, where numba also needs to write. The root file system of a container
+may be read-only. numba reads the variable when it is first imported, which is always after this package.
 """
 
 import os
@@ -13,13 +13,13 @@ _VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def make_writable() -> None:
-    """Has numba use a copy of the folder, if nothing can be written there."""
+    """Points numba at a writable copy if its cache folder is read-only."""
     folder = os.environ.get(_VARIABLE)
     if not folder or _can_write(Path(folder)):
         return
     copy = tempfile.mkdtemp(prefix="penstock-compiled-")
     if Path(folder).is_dir():
-        # With the times of the files, by which numba knows what they were compiled from.
+        # Copies modification times too, because numba uses them to validate its cache.
         shutil.copytree(folder, copy, dirs_exist_ok=True)
     os.environ[_VARIABLE] = copy
 

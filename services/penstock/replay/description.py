@@ -1,7 +1,7 @@
-"""The small file beside a store that says what its bytes are, and schemas as they stand in such files.
+"""Description file of a store, and the JSON form of a schema.
 
-Refuses: a description of another format, or one that names another schema than it describes. Called by `ring_store`,
-`store_reader` and `snapshot_folder`.
+Reading refuses a description of another format, and one whose schema hash does not match its columns. `ring_store`,
+`store_reader` and `snapshot_folder` use it.
 """
 
 import json
@@ -13,13 +13,13 @@ from penstock.files import write_json
 from penstock.types import Column, Extent, Schema
 
 FORMAT = 3
-"""Of the store and the only one that is read: before the first release, a store of a former 0.x format is refused."""
+"""Format of the store, and the only one that is read. Before the first release, older 0.x formats are refused."""
 
 DESCRIPTION_FILE = "store.json"
 
 
 def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None:
-    """Writes what `read_schema` reads, at once and lastingly."""
+    """Writes the description atomically and syncs it. `read_schema` reads it."""
     write_json(
         folder / DESCRIPTION_FILE,
         {"format": FORMAT, "capacity_bytes": capacity_bytes, **describe_schema(schema)},
@@ -27,7 +27,7 @@ def write_description(folder: Path, schema: Schema, capacity_bytes: int) -> None
 
 
 def damaged_store(path: Path, finding: str) -> DamagedFile:
-    """The error for a store that can't be used, since one of its files is not what was written."""
+    """Returns the error for a store that can't be used because one of its files is damaged."""
     return DamagedFile(
         f"{path} {finding}",
         f"make a run of a snapshot with penstock replay restore, or remove the folder {path.parent} to go on with an"
@@ -36,12 +36,17 @@ def damaged_store(path: Path, finding: str) -> DamagedFile:
 
 
 def read_schema(folder: Path) -> Schema:
-    """The schema of the store in a folder. Raises `ConfigurationError` if there is none of this format."""
+    """Returns the schema of the store in a folder.
+
+    Raises:
+        ConfigurationError: The store has another format, or a schema hash that does not match its columns.
+        DamagedFile: The description is missing or can't be parsed.
+    """
     return read_description(folder)[0]
 
 
 def read_description(folder: Path) -> tuple[Schema, int]:
-    """The schema and the size in bytes of the store in a folder; raises as `read_schema`."""
+    """Returns the schema and the size in bytes of the store in a folder. Raises as `read_schema`."""
     path = folder / DESCRIPTION_FILE
     try:
         description = json.loads(path.read_text())
@@ -56,7 +61,7 @@ def read_description(folder: Path) -> tuple[Schema, int]:
 
 
 def describe_schema(schema: Schema) -> dict[str, object]:
-    """A schema as it stands in JSON files; `schema_of` reads it back."""
+    """Returns a schema as JSON values. `schema_of` reads them."""
     return {
         "schema_hash": f"{schema.hash:016x}",
         "unroll_length": schema.unroll_length,
@@ -65,11 +70,11 @@ def describe_schema(schema: Schema) -> dict[str, object]:
 
 
 def schema_of(description: dict[str, Any], path: Path) -> Schema:
-    """The schema that the JSON of a file describes.
+    """Returns the schema that a file's JSON describes.
 
     Raises:
-        ConfigurationError: It names another schema than it describes.
-        ValueError, KeyError, TypeError: It describes none.
+        ConfigurationError: The schema hash does not match the columns.
+        ValueError, KeyError, TypeError: The JSON describes no schema.
     """
     columns = tuple(
         Column(name, dtype, tuple(shape), Extent(extent), lead)

@@ -1,7 +1,7 @@
-"""Segments on their way to their first training: unseen in order of arrival, then leased to a batch.
+"""Segments before their first training: unseen in order of arrival, then leased to a batch.
 
-The states themselves stand in the store's headers, so that they outlive the process; this is the order over them, and
-the open leases. Called by `replay.buffer` alone, under its lock.
+States live in the store's headers and survive the process; this module keeps their order and the open leases. Only
+`replay.buffer` calls it, under its lock.
 """
 
 from collections import deque
@@ -17,16 +17,16 @@ from penstock.types import Mass
 
 @dataclass(slots=True)
 class Lease:
-    """A batch that was handed out: what it is made of, before its columns are gathered.
+    """Leased batch, before its columns are gathered.
 
     Attributes:
-        number: The batch's.
-        fresh_segments: How many of the keys, the first ones, are leased; the others were drawn for replay.
-        keys: <uint64>[B].
+        number: Number of the batch.
+        fresh_segments: Number of fresh segments. They come first among the keys; the others were drawn for replay.
+        keys: <uint64>[B] keys of the segments.
         versions: <int64>[B] policy versions that acted.
-        priorities: <float64>[B] raw; 0 where fresh.
-        probabilities: <float64>[B] at the draw; 1 where fresh.
-        mass: The sum of all masses at the draw.
+        priorities: <float64>[B] raw priorities; 0 where fresh.
+        probabilities: <float64>[B] probabilities at the draw; 1 where fresh.
+        mass: Sum of all masses at the draw.
     """
 
     number: int
@@ -39,16 +39,16 @@ class Lease:
 
     @classmethod
     def without_segments(cls, number: int) -> "Lease":
-        """A batch that nothing is in."""
+        """Returns the lease of an empty batch."""
         keys, numbers, fractions = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0)
         return cls(number, 0, keys, numbers, fractions, fractions)
 
 
 class FreshSegments:
-    """The unseen and the leased segments of one store."""
+    """Unseen and leased segments of one store."""
 
     def __init__(self, store: RingStore) -> None:
-        """Finds those that an earlier process left; leases among them wait for `restore` or `refund`."""
+        """Finds the segments that an earlier process left. Leased ones wait for `restore` or `refund`."""
         self._store = store
         self._leases: dict[int, Lease] = {}
         headers = store.headers
@@ -57,33 +57,37 @@ class FreshSegments:
 
     @property
     def unseen(self) -> int:
-        """Segments that no batch has taken yet."""
+        """Number of segments that no batch has taken yet."""
         return len(self._unseen)
 
     @property
     def leased(self) -> int:
-        """Fresh segments in batches that are not committed."""
+        """Number of fresh segments in uncommitted batches."""
         return self._orphans + sum(lease.fresh_segments for lease in self._leases.values())
 
     @property
     def leases(self) -> int:
-        """Batches that are not committed."""
+        """Number of uncommitted batches."""
         return len(self._leases)
 
     def arrived(self, keys: NDArray[np.uint64]) -> None:
-        """Notes segments that were just stored as unseen."""
+        """Adds segments that were just stored."""
         self._unseen.extend(keys.tolist())
 
     def lease_of(self, number: int) -> Lease | None:
-        """The open lease of a batch."""
+        """Returns the open lease of a batch."""
         return self._leases.get(number)
 
     def next_number(self, recorded: int) -> int:
-        """The number of the next lease, where `recorded` may be one behind: a kill between states and record."""
+        """Returns the number of the next lease. `recorded` is one too low if a kill preceded its update."""
         return max([recorded, *(number + 1 for number in self._leases)])
 
     def take_older(self, oldest: int) -> NDArray[np.int64]:
-        """<int64>[L] rows of what was collected by an older version than this; they are unseen no more."""
+        """Takes the unseen segments that were collected by versions below `oldest`.
+
+        Returns:
+            <int64>[L] their rows.
+        """
         if not self._unseen:
             return np.zeros(0, np.int64)
         keys = np.array(self._unseen, np.uint64)
@@ -95,7 +99,7 @@ class FreshSegments:
         return retired
 
     def take_all(self) -> NDArray[np.int64]:
-        """<int64>[U] rows of all unseen segments; they are unseen no more."""
+        """Takes all unseen segments and returns their rows <int64>[U]."""
         keys = np.array(self._unseen, np.uint64)
         self._unseen.clear()
         return self._store.rows(keys)
@@ -104,8 +108,8 @@ class FreshSegments:
         """Leases the oldest unseen segments to batch `number`.
 
         Returns:
-            <uint64>[count] keys, by environment and then time, so that a batch does not depend on who was faster; None
-            while there are not enough.
+            <uint64>[count] keys, by environment and then time, so that a batch does not depend on the speed of the
+            actors. None if there are not enough segments.
         """
         if len(self._unseen) < count:
             return None
@@ -121,7 +125,7 @@ class FreshSegments:
         self._leases[lease.number] = lease
 
     def close(self, number: int) -> None:
-        """Ends a lease. Segments that its commit left out are unseen again: none stays leased for ever."""
+        """Ends a lease. Segments missing from its commit become unseen again, so that none stays leased forever."""
         lease, headers = self._leases.pop(number), self._store.headers
         rows = self._store.rows(lease.keys[: lease.fresh_segments])
         left = rows[headers["state"][rows] == State.LEASED]
@@ -129,15 +133,15 @@ class FreshSegments:
         self._unseen.extendleft(sorted((int(key) for key in headers["key"][left]), reverse=True))
 
     def close_until(self, number: int) -> int:
-        """Ends the leases up to this one, whose segments are unseen again; how many segments there were."""
+        """Ends all leases up to `number`, whose segments become unseen again. Returns how many segments these are."""
         unseen = self.unseen
-        # The latest first: each puts its segments before those that are unseen already.
+        # The latest lease is closed first, because each one puts its segments before those that are already unseen.
         for open_number in sorted((each for each in self._leases if each <= number), reverse=True):
             self.close(open_number)
         return self.unseen - unseen
 
     def refund(self) -> int:
-        """Ends all leases, whose segments are unseen again; how many there were."""
+        """Ends all leases, whose segments become unseen again. Returns how many segments these are."""
         headers, leased = self._store.headers, self._in_state(State.LEASED)
         headers["state"][leased] = State.UNSEEN
         self._unseen = deque(sorted([*self._unseen, *(int(key) for key in headers["key"][leased])]))
@@ -146,11 +150,12 @@ class FreshSegments:
         return leased.size
 
     def restore(self, batches: range) -> None:
-        """After this service restarted under a living learner: its uncommitted batches are leases again.
+        """Restores the leases of uncommitted batches after this service restarted while its learner lived.
 
         Args:
-            batches: That were handed out and not committed. One without leased segments has none that are fresh, or the
-                service died in its commit; it is a lease all the same, since its commit will come.
+            batches: Numbers of the batches that were leased and not committed. If a batch has no leased segments, it
+                had no fresh ones or the service died in its commit. It becomes a lease all the same, since its commit
+                will arrive.
         """
         headers, leased = self._store.headers, self._in_state(State.LEASED)
         for number in sorted({*batches, *headers["batch"][leased].tolist()} - self._leases.keys()):
@@ -166,7 +171,7 @@ class FreshSegments:
         self._orphans = 0
 
     def put_back(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Writes the states of those of these rows again that are unseen or leased; <int64>[...] the others."""
+        """Rewrites the states of unseen and leased segments in these rows, and returns the other rows <int64>[...]."""
         headers, others = self._store.headers, []
         leased = {
             key: lease.number for lease in self._leases.values() for key in lease.keys[: lease.fresh_segments].tolist()
@@ -182,7 +187,7 @@ class FreshSegments:
         return np.array(others, np.int64)
 
     def _in_order(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """By environment, then time."""
+        """Sorts keys by environment, then time."""
         return keys[np.lexsort((keys, self._store.headers["environment"][self._store.rows(keys)]))]
 
     def _in_state(self, state: State) -> NDArray[np.int64]:

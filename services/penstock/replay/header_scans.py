@@ -1,6 +1,6 @@
-"""Passes over the headers of a batch's segments, compiled: in NumPy each field of each pass would be a gather.
+"""Compiled passes over the headers of a batch's segments. In NumPy each field of each pass would need a gather.
 
-Called by `replay.buffer` and `replay.priority_index`, under the buffer's lock.
+`replay.buffer` and `replay.priority_index` call them under the buffer's lock.
 """
 
 import numba
@@ -11,16 +11,16 @@ from penstock.replay.layout import HEADER, State
 from penstock.replay.ring_store import RingStore
 
 BLOCK_ROWS = 1024
-"""Rows whose oldest version is kept as one number: what is looked through again when that is too old."""
+"""Rows per block. Each block keeps its oldest version as one number and is scanned only if that version is too old."""
 
 NO_VERSION = np.iinfo(np.int64).max
-"""In place of the oldest version of rows without mass."""
+"""Oldest version of a block in which no row has mass."""
 
 _HEADERS = numba.from_dtype(HEADER)[::1]
 _LEASED, _SEEN = int(State.LEASED), int(State.SEEN)
 
-# numba keeps compiled code until the file of the function changes, not that of a constant it was compiled with. So the
-# codes of states are arguments.
+# numba invalidates its cache only when the file of a function changes, not when a constant from another file does. The
+# codes of states are therefore arguments.
 
 
 @numba.njit(
@@ -53,7 +53,8 @@ def _mark_seen(headers, rows, priorities, seen, versions, oldest):  # type: igno
         header = headers[rows[position]]
         if header.state != seen:
             new += 1
-        # The state last: killed in between, the segment is fresh still, and not replayed at a priority nobody gave it.
+        # The state is written last. If the process is killed in between, the segment is still fresh and is not replayed
+        # at a wrong priority.
         header.priority = priorities[position]
         header.state = seen
         versions[position] = header.version
@@ -85,16 +86,16 @@ def _find_older(headers, masses, limit, oldest, rows):  # type: ignore[no-untype
 def find_committed(
     store: RingStore, keys: NDArray[np.uint64], batch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Where the segments lie that a batch's commit names.
+    """Finds the rows of the segments that a batch's commit names.
 
     Args:
-        store: Whose headers are looked at.
-        keys: <uint64>[B].
-        batch: The batch's number.
+        store: Store whose headers are searched.
+        keys: <uint64>[B] keys of the segments.
+        batch: Number of the batch.
 
     Returns:
-        <int64>[P] rows of those that are still there, and <int64>[P] their positions among the keys; None if one of
-        them was neither leased to this batch nor seen before.
+        <int64>[P] rows of the segments that are still present, and <int64>[P] their positions among the keys. None if
+        any of them was neither leased to this batch nor seen before.
     """
     rows, positions = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     found = _find_committed(store.headers, keys, batch, _LEASED, _SEEN, rows, positions)
@@ -104,16 +105,16 @@ def find_committed(
 def mark_seen(
     store: RingStore, rows: NDArray[np.int64], priorities: NDArray[np.float64], oldest: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int]:
-    """Stores raw priorities in the headers of these rows and makes their segments seen; of duplicates the last holds.
+    """Stores raw priorities in the headers of these rows and marks their segments as seen. The last duplicate wins.
 
     Args:
-        store: Whose headers are written.
-        rows: <int64>[B].
-        priorities: <float64>[B].
-        oldest: <int64>[blocks] the oldest version in each `BLOCK_ROWS` rows; lowered where one of these is older.
+        store: Store whose headers are written.
+        rows: <int64>[B] rows of the segments.
+        priorities: <float64>[B] raw priorities.
+        oldest: <int64>[blocks] oldest version in each block, updated in place.
 
     Returns:
-        <int64>[B] the policy versions that acted, and how many segments had not been seen before.
+        <int64>[B] policy versions that acted, and the number of segments that had not been seen before.
     """
     versions = np.empty(rows.size, np.int64)
     priorities = np.ascontiguousarray(priorities, np.float64)
@@ -124,19 +125,20 @@ def mark_seen(
 def find_older(
     store: RingStore, masses: NDArray[np.float64], limit: int, oldest: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Finds the rows with mass whose versions are below a limit, wherever they lie in the ring.
+    """Finds the rows with mass whose versions are below a limit, anywhere in the ring.
 
-    Only blocks with an older version than the limit are looked through: about one a commit, since a block's rows were
-    filled at about the same time.
+    Only blocks with an older version than the limit are scanned. That is about one per commit, since the rows of a
+    block were filled at about the same time.
 
     Args:
-        store: Whose headers are read.
-        masses: <float64>[capacity].
-        limit: The oldest version that is kept.
-        oldest: <int64>[blocks] no row with mass has an older version; raised to what is left in the blocks.
+        store: Store whose headers are read.
+        masses: <float64>[capacity] masses of all rows.
+        limit: Oldest version that is kept.
+        oldest: <int64>[blocks] lower bound on the version of the rows with mass. It is raised in place for the scanned
+            blocks.
 
     Returns:
-        <int64>[...] the rows.
+        <int64>[...] rows found.
     """
     rows = np.empty(int(np.count_nonzero(oldest < limit)) * BLOCK_ROWS, np.int64)
     return rows[: _find_older(store.headers, masses, limit, oldest, rows)]

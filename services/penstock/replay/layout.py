@@ -1,7 +1,7 @@
-"""How a store lies in memory: headers and columns in one file; watermarks, the session's record and ages in another.
+"""Memory layout of a store. One file holds headers and columns; another holds watermarks, the session record and ages.
 
-What lies where is the same in the mapped files, in anonymous memory, and for whoever maps them from another process.
-Called by `ring_store`, `store_reader`, and by all that read headers.
+The layout is the same in mapped files, in anonymous memory, and in other processes that map the files. `ring_store`,
+`store_reader` and all readers of headers use it.
 """
 
 import enum
@@ -16,7 +16,7 @@ from penstock.errors import ConfigurationError
 from penstock.types import MAX_SLOTS, Columns, Schema
 
 PAGE = 4096
-"""Bytes; the same on every machine, since it is part of the format."""
+"""Page size in bytes. It is part of the format and so the same on every machine."""
 
 SEGMENTS_FILE, RECORDS_FILE = "segments.bin", "records.bin"
 
@@ -51,7 +51,7 @@ SESSION = np.dtype(
 )
 
 MAX_GAPS = 64
-"""Gaps that the age clock knows apart: a store rarely holds segments of so many sessions."""
+"""Maximum number of gaps in the age clock. A store rarely holds segments of that many sessions."""
 
 AGES = np.dtype(
     [
@@ -66,41 +66,41 @@ AGES = np.dtype(
         ("ends", "<i8", MAX_GAPS),
     ]
 )
-"""What `ages` keeps: the gaps, and by which bounds fresh segments are late."""
+"""Record of `ages`: the gaps, and the bounds past which unseen segments are late."""
 
 _WATERMARKS_END = MAX_SLOTS * WATERMARK.itemsize
 _SESSION_END = _WATERMARKS_END + SESSION.itemsize
 
 RECORDS_BYTES = 2 * (_WATERMARKS_END + PAGE)
-"""The size of the records file: two copies, each of all watermarks, then the session record and what `ages` keeps."""
+"""Size of the records file. It has two copies of all watermarks, followed by the session record and the ages."""
 
 
 class State(enum.IntEnum):
-    """What has become of a row; stored in its header.
+    """State of a row, as stored in its header.
 
-    Each code has an odd number of bits that are set, so that no flipped bit makes one code another.
+    Every code has an odd number of set bits, so one flipped bit never turns a code into another.
     """
 
     UNSEEN = 1
     LEASED = 2
     SEEN = 4
     WRITING = 7
-    """The row has no key: a window is on its way into it."""
+    """The row has no key: a window is being written to it."""
     RELEASED = 8
-    """The row has no key: its segment was removed, or its window never became whole."""
+    """The row has no key: its segment was removed, or its window was never completed."""
 
 
 SEGMENT_STATES = (State.UNSEEN, State.LEASED, State.SEEN)
-"""Those of rows with a key."""
+"""States of rows that have a key."""
 
 
 def whole_pages(size: int) -> int:
-    """So many bytes, rounded up to whole pages."""
+    """Returns `size` in bytes, rounded up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
 def rows_within(capacity_bytes: int, schema: Schema) -> int:
-    """How many rows a store of this size has. Raises `ConfigurationError` if not even two segments fit."""
+    """Returns the capacity in rows of a store of this size. Raises `ConfigurationError` if it is below two."""
     capacity = (capacity_bytes - (len(schema.columns) + 1) * PAGE) // (HEADER.itemsize + schema.segment_bytes)
     if capacity < 2:
         raise ConfigurationError(
@@ -111,22 +111,23 @@ def rows_within(capacity_bytes: int, schema: Schema) -> int:
 
 
 class Regions:
-    """How a schema divides a store's memory: headers, then a region a column, each from a page's begin on.
+    """Division of a store's memory into page-aligned regions: the headers, then one region per column.
 
     Attributes:
-        capacity: Rows.
+        capacity: Number of rows.
         headers: <HEADER>[capacity].
-        columns: <uint8>[capacity, bytes of a segment's column], one a column.
-        proof: <uint64>[1] where the service writes what a reader must find.
+        columns: <uint8>[capacity, bytes of a segment's column], one per column.
+        proof: <uint64>[1] number written by the service, with which a reader proves that it sees the same memory.
     """
 
     def __init__(self, memory: mmap.mmap, schema: Schema, capacity_bytes: int) -> None:
-        """Lays the regions out. Raises `ConfigurationError` if not even two segments fit."""
+        """Creates the views of the regions. Raises `ConfigurationError` if fewer than two segments fit."""
         self.capacity, self._memory, self._end = rows_within(capacity_bytes, schema), memory, 0
         self.headers = self._region(HEADER.itemsize).reshape(-1).view(HEADER)
         after_headers, columns_start = self.headers.nbytes, self._end
         self.columns = tuple(self._region(column.segment_bytes(schema.unroll_length)) for column in schema.columns)
-        # Headers that fill whole pages leave one at the end: `rows_within` counts a spare page for each region.
+        # The proof follows the headers in their last page. If they fill it, the spare page at the end that
+        # `rows_within` counts for each region is used.
         self.proof = np.frombuffer(memory, "<u8", 1, after_headers if after_headers < columns_start else self._end)
 
     def _region(self, width: int) -> NDArray[np.uint8]:
@@ -136,11 +137,11 @@ class Regions:
         return array
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """<int64>[B] where the segments of these keys lie, or lay."""
+        """Returns the rows <int64>[B] to which these keys are assigned. Their segments need not be present any more."""
         return (keys % np.uint64(self.capacity)).astype(np.int64)
 
     def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
-        """Copies these rows' columns, in this order, into columns of as many segments."""
+        """Copies the columns of these rows, in this order, to columns for the same number of segments."""
         if not rows.size:
             return
         for region, wanted in zip(self.columns, into.arrays, strict=True):
@@ -148,16 +149,16 @@ class Regions:
 
 
 def runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Where among these rows those begin and end that lie side by side in the store."""
+    """Yields start and stop of the runs of these rows that are adjacent in the store."""
     return spans(np.diff(rows) != 1, rows.size)
 
 
 def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
-    """Where the parts of an array of this size begin and end, if it is divided after each element that says so.
+    """Yields start and stop of the parts of an array that is divided after each marked element.
 
     Args:
-        breaks: <bool>[size - 1].
-        size: May be 0.
+        breaks: <bool>[size - 1] whether the array is divided after an element.
+        size: Number of elements; may be 0.
     """
     ends = [*(np.flatnonzero(breaks) + 1).tolist(), size]
     for start, stop in zip([0, *ends], ends, strict=False):
@@ -166,17 +167,17 @@ def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
 
 
 def session_copies(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<SESSION>[2] both copies of the session record in <uint8>[RECORDS_BYTES]; a view."""
+    """Returns a view <SESSION>[2] of both copies of the session record in <uint8>[RECORDS_BYTES]."""
     return _copies(records, _WATERMARKS_END, SESSION)
 
 
 def ages_copies(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<AGES>[2] both copies of what `ages` keeps in <uint8>[RECORDS_BYTES]; a view."""
+    """Returns a view <AGES>[2] of both copies of the record of `ages` in <uint8>[RECORDS_BYTES]."""
     return _copies(records, _SESSION_END, AGES)
 
 
 def watermark_copies(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<WATERMARK>[2, MAX_SLOTS] both copies of the watermarks in <uint8>[RECORDS_BYTES]; a view."""
+    """Returns a view <WATERMARK>[2, MAX_SLOTS] of both copies of the watermarks in <uint8>[RECORDS_BYTES]."""
     return records.reshape(2, -1)[:, :_WATERMARKS_END].view(WATERMARK)
 
 

@@ -1,11 +1,13 @@
-"""From priority and age to the mass that the sum tree holds.
+"""Conversion of priority and age to the mass in the sum tree.
 
     mass_i = [(priority_i + epsilon) 2^(-age_i / half_life)]^alpha          age in policy versions
 
-All masses age together, so the factor they share is left out: what is stored is
-(priority + epsilon)^alpha * 2^(alpha * (version - reference) / half_life), and the reference moves up long before a
-double overflows. Versions are those of the store's clock (`replay.ages`), which leaves out what was skipped. Called by
-`replay.priority_index` alone.
+All masses age together, so their common factor is omitted. The tree stores
+
+    (priority_i + epsilon)^alpha * 2^(alpha * (version_i - reference) / half_life)
+
+and the reference is raised long before a double overflows. Versions are those of the store's age clock (`replay.ages`),
+which leaves out skipped numbers. Only `replay.priority_index` calls it.
 """
 
 from dataclasses import dataclass
@@ -14,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LARGEST_MASS = 1e290
-"""What exceeds it has it: the sum of a store's masses must be finite too, whatever priorities a learner commits."""
+"""Upper bound on a mass. It keeps the sum of a store's masses finite for any committed priorities."""
 
 _REBASE_EXPONENT = 256.0
-"""Binary exponent at which the reference moves; doubles overflow at 1024, and priorities need room too."""
+"""Binary exponent at which the reference is raised. Doubles overflow at 1024, and priorities need headroom too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ class MassFunction:
 
     Attributes:
         alpha: Exponent of priority and age.
-        epsilon: Added to every priority.
-        half_life: In versions.
-        reference: The version at which the stored age factor is 1.
+        epsilon: Constant added to every priority.
+        half_life: Age in versions that halves the mass before `alpha`.
+        reference: Version at which the stored age factor is 1.
     """
 
     alpha: float
@@ -37,9 +39,10 @@ class MassFunction:
     reference: int
 
     def masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """<float64>[B] stored masses of <float64>[B] raw priorities and the <int64>[B] versions that acted."""
+        """Returns the stored masses <float64>[B] for raw priorities <float64>[B] and acting versions <int64>[B]."""
         exponent = self.alpha * (versions - self.reference) / self.half_life
-        # Past -1000 the factor is as good as zero, and past 1000 as good as the largest mass: 0 times infinity is none.
+        # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Unclipped, a mass could be
+        # zero times infinity.
         factor = np.exp2(np.clip(exponent, -1000.0, 1000.0))
         with np.errstate(over="ignore"):
             masses = (priorities + self.epsilon) ** self.alpha * factor
@@ -47,8 +50,10 @@ class MassFunction:
         return result
 
     def rebased(self, version: int) -> tuple["MassFunction", float]:
-        """The function with its reference at `version`, if it is time, and the factor for all stored masses (1:
-        none).
+        """Returns a rebased function if one is due, and the factor for all stored masses (1 if not).
+
+        Args:
+            version: Clock of the store's version. It becomes the reference.
         """
         exponent = self.alpha * (version - self.reference) / self.half_life
         if exponent < _REBASE_EXPONENT:

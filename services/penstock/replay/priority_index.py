@@ -1,7 +1,7 @@
-"""Which segments may be replayed, and how likely each is: the sum tree over the store's seen rows.
+"""Index of the segments that may be replayed and their probabilities: a sum tree over the store's seen rows.
 
-Only seen rows have mass. It falls with age by the store's clock (`replay.ages`), and is gone past `max_staleness`.
-Called by `replay.buffer` alone, under its lock.
+Only seen rows have mass. It decreases with age by the store's clock (`replay.ages`) and is 0 past `max_staleness`. Only
+`replay.buffer` calls it, under its lock.
 """
 
 import numpy as np
@@ -16,24 +16,24 @@ from penstock.replay.sum_tree import SumTree
 from penstock.types import Mass, SamplingPlan
 
 _LARGEST_PRIORITY_DECAY = 0.999
-"""Per batch, so that one outlier does not give late segments too much weight for the rest of a run."""
+"""Factor per batch, so that one outlier does not give late segments too much weight for the rest of a run."""
 
 
 class PriorityIndex:
     """Priorities of one store's segments, and draws by them.
 
     Attributes:
-        seen: Segments that were trained at least once, and are still there.
-        largest_priority: About the largest that was committed lately.
+        seen: Segments that were trained at least once and are still present.
+        largest_priority: Largest priority committed, decayed per batch.
     """
 
     def __init__(self, store: RingStore, ages: Ages) -> None:
-        """Counts what the store holds already; nothing has mass before `adopt`."""
+        """Counts the seen segments of the store. No segment has mass before `adopt`."""
         self._store, self._ages = store, ages
         self._tree = SumTree(store.capacity)
         self._plan: SamplingPlan | None = None
         self._mass = MassFunction(alpha=1.0, epsilon=0.0, half_life=1.0, reference=0)
-        # Of each block of rows: no segment with mass has an older version.
+        # Lower bound, per block of rows, on the version of segments with mass.
         self._oldest = np.full(-(-store.capacity // BLOCK_ROWS), NO_VERSION)
         rows = self.seen_among(np.arange(store.capacity, dtype=np.int64))
         self.seen = rows.size
@@ -41,22 +41,22 @@ class PriorityIndex:
 
     @property
     def total(self) -> float:
-        """The sum of all masses."""
+        """Sum of all masses, relative to the current reference."""
         return self._tree.total
 
     @property
     def mass(self) -> Mass:
-        """The sum of all masses, such that it can be compared with those of stores that skipped other numbers."""
+        """Sum of all masses, comparable with that of stores that skipped other numbers."""
         return Mass(self._tree.total, self._mass.reference + self._ages.skipped)
 
     @property
     def ready(self) -> bool:
-        """Whether enough segments have been seen to replay any."""
+        """Whether enough segments were seen for replay to begin."""
         enough = self._plan is not None and self.seen >= max(1, self._plan.min_replay_segments)
         return enough and self.total > 0.0
 
     def adopt(self, plan: SamplingPlan) -> None:
-        """Gives every seen segment its mass by this plan and its age. Costs O(capacity)."""
+        """Computes the mass of every seen segment from this plan and its age. Costs O(capacity)."""
         self._plan = plan
         self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._ages.at(self._version))
         headers, everything = self._store.headers, np.arange(self._tree.capacity, dtype=np.int64)
@@ -69,41 +69,41 @@ class PriorityIndex:
         )
 
     def adjust(self, plan: SamplingPlan) -> None:
-        """Works by another plan; masses are made anew only where they would differ."""
+        """Adopts a changed plan. Masses are recomputed only if they would change."""
         former, self._plan = self._plan, plan
         shape = ("alpha", "epsilon", "half_life", "max_staleness")
         if former is None or any(getattr(former, name) != getattr(plan, name) for name in shape):
             self.adopt(plan)
 
     def mark_seen(self, rows: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        """Stores raw priorities, <float64>[B], of segments that are seen from now on."""
+        """Stores the raw priorities <float64>[B] of segments and marks the segments as seen."""
         versions, new = mark_seen(self._store, rows, priorities, self._oldest)
         self.seen += new
         self._tree.update(rows, self._masses(priorities, versions))
 
     def note_largest(self, priorities: NDArray[np.float64]) -> None:
-        """Takes a batch's priorities into `largest_priority`."""
+        """Updates `largest_priority` from a batch's priorities."""
         decayed = self.largest_priority * _LARGEST_PRIORITY_DECAY
         self.largest_priority = max(decayed, float(priorities.max(initial=0.0)))
 
     def seen_among(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of these rows hold seen segments; what overwrites them gives them to `forget`."""
+        """Returns those of these rows that hold seen segments. A caller that overwrites them must `forget` them."""
         headers = self._store.headers
         seen: NDArray[np.int64] = rows[(headers["key"][rows] != 0) & (headers["state"][rows] == State.SEEN)]
         return seen
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """Takes segments out that were seen and are overwritten now."""
+        """Removes seen segments that are being overwritten."""
         self._tree.update(rows, np.zeros(rows.size))
         self.seen -= rows.size
 
     def remove(self, rows: NDArray[np.int64]) -> None:
-        """Takes segments out of which it is not known any more whether they were seen. Costs O(capacity)."""
+        """Removes segments whose former state is unknown. Costs O(capacity)."""
         self._tree.update(rows, np.zeros(rows.size))
         self.seen = self.seen_among(np.arange(self._store.capacity)).size
 
     def advance(self) -> None:
-        """After the store's version moved: rebases the masses when it is time, and removes those of what is too old."""
+        """Follows a new version of the store: rebases the masses if due, and removes those that are too old."""
         assert self._plan is not None
         self._mass, factor = self._mass.rebased(self._ages.at(self._version))
         if factor != 1.0:
@@ -114,23 +114,23 @@ class PriorityIndex:
             self._tree.update(rows, np.zeros(rows.size))
 
     def draw(self, number: int, count: int, attempt: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Draws segments for batch `number`; none before enough have been seen.
+        """Draws segments for batch `number` in proportion to their masses. It draws none until enough were seen.
 
         Args:
-            number: The batch's; with `attempt` and the plan's seed it keys the draw, so that a run at degree 0 is
-                repeated whatever the timing.
-            count: How many.
-            attempt: Another number gives other draws.
+            number: Number of the batch. With `attempt` and the plan's seed it keys the draw, so that a run at degree 0
+                is reproducible whatever the timing.
+            count: Number of segments.
+            attempt: Number of the attempt. Different attempts draw differently.
 
         Returns:
-            <uint64>[count] keys and <float64>[count] probabilities, or both empty. None is older than `max_staleness`
-            when the batch is trained.
+            <uint64>[count] keys and <float64>[count] probabilities, or both empty. No segment is older than
+            `max_staleness` when the batch is trained.
         """
         plan = self._plan
         if plan is None or count == 0:
             return np.zeros(0, np.uint64), np.zeros(0)
         randomness = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, attempt, 0, 0]))
-        # What was young enough at the last commit may be too old in this batch, which comes some later.
+        # A segment within the bound at the last commit may exceed it in this batch, which is later.
         limit = self._ages.oldest(number, plan.max_staleness)
         while self.ready:
             rows, masses = self._tree.draw(randomness.random(count))
@@ -146,7 +146,7 @@ class PriorityIndex:
 
     def _masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         assert self._plan is not None
-        # None is younger than the last version: one that claims to be would win every draw.
+        # A segment that claims a version above the store's would win every draw.
         masses = self._mass.masses(priorities, self._ages.clock(np.minimum(versions, self._version)))
         masses[versions < self._ages.oldest(self._version, self._plan.max_staleness)] = 0.0
         return masses

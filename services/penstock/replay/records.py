@@ -1,9 +1,10 @@
-"""The small records of a store: watermarks, the learner's session and the counters, each twice and with a checksum.
+"""Small records of a store: watermarks, the learner's session with its counters, and ages.
 
-A process may be killed at any moment, and a bit may flip. So each record is written into its first copy, then into its
-second: one of them is always whole, and a copy that is damaged is repaired from the other. Zeros are no record.
+Each record has two copies with checksums, because a process may be killed at any moment and a bit may flip. Writes go
+to the first copy, then to the second. One copy is therefore always intact, and a damaged copy is repaired from the
+other. A copy of zeros is invalid.
 
-Called by `ring_store`, `ages`, `restoring`, and by all that map the records of another process.
+`ring_store`, `ages`, `restoring` and readers of another process's records use it.
 """
 
 import struct
@@ -28,29 +29,29 @@ _CHECKSUM_BYTES = 8
 
 
 class KeptTwice:
-    """A record of which a file has two copies.
+    """Record with two copies in a file.
 
     Attributes:
-        record: <SESSION or AGES>[1] of this process; `save` writes it.
-        damaged: Copies that were not what had been written.
-        alike: Whether both copies are the same; they are not after a kill between their writes.
+        record: <SESSION or AGES>[1] record in this process's memory; `save` writes it.
+        damaged: Number of copies whose checksum did not match.
+        alike: Whether both copies are equal. They differ after a kill between their writes.
     """
 
     def __init__(self, copies: NDArray[Any]) -> None:
-        """Reads it from <SESSION>[2] or <AGES>[2], mapped. Raises `DamagedFile` if both copies are damaged."""
+        """Reads the newest intact copy of a mapped <SESSION>[2] or <AGES>[2]. Raises `DamagedFile` if there is none."""
         sound = [copy for copy in copies.copy() if int(copy["checksum"]) == _checksum(copy)]
         if not sound:
             raise DamagedFile("both copies of a record are not what was written: their checksums differ")
         newest = max(sound, key=lambda copy: int(copy["sequence"]))
         self.record: NDArray[Any] = np.array([newest], copies.dtype)
         self.damaged, self.alike = len(copies) - len(sound), copies[0].tobytes() == copies[1].tobytes()
-        # Written some times for each batch and window: through these it takes a microsecond.
+        # Records are saved several times per batch and window. A save through these views takes a microsecond.
         self._bytes = self.record.view(np.uint8).data
         self._words = self._bytes.cast("Q")
         self._in_file = [copies[index : index + 1].view(np.uint8).data for index in range(len(copies))]
 
     def save(self) -> None:
-        """Writes the record with its next sequence into both copies, one after the other."""
+        """Increments the record's sequence and writes the record to both copies, one after the other."""
         self._words[1] += 1
         self._words[0] = zlib.crc32(self._bytes[_CHECKSUM_BYTES:])
         for copy in self._in_file:
@@ -58,19 +59,19 @@ class KeptTwice:
 
 
 class Records:
-    """The records in one mapped file.
+    """Records in one mapped file.
 
     Attributes:
-        session: <SESSION>[1] of this process; `save_session` writes it.
-        repaired: Copies that did not have what was written, and were written again from the other copy.
+        session: <SESSION>[1] session record in this process's memory; `save_session` writes it.
+        repaired: Number of damaged copies that were rewritten from the other copy.
     """
 
     def __init__(self, memory: NDArray[np.uint8], *, new: bool) -> None:
-        """Reads what an earlier process left, or makes the records of a new store.
+        """Reads the records that an earlier process left, or initializes those of a new store.
 
         Args:
-            memory: <uint8>[RECORDS_BYTES] mapped.
-            new: Whether there is nothing in it yet.
+            memory: <uint8>[RECORDS_BYTES] mapped file.
+            new: Whether the store is new.
 
         Raises:
             DamagedFile: Both copies of a record are damaged.
@@ -92,16 +93,16 @@ class Records:
         self.session: NDArray[Any] = self._session.record
 
     def save_session(self) -> None:
-        """Writes `session`; killed before the end, what was saved before or this is found again."""
+        """Writes `session`. After a kill during the write, the previous record or this one is read."""
         self._session.save()
 
     def watermark(self, slot: int) -> tuple[int, int]:
-        """The last incarnation of a slot that sent segments, and its last sequence; zeros: none."""
+        """Returns the last incarnation of a slot that sent segments, and its last sequence; zeros if there is none."""
         mark = self._marks[slot]
         return int(mark["incarnation"]), int(mark["sequence"])
 
     def set_watermark(self, slot: int, incarnation: int, sequence: int) -> None:
-        """Writes a slot's watermark; killed before the end, the one before or this is found again."""
+        """Writes a slot's watermark. After a kill during the write, the previous watermark or this one is read."""
         mark = (incarnation, _mark_checksum(incarnation, sequence), sequence)
         self._marks[slot] = mark
         self._marks_in_file[0, slot] = mark
@@ -109,22 +110,29 @@ class Records:
 
 
 def make_record(copies: NDArray[Any]) -> None:
-    """Makes a record of zeros, <SESSION>[2] or <AGES>[2], where there is none."""
+    """Initializes both copies, <SESSION>[2] or <AGES>[2], to an empty record."""
     record = np.zeros(2, copies.dtype)
     record["checksum"] = _checksum(record[0])
     copies[...] = record
 
 
 def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """<SESSION>[1] the session record in <uint8>[RECORDS_BYTES]; a copy. Raises `DamagedFile`: there is none."""
+    """Returns a copy <SESSION>[1] of the session record in <uint8>[RECORDS_BYTES].
+
+    Raises:
+        DamagedFile: Both copies are damaged.
+    """
     return KeptTwice(session_copies(records)).record
 
 
 def read_watermarks(records: NDArray[np.uint8]) -> tuple[NDArray[Any], int]:
-    """<WATERMARK>[MAX_SLOTS] in <uint8>[RECORDS_BYTES], and how many copies of one are damaged.
+    """Reads the watermarks <WATERMARK>[MAX_SLOTS] in <uint8>[RECORDS_BYTES].
+
+    Returns:
+        The watermarks, and the number of damaged copies.
 
     Raises:
-        DamagedFile: Both copies of a watermark are.
+        DamagedFile: Both copies of a watermark are damaged.
     """
     copies = watermark_copies(records).copy()
     sound = copies == _NO_MARK
@@ -133,13 +141,13 @@ def read_watermarks(records: NDArray[np.uint8]) -> tuple[NDArray[Any], int]:
     sound[~sound] = np.fromiter(checksums, np.uint32, used.size) == used["checksum"]
     if not sound.any(axis=0).all():
         raise DamagedFile("both copies of a watermark are not what was written: their checksums differ")
-    # The first copy is written first.
+    # If both copies are intact, the first is the newer one.
     result: NDArray[Any] = np.where(sound[0], copies[0], copies[1])
     return result, int(np.count_nonzero(~sound))
 
 
 def read_identity(folder: Path) -> int:
-    """The number that names the store in a folder; 0 if there is none that can be read."""
+    """Returns the identity of the store in a folder; 0 if it can't be read."""
     try:
         content = np.fromfile(folder / RECORDS_FILE, np.uint8)
         return int(session_of(content)["identity"][0]) if content.size == RECORDS_BYTES else 0
@@ -152,7 +160,7 @@ def _mark_checksum(incarnation: int, sequence: int) -> int:
 
 
 def _checksum(record: Any) -> int:
-    """CRC-32 of all of a record but the checksum; that of zeros is not zero."""
+    """Returns the CRC-32 of a record without its checksum field. It is not 0 for zeros."""
     return zlib.crc32(record.tobytes()[_CHECKSUM_BYTES:])
 
 

@@ -1,7 +1,7 @@
-"""Fills a new store with the segments of a snapshot, exactly as they were: states, priorities, watermarks and counters.
+"""Restores the segments of a snapshot to a new store, with their states, priorities, watermarks and counters.
 
-Refuses: a snapshot of which no segment is sound, a capacity too small for the segments that were not trained yet.
-Called by `apps.restoring`, for a folder that no service uses.
+It refuses a snapshot without an intact segment, and a capacity too small for the segments that were not trained.
+`apps.restoring` calls it for a folder that no service uses.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from penstock.types import SnapshotProgress
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The store that came out of a snapshot.
+    """Summary of a restored store.
 
     Attributes:
-        segments: In the store.
-        damaged: Segments whose bytes in the snapshot were not those that had been stored; left out.
-        dropped: Segments, all of them trained before, for which the store is too small now; the oldest.
+        segments: Number of segments in the store.
+        damaged: Segments left out because their bytes in the snapshot are missing or don't match their checksum.
+        dropped: Oldest segments left out because the store is too small for them. All were trained before.
         incarnations: Last incarnation of each slot that sent segments.
     """
 
@@ -46,17 +46,18 @@ def restore_store(
     capacity_bytes: int,
     show: Callable[[SnapshotProgress], None] = lambda progress: None,
 ) -> Restored:
-    """Makes a store in a folder that holds none.
+    """Creates a store from a snapshot in a folder that holds none.
 
     Args:
-        source: The folder of the snapshots.
-        manifest: The snapshot's.
-        folder: Where the store is made.
-        capacity_bytes: Its size; the snapshot's store may have had another.
-        show: Called with how far it is.
+        source: Folder of the snapshots.
+        manifest: Manifest of the snapshot.
+        folder: Folder of the new store.
+        capacity_bytes: Size of the new store in bytes. It may differ from that of the original store.
+        show: Callback for progress.
 
     Raises:
-        ConfigurationError: As this module refuses; or the snapshot or the folder can't be used.
+        ConfigurationError: The module refuses the snapshot or the capacity, or the snapshot or the folder can't be
+            used.
     """
     name, records = manifest.snapshot.name, source.records(manifest)
     headers, dropped = _fitting(source, manifest, records, capacity_bytes)
@@ -78,13 +79,13 @@ def restore_store(
 def _fitting(
     source: SnapshotFolder, manifest: Manifest, records: NDArray[np.uint8], capacity_bytes: int
 ) -> tuple[NDArray[Any], int]:
-    """<HEADER>[...] of the segments that the store has room for, and how many it has not.
+    """Returns the headers <HEADER>[...] of the segments that fit the store, and the number of the others.
 
     Raises:
-        ConfigurationError: Among these are some that were never trained.
+        ConfigurationError: Some of the others were never trained.
     """
     headers, capacity = source.headers(manifest), rows_within(capacity_bytes, manifest.schema)
-    # One round of the ring: what is older would not be there either, had the store always been so small.
+    # Only the last round of the ring is kept, as if the store had always been this small.
     room = headers["key"].astype(np.int64) >= int(session_of(records)["next_key"][0]) - capacity
     untrained = int(np.count_nonzero(headers["state"][~room] != State.SEEN))
     if untrained:
@@ -102,7 +103,7 @@ def _fill(
     headers: NDArray[Any],
     show: Callable[[SnapshotProgress], None],
 ) -> int:
-    """Copies the segments into the store; how many were damaged and are left out."""
+    """Copies the segments to the store and returns the number of damaged segments that were left out."""
     store.adopt(manifest.schema)
     damaged, width = 0, manifest.schema.segment_bytes
     chunks = {chunk.first_key: chunk for chunk in manifest.chunks}
@@ -111,18 +112,18 @@ def _fill(
         path, rows = (place / chunk.file, chunk.rows) if chunk is not None else (place, 0)
         damaged += _fill_from_chunk(store, path, rows, headers[start:stop])
         show(SnapshotProgress(stop, headers.size, stop * width, headers.size * width))
-    # So that what the snapshot has not is not taken for lost from the store.
+    # Marks empty rows as released. Otherwise the store would count them as lost at its next start.
     store.remove(np.flatnonzero(store.headers["key"] == 0))
     return damaged
 
 
 def _fill_from_chunk(store: RingStore, path: Path, rows: int, headers: NDArray[Any]) -> int:
-    """Copies some of a chunk's segments; how many are not there as they had been stored."""
+    """Copies the wanted segments of a chunk and returns the number of those that are missing or damaged."""
     assert store.schema is not None
     try:
         found, columns = read_chunk(path, store.schema, rows)
     except OSError:
-        # Lost like any damaged row: the other chunks are still worth having.
+        # An unreadable chunk counts as damaged rows, because the other chunks are still useful.
         return headers.size
     places = {key: place for place, key in enumerate(found.tolist())}
     wanted = np.array([places.get(key, -1) for key in headers["key"].tolist()], np.int64)

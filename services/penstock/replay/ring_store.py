@@ -1,12 +1,13 @@
-"""The store: a ring of rows in one mapped file, a segment a row, that survives the death of any process.
+"""The store: a ring of rows in one memory-mapped file, one segment per row, that survives the death of any process.
 
-The file is allocated at its full size when the service starts. The first schema divides it into regions: headers, then
-one a column. Segment `key` lies in row `key % capacity`; keys count insertions from 1 and are never used again. A row's
-key is zeroed before the row is overwritten and written last, so that a torn row has no key. Without a folder the same
-layout lies in anonymous memory.
+The file is allocated at its full size when the service starts. The first schema divides it into regions: the headers,
+then one region per column. Segment `key` is in row `key % capacity`. Keys count insertions from 1 and are never reused.
+A row's key is zeroed before the row is overwritten and the new key is written last, so a torn row has no key. Without a
+folder, anonymous memory has the same layout.
 
-Refuses: a file that can't be allocated, a store of another format, schema or size. Called by `replay.buffer`, which
-owns the lock; `gather` alone is safe without it, if the keys are checked again afterwards.
+The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
+`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather`, `gather_bytes`, `checksums`) are safe
+without the lock if the keys are checked again afterwards. So are `put` and `inspect` on reserved rows.
 """
 
 import errno
@@ -38,18 +39,19 @@ from penstock.replay.row_checks import check_values, checksums_of, copy_and_sum
 from penstock.types import MAX_SLOTS, Columns, Fragment, MappedStore, Schema, Window, WindowHead
 
 _VALID = "valid"
-"""The column that is true where a row is to be learnt from."""
+"""Column that is true for the rows of a segment to learn from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a scan of an existing store found.
+    """Result of scanning an existing store.
 
     Attributes:
-        segments: Rows that are whole.
-        damaged: Rows whose segments were not what had been stored, or that were lost; dropped.
-        torn: Rows that were being written when the last process ended; nobody was told that they are stored.
-        repaired: Copies of watermarks and other records that were damaged, or half written; there was another copy.
+        segments: Number of intact segments.
+        damaged: Rows dropped because their segments were damaged or lost.
+        torn: Rows that were being written when the last process ended. Their segments were never acknowledged.
+        repaired: Copies of watermarks and other records that were damaged or torn, and were restored from the other
+            copy.
     """
 
     segments: int = 0
@@ -62,17 +64,17 @@ class RingStore:
     """Rows of segments with their headers, watermarks and session record.
 
     Attributes:
-        capacity: Rows; 0 before the schema is known.
-        headers: <HEADER>[capacity] the mapped headers.
+        capacity: Number of rows; 0 before the schema is known.
+        headers: <HEADER>[capacity] mapped headers.
     """
 
     def __init__(self, folder: Path | None, capacity_bytes: int) -> None:
-        """Allocates the file, or opens the one that is there.
+        """Creates the files, or opens the existing ones.
 
         Raises:
-            ConfigurationError: The folder can't be written, the disk is too full, or the store there has another size
-                or format.
-            DamagedFile: A file of the store is missing or is not what was written.
+            ConfigurationError: The folder can't be written, the disk is too full, or the existing store has another
+                size or format.
+            DamagedFile: A file of the store is missing or damaged.
         """
         self._folder = folder
         self._capacity_bytes = capacity_bytes
@@ -102,19 +104,19 @@ class RingStore:
             if self._folder is not None and new and records.session["next_key"][0] > 1:
                 raise damaged_store(self._folder / DESCRIPTION_FILE, f"is missing, and {RECORDS_FILE} counts segments")
             return records
-        # Nothing was stored yet: there were no records, or a kill has cut their making.
+        # Nothing was stored: there are no records, or a kill interrupted their creation.
         records = Records(memory, new=True)
-        # Key 0 is nobody's.
+        # Key 0 is never assigned.
         records.session["next_key"], records.session["identity"] = 1, secrets.randbits(63) | 1
         records.save_session()
         return records
 
     def adopt(self, schema: Schema) -> None:
-        """Lays the columns out for the first schema; checks every later one against it.
+        """Divides the memory by the first schema, and checks every later one against it.
 
         Raises:
             SchemaMismatch: The store holds segments of another schema.
-            ConfigurationError: Not even two segments fit.
+            ConfigurationError: Fewer than two segments fit.
         """
         if self.schema is not None:
             if schema != self.schema:
@@ -138,9 +140,9 @@ class RingStore:
         sound = keys[rows] % np.uint64(self.capacity) == rows
         sound &= self._plausible(rows)
         sound &= self.checksums(rows) == self.headers["checksum"][rows]
-        # Killed before its key was written, or while it was overwritten.
+        # The process was killed before the key was written, or while the row was overwritten.
         torn = (keys == 0) & np.isin(states, (*SEGMENT_STATES, State.WRITING))
-        # The ring has come by there, and leaves no row without a state.
+        # Every row that the ring has reached has a state.
         reached = (np.arange(self.capacity) - 1) % self.capacity < int(self.session["next_key"][0]) - 1
         lost = (keys == 0) & ~torn & (states != State.RELEASED) & (reached | (states != 0))
         damaged = int(np.count_nonzero(~sound)) + int(np.count_nonzero(lost))
@@ -161,66 +163,66 @@ class RingStore:
         return Recovery(int(sound.sum()), damaged, int(torn.sum()), self._records.repaired)
 
     def _plausible(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """<bool>[B] which of these rows with keys have values that some code writes where no checksum covers them."""
+        """Returns <bool>[B] whether the header fields that no checksum covers are valid in these rows with keys."""
         headers, session = self.headers[rows], self.session[0]
         result: NDArray[np.bool_] = np.isin(headers["state"], SEGMENT_STATES)
         result &= np.isfinite(headers["priority"]) & (headers["priority"] >= 0.0) & (headers["batch"] >= -1)
-        # Killed after the states of a batch were written, it is still the next one.
+        # After a kill between a batch's states and its record, the batch is still the next one.
         open_batch = (headers["batch"] >= session["next_batch"]) & (headers["batch"] <= session["next_lease"])
         result &= (headers["state"] != State.LEASED) | open_batch
         return result
 
     @property
     def columns(self) -> tuple[NDArray[np.uint8], ...]:
-        """<uint8>[capacity, bytes of a segment's column], one a column: the mapped rows themselves."""
+        """Mapped rows <uint8>[capacity, bytes of a segment's column], one array per column."""
         return self._regions
 
     @property
     def records(self) -> NDArray[np.uint8]:
-        """<uint8>[RECORDS_BYTES] the mapped watermarks, the session record and what `ages` keeps."""
+        """Mapped records <uint8>[RECORDS_BYTES]: watermarks, session record and ages."""
         return self._records.memory
 
     @property
     def session(self) -> NDArray[Any]:
-        """<SESSION>[1] the record of the learner's session and the counters; `save_session` writes what is set here."""
+        """Record <SESSION>[1] of the learner's session and the counters. `save_session` writes changes to the file."""
         return self._records.session
 
     def save_session(self) -> None:
-        """Writes `session`, all of it or nothing: a kill in between leaves what was saved before."""
+        """Writes `session` atomically: after a kill during the write, the previous or the new record is read."""
         self._records.save_session()
 
     def adopt_records(self, records: NDArray[np.uint8]) -> None:
-        """Takes over the <uint8>[RECORDS_BYTES] of another store, but for its identity and its session.
+        """Adopts the records <uint8>[RECORDS_BYTES] of another store, except its identity and session.
 
         Raises:
-            DamagedFile: They are damaged.
+            DamagedFile: The records are damaged.
         """
         identity = int(self.session["identity"][0])
         session_of(records)
         self._records.memory[...] = records
         self._records = Records(self._records.memory, new=False)
-        # The other store may still be there: a learner that maps one of them must not take it for the other.
+        # The other store may still exist, and a learner must not mistake one for the other.
         self.session["identity"] = identity
-        # Leases were those of another run's learner: the first that comes makes them fresh again.
+        # Leases belonged to the other run's learner. The next session revokes them.
         self.session["session"] = 0
         self.save_session()
 
     @property
     def folder(self) -> Path | None:
-        """Where the store lies; None in anonymous memory."""
+        """Folder of the store; None in anonymous memory."""
         return self._folder
 
     @property
     def mapped(self) -> MappedStore | None:
-        """Where others can map this store; None in anonymous memory."""
+        """Location from which other processes can map this store; None in anonymous memory."""
         if self._folder is None:
             return None
         return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
 
     def prove(self) -> int:
-        """Writes a number into the memory, which only who maps it can read there; one more than the last.
+        """Writes a new proof to the memory and returns it. Each proof is one more than the last.
 
-        The store must know its schema.
+        Only a process that maps this memory can read it there. The schema must be known.
         """
         assert self._layout is not None
         self._proof += 1
@@ -228,7 +230,7 @@ class RingStore:
         return self._proof
 
     def watermark(self, slot: int, incarnation: int) -> int:
-        """The last sequence stored for this slot and incarnation; 0: none.
+        """Returns the last sequence stored for this slot and incarnation; 0 if there is none.
 
         Raises:
             InvalidSegment: The slot is out of range.
@@ -248,18 +250,18 @@ class RingStore:
             self._records.set_watermark(slot, incarnation, sequence)
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """<int64>[B] where the segments of these keys lie, or lay."""
+        """Returns the rows <int64>[B] to which these keys are assigned."""
         assert self._layout is not None
         return self._layout.rows(keys)
 
     def present(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """<bool>[B] which of these segments are still there."""
-        # Rows without a segment have key 0, which is nobody's.
+        """Returns <bool>[B] whether these segments are still present."""
+        # Rows without a segment have key 0, which is never assigned.
         result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
         return result
 
     def write(self, keys: NDArray[np.uint64], window: Window, first: int) -> None:
-        """Stores the window's segments from number `first` on under these consecutive keys. Raises as its parts do."""
+        """Stores the window's segments from index `first` on under these consecutive keys. Raises as its parts do."""
         self.reserve(keys)
         for index, column in enumerate(window.columns.arrays):
             content = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
@@ -270,7 +272,7 @@ class RingStore:
         """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
 
         Raises:
-            Overloaded: A row to overwrite is unseen or leased, or another window is on its way into it.
+            Overloaded: A row to overwrite is unseen or leased, or is reserved for another window.
         """
         rows = self.rows(keys)
         states = self.headers["state"][rows]
@@ -290,14 +292,15 @@ class RingStore:
         fragment: Fragment,
         sums: NDArray[np.uint64] | None = None,
     ) -> None:
-        """Copies some bytes of a window's column into reserved rows. May run beside other calls, without the lock.
+        """Copies bytes of a window's column to reserved rows. It needs no lock.
 
         Args:
-            keys: <uint64>[B] of the window's segments from number `first` on.
-            first: Segments before it are stored already; their bytes are passed over.
-            fragment: As it came.
-            sums: <uint64>[S] to which its words of 64 bits are added as they are read, word i to sum i % S; its last
-                word is padded with zeros.
+            keys: <uint64>[B] keys of the window's segments from index `first` on.
+            first: Index of the first segment to store. Bytes of earlier segments, which are stored already, are
+                skipped.
+            fragment: Bytes as received.
+            sums: <uint64>[S] to which the fragment's 64-bit words are added as they are read, word i to sum i % S. The
+                last word is padded with zeros.
         """
         region = self._regions[fragment.column]
         width = region.shape[1]
@@ -317,13 +320,13 @@ class RingStore:
         flat[: data.size - before_end] = data[before_end:]
 
     def inspect(self, keys: NDArray[np.uint64], head: WindowHead, first: int) -> NDArray[Any]:
-        """Checks the values in reserved rows. Without the lock: it reads every byte.
+        """Checks the values in reserved rows. It is called without the lock, because it reads every byte.
 
         Returns:
-            <HEADER>[B] what `seal` is to write.
+            <HEADER>[B] headers for `seal`.
 
         Raises:
-            InvalidSegment: Values that no learner could use, or not one row to learn from. The rows are still reserved.
+            InvalidSegment: The window has invalid values, or no row to learn from. The rows stay reserved.
         """
         assert self.schema is not None
         rows = self.rows(keys)
@@ -341,12 +344,12 @@ class RingStore:
                 learnable |= column.name == _VALID and bool(content.any())
             header["checksum"][start:stop] = checksums_of(header[start:stop], contents)
         if marked and not learnable:
-            # Every second step of an environment is valid at least: these are not bytes that an actor collected.
+            # At least every second step of an environment is valid, so an actor can't have collected these bytes.
             raise InvalidSegment(f"malformed segments: column {_VALID} marks no row of the window to learn from")
         return header
 
     def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
-        """Makes reserved rows unseen segments; the keys are written last."""
+        """Turns reserved rows into unseen segments. The keys are written last."""
         rows = self.rows(keys)
         header["key"] = 0
         self.headers[rows] = header
@@ -354,11 +357,11 @@ class RingStore:
         self._raise_watermark(head.slot, head.incarnation, head.last_sequence)
 
     def release(self, keys: NDArray[np.uint64]) -> None:
-        """Gives up reserved rows; they stay empty until the ring comes by again."""
+        """Releases reserved rows. They stay empty until the ring reaches them again."""
         self.headers["state"][self.rows(keys)] = State.RELEASED
 
     def without_state(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of these rows hold segments whose state is none that a segment can have: they are damaged."""
+        """Returns those of these rows whose segments have an invalid state. They are damaged."""
         headers = self.headers[rows]
         damaged: NDArray[np.int64] = rows[(headers["key"] != 0) & ~np.isin(headers["state"], SEGMENT_STATES)]
         return damaged
@@ -369,20 +372,20 @@ class RingStore:
         self.headers["state"][rows] = State.RELEASED
 
     def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
-        """Copies these rows' columns, in this order, into columns of as many segments."""
+        """Copies the columns of these rows, in this order, to columns for the same number of segments."""
         assert self._layout is not None
         self._layout.gather(rows, into)
 
     def gather_bytes(
         self, rows: NDArray[np.int64], offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]
     ) -> None:
-        """Copies a range of the bytes that these rows make up, column after column.
+        """Copies a range of the bytes of these rows, column after column.
 
         Args:
-            rows: <int64>[B].
-            offsets: Where each column begins; gaps between them are left as they are.
-            start: The first byte of the range.
-            into: <uint8>[...] as many bytes as are wanted.
+            rows: <int64>[B] rows of the segments.
+            offsets: Offset in bytes of each column. Gaps between columns are not written.
+            start: First byte of the range.
+            into: <uint8>[...] destination. Its size is that of the range.
         """
         for region, offset in zip(self._regions, offsets, strict=True):
             width = region.shape[1]
@@ -391,7 +394,7 @@ class RingStore:
                 _copy_rows(region, rows, first, into[offset + first - start : offset + last - start])
 
     def checksums(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """<uint64>[B] of what never changes in these ascending rows: identity, version and payload."""
+        """Returns the checksums <uint64>[B] of the immutable data (identity, version, payload) in ascending rows."""
         checksums = np.empty(rows.size, np.uint64)
         for start, stop in runs(rows):
             side_by_side = slice(rows[start], rows[stop - 1] + 1)
@@ -400,22 +403,22 @@ class RingStore:
         return checksums
 
     def freeze(self, headers: NDArray[Any]) -> NDArray[np.uint8]:
-        """Copies all that changes, which is the headers, into `headers`, and returns the watermarks and the record.
+        """Copies the mutable state: the headers to `headers`, and the records to a new array, which it returns.
 
-        At about 10 GB/s, if the memory behind `headers` was touched before.
+        It copies about 10 GB/s if the memory of `headers` was touched before.
         """
         headers.view(np.uint8)[...] = self.headers.view(np.uint8)
         return self.records.copy()
 
     def flush(self) -> None:
-        """Has the kernel write the mapped pages to disk (a clean stop; not needed to survive a kill)."""
+        """Writes the mapped pages to disk, for a clean stop. Surviving a kill does not require it."""
         if self._folder is not None:
             self._memory.flush()
             self._records_memory.flush()
 
 
 def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, into: NDArray[np.uint8]) -> None:
-    """Fills `into` with the bytes of these rows, one after another, from byte `first` of them on."""
+    """Fills `into` with the concatenated bytes of these rows, from byte `first` on."""
     width = region.shape[1]
     row, skipped = divmod(first, width)
     if skipped:
@@ -430,11 +433,11 @@ def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, i
 
 
 def _check_files(folder: Path, capacity_bytes: int) -> Schema | None:
-    """The schema of the store in a folder; None where nothing was stored yet.
+    """Returns the schema of the store in a folder; None if nothing was stored yet.
 
     Raises:
-        ConfigurationError: Another size is configured, or the store is of another format.
-        DamagedFile: A file is missing, or has another size than it was made with.
+        ConfigurationError: The store has another size than the configured one, or another format.
+        DamagedFile: A file is missing, or its size has changed.
     """
     segments, records = folder / SEGMENTS_FILE, folder / RECORDS_FILE
     if not (folder / DESCRIPTION_FILE).exists():
@@ -456,12 +459,12 @@ def _check_files(folder: Path, capacity_bytes: int) -> Schema | None:
 
 
 def _begins_with_data(path: Path) -> bool:
-    """Whether there is anything but zeros in the first page: the headers of the first rows that are used."""
+    """Returns whether the first page, which has the headers of the first used rows, is not all zeros."""
     try:
         with path.open("rb") as file:
             return any(file.read(PAGE))
     except OSError:
-        # Not there, or `_allocate` says what is wrong.
+        # The file does not exist, or `_allocate` reports the error.
         return False
 
 
@@ -500,19 +503,20 @@ def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
 
 
 def _fill_holes(descriptor: int, size: int) -> None:
-    """Has the disk hold room for so many bytes: a hole would meet a full disk as a bus error, in the middle of a run.
+    """Allocates disk space for the whole file, because on a full disk a hole causes a bus error during the run.
 
-    Raises `OSError`, and leaves the file as large as it was.
+    Raises:
+        OSError: There is not enough space. The file keeps its size.
     """
     file, disk = os.fstat(descriptor), os.fstatvfs(descriptor)
-    # A new file's room is asked for first, since to find out by trying fills the disk for everybody else. Some file
-    # systems don't tell, and root may use what is reserved.
+    # For a new file, free space is checked first, because a failed attempt would briefly fill the disk for other
+    # processes. Some file systems do not report it, and root may use reserved space.
     free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
     if file.st_size == 0 and disk.f_blocks and size > free * disk.f_frsize:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError:
-        # Ext4 keeps what it had found room for, and so the disk would stay full.
+        # Ext4 keeps the blocks it has allocated, so the disk would stay full.
         os.ftruncate(descriptor, file.st_size)
         raise

@@ -1,6 +1,6 @@
-"""What is checked of a row's bytes: that they are what was sent, values a learner can use, and still the same.
+"""Checks of rows' bytes: they equal the bytes sent, hold valid values, and have not changed since.
 
-Compiled, one call for many rows, outside the GIL. Called by `replay.ring_store`.
+The functions are compiled, handle many rows per call and release the GIL. `replay.ring_store` calls them.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,20 @@ from penstock.errors import InvalidSegment
 from penstock.types import Column
 
 _LANES = 32
-"""So many 64-bit words are folded side by side: enough for the compiler to use the widest registers there are."""
+"""Number of 64-bit lanes that are mixed in parallel, enough for the compiler to use the widest vector registers."""
 
 
 @numba.njit("void(uint8[::1], uint8[::1], uint64[::1])", nogil=True, cache=True)
 def copy_and_sum(source, target, sums):  # type: ignore[no-untyped-def]
-    """Copies bytes and adds their words to <uint64>[S] sums, word i to sum i % S; the last is padded with zeros.
+    """Copies bytes and adds their 64-bit words to <uint64>[S] sums, word i to sum i % S.
 
-    What is added is what is copied, although another process may write to the source: each word is read once.
+    The last word is padded with zeros. Each word is read once, so the sum is that of the copy even if another process
+    writes to the source.
     """
     count, turn = source.size // 8, sums.size
     read, written = source[: 8 * count].view(np.uint64), target[: 8 * count].view(np.uint64)
     for start in range(0, count, turn):
-        # Slices of their own let the compiler take several words at once: four times the pace.
+        # With separate slices the compiler vectorizes the loop, which makes it four times faster.
         some, into = read[start : start + turn], written[start : start + turn]
         for index in range(some.size):
             word = some[index]
@@ -70,11 +71,14 @@ def mix_rows(rows, checksums):  # type: ignore[no-untyped-def]
 
 
 def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
-    """<uint64>[B] over what never changes of segments: identity and version, then payload.
+    """Computes checksums over the immutable fields of segments: identity, version and payload.
 
     Args:
-        headers: <HEADER>[B].
-        contents: <uint8>[B, bytes of a segment] C-ordered, one a column.
+        headers: <HEADER>[B] headers of the segments.
+        contents: <uint8>[B, bytes of a segment] C-ordered bytes, one array per column.
+
+    Returns:
+        <uint64>[B] checksums.
     """
     identity = np.empty((headers.size, 6), np.uint64)
     for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
@@ -103,14 +107,14 @@ def _any_with_all_bits_64(words, mask):  # type: ignore[no-untyped-def]
 
 
 def check_values(column: Column, content: NDArray[np.uint8]) -> None:
-    """Refuses what no learner could use.
+    """Checks that a column's values are valid.
 
     Args:
-        column: What the bytes are.
-        content: <uint8>[rows, bytes of a segment] C-ordered.
+        column: Column of the bytes.
+        content: <uint8>[rows, bytes of a segment] C-ordered bytes.
 
     Raises:
-        InvalidSegment: There are NaN, infinities, or booleans that are neither 0 nor 1.
+        InvalidSegment: A float is NaN or infinite, or a boolean is neither 0 nor 1.
     """
     if column.dtype == "bool":
         if content.size and int(content.max()) > 1:
@@ -118,7 +122,7 @@ def check_values(column: Column, content: NDArray[np.uint8]) -> None:
         return
     if not column.dtype.startswith("float"):
         return
-    # A float is not finite where all bits of its exponent are set (IEEE 754).
+    # A float is not finite if all bits of its exponent are set (IEEE 754).
     if column.dtype == "float32":
         endless = _any_with_all_bits_32(content.reshape(-1).view(np.uint32), np.uint32(0x7F800000))
     elif column.dtype == "float64":

@@ -1,10 +1,10 @@
-"""Looks for segments whose bytes are no longer those that were stored, slowly, going round the store while it serves.
+"""Background check for segments whose bytes have changed, round after round through a store in use.
 
-Recovery checks all there is, and so does a snapshot; between them a disk or a memory may lose what it was given. Of the
-bytes only those of segments that may be replayed are looked at: the others are gone from here within seconds. A row
-whose state is damaged would block the ring for ever.
+Recovery and snapshots check every segment, but a disk or memory may lose data in between. The scrub checks the bytes
+only of segments that may be replayed, because the others are trained within seconds. It checks the state of every row,
+because a row with a damaged state would block the ring forever.
 
-Called by `apps.replay`, from any one thread.
+`apps.replay` calls it, from any one thread.
 """
 
 import numpy as np
@@ -16,14 +16,14 @@ STEP_BYTES = 8 * 2**20
 
 
 class Scrub:
-    """One round after another through a store."""
+    """Repeated rounds through one store."""
 
     def __init__(self, store: RingStore, buffer: ReplayBuffer) -> None:
-        """Begins at the first row."""
+        """Starts at the first row."""
         self._store, self._buffer, self._next_row = store, buffer, 0
 
     def step(self) -> int:
-        """Checks the next 8 MiB or so, without the buffer's lock; how many damaged segments it dropped."""
+        """Checks the next 8 MiB or so without the buffer's lock. Returns the number of damaged segments it dropped."""
         if self._store.schema is None:
             return 0
         first = self._next_row if self._next_row < self._store.capacity else 0
@@ -33,5 +33,5 @@ class Scrub:
         keys = self._buffer.replayable(looked_at)
         rows = self._store.rows(keys)
         damaged = keys[self._store.checksums(rows) != self._store.headers["checksum"][rows]]
-        # One that was overwritten meanwhile looks damaged too, and is no longer there to be dropped.
+        # A segment that was overwritten meanwhile also looks damaged. It is gone, so `drop` ignores it.
         return dropped + (self._buffer.drop(damaged) if damaged.size else 0)

@@ -1,11 +1,11 @@
-"""A folder of snapshots of one store: how each lies in it, which of them count, and how old ones go.
+"""A folder of snapshots of one store: their files, manifests and removal.
 
-A snapshot is a folder under its name: chunk files (`chunk_files`), the headers of its segments, the watermarks and the
-session's record, the learner's checkpoint at the same version, and a manifest. It is made under another name and gets
-its own when it is whole, so that whatever has no manifest is no snapshot. Files never change: snapshots share them by
-hard links.
+Each snapshot is a folder named after it, with chunk files (`chunk_files`), the headers of its segments, the watermarks
+and session record, the learner's checkpoint at the same version, and a manifest. It is written under a temporary name
+and renamed when it is complete, so a folder without a manifest is not a snapshot. Files never change, and snapshots
+share them by hard links.
 
-Refuses: names that are no plain file names, manifests of another format. Called by `snapshots` and `restoring`.
+It refuses invalid names, and manifests of another format. `snapshots` and `restoring` use it.
 """
 
 import fcntl
@@ -40,30 +40,31 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A file with the segments of a range of keys: the range's first key, and the rows in the file."""
+    """Chunk file: the first key of its range, and the number of rows in the file."""
 
     first_key: int
     rows: int
 
     @property
     def file(self) -> str:
-        """Its name in the snapshot's folder."""
+        """File name in the snapshot's folder."""
         return f"{self.first_key:020}.chunk"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a snapshot is made of.
+    """Contents of a snapshot.
 
     Attributes:
-        snapshot: What it came to.
-        number: Counts the snapshots of this folder, so that their order needs no clock.
-        schema: Of the segments.
-        chunk_keys: Keys in each chunk's range, which begins at a multiple of them.
-        chunks: In the order of their keys.
-        headers_crc, records_crc: CRC-32 of those files, whose contents no row's checksum covers.
+        snapshot: Summary of the snapshot.
+        number: Sequence number of the snapshot in its folder, so that their order does not depend on a clock.
+        schema: Schema of the segments.
+        chunk_keys: Number of keys in each chunk's range, which begins at a multiple of it.
+        chunks: Chunks in the order of their keys.
+        headers_crc, records_crc: CRC-32 of those files. The rows' checksums do not cover all of their contents.
         policy_version: Policy version of the checkpoint.
-        policy_sha256: SHA-256 of its file, in hexadecimal digits; the same in all stores of one snapshot of a run.
+        policy_sha256: SHA-256 of the checkpoint's file, in hexadecimal digits. All stores of a run's snapshot have the
+            same.
     """
 
     snapshot: Snapshot
@@ -78,7 +79,7 @@ class Manifest:
 
 
 def check_name(name: str) -> str:
-    """The name, if a snapshot may be called so. Raises `InvalidSegment`."""
+    """Returns the name if it is valid for a snapshot. Raises `InvalidSegment` otherwise."""
     if not _NAME.fullmatch(name):
         raise InvalidSegment(
             f"a snapshot can't be called {name!r}: names have up to 100 letters, digits and . _ - and begin with a"
@@ -88,34 +89,34 @@ def check_name(name: str) -> str:
 
 
 class SnapshotFolder:
-    """The snapshots in one folder. From any thread; what changes it only while `locked`."""
+    """Snapshots in one folder. Any thread may call any method, but those that change the folder need `locked`."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is made before the first snapshot."""
+        """Stores the path. The folder is created for the first snapshot."""
         self.root = root
 
     def path(self, name: str) -> Path:
-        """Where the snapshot of this name lies, or would. Raises `InvalidSegment` for what is no name."""
+        """Returns the path for a snapshot of this name. Raises `InvalidSegment` if the name is invalid."""
         return self.root / check_name(name)
 
     def unfinished(self, name: str) -> Path:
-        """Where it lies while it is made."""
+        """Returns the temporary path for a snapshot of this name."""
         return self.root / f"{_UNFINISHED}{check_name(name)}"
 
     def complete(self) -> list[Manifest]:
-        """All that can be read, oldest first."""
+        """Returns the manifests of all readable snapshots, oldest first."""
         found = []
         for path in self.root.glob(f"*/{MANIFEST_FILE}"):
             if _NAME.fullmatch(path.parent.name):
                 try:
                     found.append(self.read(path.parent.name))
                 except ConfigurationError:
-                    # Of another version of Penstock, or damaged: not ours to use, nor to remove.
+                    # Snapshots of another version of Penstock and damaged ones are neither used nor removed.
                     continue
         return sorted(found, key=lambda manifest: manifest.number)
 
     def read(self, name: str) -> Manifest:
-        """The manifest of a snapshot. Raises `ConfigurationError`, which names those there are, if there is none."""
+        """Returns the manifest of a snapshot. If there is none, raises `ConfigurationError` with the existing names."""
         path = self.path(name) / MANIFEST_FILE
         try:
             return _parse(json.loads(path.read_text()), name, path.parent)
@@ -126,11 +127,11 @@ class SnapshotFolder:
             raise ConfigurationError(f"{path} does not describe a snapshot ({error}); choose another") from None
 
     def headers(self, manifest: Manifest) -> NDArray[Any]:
-        """<HEADER>[segments] of the segments in a snapshot, by ascending key. Raises `ConfigurationError`: damaged."""
+        """Returns the headers <HEADER>[segments] by ascending key. Raises `ConfigurationError` if they are damaged."""
         return self._checked(manifest, HEADERS_FILE, manifest.headers_crc).view(HEADER)
 
     def records(self, manifest: Manifest) -> NDArray[np.uint8]:
-        """<uint8>[RECORDS_BYTES] watermarks and the session's record. Raises `ConfigurationError`: damaged."""
+        """Returns the records <uint8>[RECORDS_BYTES]. Raises `ConfigurationError` if they are damaged."""
         return self._checked(manifest, RECORDS_FILE, manifest.records_crc)
 
     def _checked(self, manifest: Manifest, file: str, crc: int) -> NDArray[np.uint8]:
@@ -147,7 +148,7 @@ class SnapshotFolder:
         return content
 
     def policy(self, manifest: Manifest) -> bytes:
-        """The learner's checkpoint in a snapshot. Raises `ConfigurationError`: damaged."""
+        """Returns the learner's checkpoint in a snapshot. Raises `ConfigurationError` if it is damaged."""
         path = self.path(manifest.snapshot.name) / POLICY_FILE
         try:
             content = path.read_bytes()
@@ -159,7 +160,7 @@ class SnapshotFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder, and keeps other processes from changing it. Raises `Overloaded` if one does."""
+        """Creates the folder and locks it against other processes. Raises `Overloaded` if it is locked."""
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -175,7 +176,7 @@ class SnapshotFolder:
             os.close(descriptor)
 
     def publish(self, manifest: Manifest) -> None:
-        """Writes the manifest, and gives the snapshot its name. Raises `OSError`."""
+        """Writes the manifest and renames the snapshot to its final name. Raises `OSError`."""
         unfinished = self.unfinished(manifest.snapshot.name)
         content = _describe(manifest)
         write_json(unfinished / MANIFEST_FILE, {**content, "sha256": _digest(content)})
@@ -183,18 +184,18 @@ class SnapshotFolder:
         sync_folder(self.root)
 
     def remove(self, name: str) -> None:
-        """Removes a snapshot; killed half-way, it is one that was not finished. Raises `OSError`."""
+        """Removes a snapshot. If killed meanwhile, it leaves an unfinished one. Raises `OSError`."""
         self.path(name).rename(self.unfinished(name))
         shutil.rmtree(self.unfinished(name))
 
     def sweep(self) -> None:
-        """Removes what earlier processes left unfinished. Raises `OSError`."""
+        """Removes unfinished snapshots of earlier processes. Raises `OSError`."""
         for path in self.root.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path)
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """SHA-256 of a manifest without this digest, in hexadecimal digits."""
+    """Returns the SHA-256 of a manifest without its digest, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -219,7 +220,7 @@ def _parse(content: dict[str, Any], name: str, folder: Path) -> Manifest:
         raise ValueError(f"it has format {content['format']}, and this version reads {FORMAT}")
     if content.pop("sha256") != _digest(content):
         raise ValueError("it is damaged: it is not what was written")
-    # Name and folder are where it is found, so that snapshots may be moved and copied.
+    # Name and folder are those of the path, so that snapshots may be moved and copied.
     snapshot = Snapshot(
         name=name,
         folder=str(folder),

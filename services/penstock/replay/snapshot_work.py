@@ -1,12 +1,12 @@
-"""The making of one snapshot: freezes what changes, copies the rows, and writes them with the learner's checkpoint.
+"""Creation of one snapshot: freezes the mutable state, copies the rows, and writes them with the learner's checkpoint.
 
-The learner holds its training at a version, asks for the snapshot, and goes on when the store is frozen: so policy and
-store belong together. What changes (headers, watermarks, the session's record) is frozen at one moment, under the
-buffer's lock, in memory that was touched before. The rows, which do not change but are overwritten, are then copied
-without it: what was overwritten before its turn came is absent. Chunks that the newest snapshot holds already are
-shared with it.
+The learner pauses training at a version, requests the snapshot, and continues when the store is frozen. Policy and
+store therefore match. The mutable state (headers, watermarks, session record) is copied at one moment, under the
+buffer's lock, to memory that was touched before. Rows do not change but may be overwritten. They are copied afterwards
+without the lock, and a row that was overwritten before its turn is absent. Chunks that the newest snapshot already has
+are shared with it.
 
-Called by `snapshots`, in a thread of its own.
+`snapshots` calls it in a separate thread.
 """
 
 import contextlib
@@ -39,22 +39,22 @@ from penstock.replay.snapshot_folder import (
 from penstock.types import Schema, Snapshot, SnapshotProgress, SnapshotRequest, Weights
 
 _COMMIT_TIMEOUT_S = 5.0
-"""The learner sent the commit before it asked, and trains nothing until the store is frozen."""
+"""Timeout for the commit of the snapshot's version, which the learner sends before its request."""
 
 _POLICY_TIMEOUT_S = 60.0
 _POLL_S = 0.002
 
 
 class RunningSnapshot:
-    """A snapshot on its way.
+    """A snapshot in progress.
 
     Attributes:
-        request: What was asked for.
-        policy: The learner's checkpoint; who asked for the snapshot sets it.
-        given_up: Set when nobody wants it any more.
-        frozen: Set when what changes of the store has been copied.
-        progress: How far it is; replaced as a whole.
-        outcome: The complete snapshot, or the error that it failed with.
+        request: Request for the snapshot.
+        policy: Learner's checkpoint, set by the requester.
+        given_up: Event set when the snapshot is no longer wanted.
+        frozen: Event set when the mutable state has been copied.
+        progress: Current progress; replaced as a whole.
+        outcome: Complete snapshot, or the error with which it failed.
     """
 
     def __init__(self, request: SnapshotRequest) -> None:
@@ -66,7 +66,7 @@ class RunningSnapshot:
 
 
 class SnapshotWork:
-    """The making of one snapshot."""
+    """Creation of one snapshot."""
 
     def __init__(
         self,
@@ -83,17 +83,17 @@ class SnapshotWork:
         self._shared_bytes = 0
 
     def write(self, buffer: ReplayBuffer, chunk_keys: int, now: Callable[[], float]) -> Snapshot:
-        """All of it, but for the removal of old ones.
+        """Creates the snapshot. It does not remove old ones.
 
         Raises:
-            OSError: It can't be written.
-            Unavailable: It is to stop, or the commit or the policy does not come.
+            OSError: The snapshot can't be written.
+            Unavailable: The service is stopping, the snapshot was given up, or the commit or the policy did not arrive.
         """
         began, request = time.monotonic(), self._running.request
         headers, records = self._freeze(buffer)
         self._running.frozen.set()
-        # From here on no lock is held, but for the interpreter's: a thread of a lower priority than others would be
-        # taken off its processor with that one in hand.
+        # From here on no lock is held except the GIL. This thread has normal priority, because one of lower priority
+        # could be preempted while it holds the GIL.
         place = self._folder.unfinished(request.name)
         place.mkdir()
         writer = ChunkWriter(self._store, chunk_keys, self._spend)
@@ -133,13 +133,13 @@ class SnapshotWork:
         return snapshot
 
     def _freeze(self, buffer: ReplayBuffer) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """<HEADER>[segments] by ascending key, and <uint8>[RECORDS_BYTES]."""
+        """Returns the headers <HEADER>[segments] by ascending key, and the records <uint8>[RECORDS_BYTES]."""
         headers = np.empty(self._store.capacity, HEADER)
-        # Touched now, and not while everybody waits for the lock.
+        # Touched here rather than under the lock, where page faults would delay other threads.
         headers.view(np.uint8)[...] = 0
         self._await_commit(buffer)
         records = buffer.freeze(headers)
-        # No key is older than one round of the ring, so that rows from the next key's on are in the order of keys.
+        # No key is older than one round of the ring, so the rows from the next key's on are in the order of keys.
         oldest = int(headers["key"].max(initial=0) + 1) % headers.size
         headers = np.concatenate([headers[oldest:], headers[:oldest]])
         headers = headers[headers["key"] != 0]
@@ -147,7 +147,7 @@ class SnapshotWork:
         return headers, records
 
     def _await_commit(self, buffer: ReplayBuffer) -> None:
-        """Waits until the store was trained to the policy's version. Raises `Unavailable`."""
+        """Waits until the store's version is that of the policy. Raises `Unavailable` on timeout."""
         request, deadline = self._running.request, time.monotonic() + _COMMIT_TIMEOUT_S
         while buffer.version < request.version:
             if time.monotonic() > deadline:
@@ -158,7 +158,7 @@ class SnapshotWork:
             self._pause(_POLL_S)
 
     def _policy(self) -> Weights:
-        """Waits for the learner's checkpoint. Raises `Unavailable`, or what it failed with."""
+        """Waits for the learner's checkpoint. Raises `Unavailable` on timeout, or the error that was set."""
         running, deadline = self._running, time.monotonic() + _POLICY_TIMEOUT_S
         while not running.policy.done():
             if time.monotonic() > deadline:
@@ -169,7 +169,12 @@ class SnapshotWork:
     def _write_chunks(
         self, writer: ChunkWriter, place: Path, headers: NDArray[Any], chunk_keys: int
     ) -> tuple[list[Chunk], NDArray[np.bool_], NDArray[np.bool_]]:
-        """The chunks; <bool>[segments] which were still there, and <bool>[segments] which of these were sound."""
+        """Writes or shares the chunks.
+
+        Returns:
+            The chunks, <bool>[segments] whether each was still present, and <bool>[segments] whether its copy was sound
+            or it was not present.
+        """
         present, sound = np.ones(headers.size, np.bool_), np.ones(headers.size, np.bool_)
         former = self._former(chunk_keys)
         chunks = []
@@ -195,7 +200,7 @@ class SnapshotWork:
         self._running.progress = SnapshotProgress(done, total, done * width, total * width)
 
     def _former(self, chunk_keys: int) -> "_Former | None":
-        """The newest snapshot, if chunks of this one can be found in it."""
+        """Returns the newest snapshot with which chunks can be shared."""
         for manifest in reversed(self._folder.complete()):
             if manifest.schema == self._schema and manifest.chunk_keys == chunk_keys:
                 with contextlib.suppress(ConfigurationError):
@@ -203,13 +208,13 @@ class SnapshotWork:
         return None
 
     def _spend(self, size: int) -> None:
-        """Waits until what was written has had its time. Raises as `_pause`."""
+        """Waits until the write rate permits further bytes, and accounts for `size`. Raises as `_pause`."""
         self._pause(max(0.0, self._free_at - time.monotonic()))
-        # What was late is not made up for: the disk may have had a reason.
+        # Delays are not made up for, because the disk may be busy.
         self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_s
 
     def _pause(self, seconds: float) -> None:
-        """Waits so long. Raises `Unavailable` when the service is to stop, or nobody wants the snapshot any more."""
+        """Waits. Raises `Unavailable` if the service is stopping or the snapshot was given up."""
         name = self._running.request.name
         if self._stopping.wait(seconds):
             raise Unavailable(f"the replay service stopped before snapshot {name!r} was complete")
@@ -220,28 +225,37 @@ class SnapshotWork:
 
 
 class _Former:
-    """A complete snapshot, whose chunks a new one may share."""
+    """A complete snapshot whose chunks a new one may share."""
 
     def __init__(self, folder: SnapshotFolder, manifest: Manifest) -> None:
-        """Reads its headers. Raises `ConfigurationError` if they are damaged."""
+        """Reads the snapshot's headers. Raises `ConfigurationError` if they are damaged."""
         self._place = folder.path(manifest.snapshot.name)
         self._chunks = {chunk.first_key: chunk for chunk in manifest.chunks}
         self._headers = folder.headers(manifest)
         self._keys = np.ascontiguousarray(self._headers["key"])
 
     def share(self, chunk: Chunk, headers: NDArray[Any], place: Path) -> Chunk | None:
-        """Links the chunk of this range into another snapshot, if it holds all of these segments, <HEADER>[...]."""
+        """Links this range's chunk into another snapshot if it has all of these segments.
+
+        Args:
+            chunk: Chunk of the other snapshot.
+            headers: <HEADER>[...] of its segments.
+            place: Folder of the other snapshot.
+
+        Returns:
+            The linked chunk, or None if it can't be shared.
+        """
         mine = self._chunks.get(chunk.first_key)
         if mine is None or self._keys.size < headers.size:
             return None
         found = np.minimum(np.searchsorted(self._keys, headers["key"]), self._keys.size - 1)
-        # By checksum too, which covers name and bytes: after a restore the same keys may be other segments'.
+        # Checksums cover identity and payload. After a restore, the same keys may belong to other segments.
         same = (self._keys[found] == headers["key"]) & (self._headers["checksum"][found] == headers["checksum"])
         if not same.all():
             return None
         try:
             (place / chunk.file).hardlink_to(self._place / chunk.file)
         except OSError:
-            # A file system without links, or too many of them: it is written again, which says what is wrong.
+            # The file system does not support the link. Writing the chunk again reports any other error.
             return None
         return mine

@@ -1,7 +1,7 @@
-"""Takes snapshots of a store while it goes on: one at a time, in a thread of its own, and removes old ones.
+"""Takes snapshots of a store in use, one at a time, in a separate thread, and removes old ones.
 
-Refuses: a second snapshot at once, a name that is taken, a store without segments. Called by `rpc.snapshot_servicer`,
-from any thread.
+It refuses a second concurrent snapshot, a name that exists, and a store without segments. `rpc.snapshot_servicer` calls
+it from any thread.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from penstock.replay.snapshot_work import RunningSnapshot, SnapshotWork
 from penstock.types import Schema, Snapshot, SnapshotRequest
 
 CHUNK_BYTES = 16 * 2**20
-"""Large enough for few files, small enough that one overwritten segment has little written again."""
+"""Approximate chunk size in bytes. It limits the number of files, and the bytes rewritten per changed segment."""
 
 MOST_NAMED = 100
-"""Snapshots in one folder that were asked for: only users remove them, and they must not fill a disk without end."""
+"""Maximum number of requested snapshots in one folder. Only users remove them, and they could fill the disk."""
 
 
 class Snapshots:
-    """The snapshots of one store."""
+    """Snapshots of one store."""
 
     def __init__(
         self,
@@ -41,15 +41,17 @@ class Snapshots:
         chunk_bytes: int = CHUNK_BYTES,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Args:
-        store: Whose rows are copied.
-        buffer: Over that store; its lock covers what is frozen.
-        root: The folder of the snapshots; None: there can be none.
-        kept: So many complete snapshots that were taken on an interval are kept; the oldest go.
-        bytes_per_s: How fast chunks are written at most.
-        ended: Called with what each snapshot came to, in its thread.
-        chunk_bytes: About the size of a chunk.
-        now: Unix time in seconds.
+        """Prepares to take snapshots.
+
+        Args:
+            store: Store whose rows are copied.
+            buffer: Buffer of that store. Its lock protects the state to freeze.
+            root: Folder of the snapshots; None disables them.
+            kept: Number of complete automatic snapshots to keep. Older ones are removed.
+            bytes_per_s: Upper bound on the write rate in bytes per second.
+            ended: Called on the snapshot's thread with its result or its error.
+            chunk_bytes: Approximate size of a chunk in bytes.
+            now: Unix time in seconds.
         """
         self._store, self._buffer, self._kept, self._bytes_per_s = store, buffer, kept, bytes_per_s
         self._folder = SnapshotFolder(root) if root is not None else None
@@ -60,13 +62,13 @@ class Snapshots:
         self._stopping = threading.Event()
 
     def begin(self, request: SnapshotRequest) -> RunningSnapshot:
-        """Begins a snapshot, which needs its `policy` to be complete.
+        """Starts a snapshot. It completes only after its `policy` is set.
 
         Raises:
-            ConfigurationError: There is no folder for snapshots, or one of this name is there.
-            InvalidSegment: Nothing can be called so.
-            NotReady: No actor has come yet, so that there is nothing to keep.
-            Overloaded: One is on its way.
+            ConfigurationError: There is no folder for snapshots, or the name exists.
+            InvalidSegment: The name is invalid.
+            NotReady: No actor has connected yet, so there is nothing to save.
+            Overloaded: Another snapshot is in progress.
             Unavailable: The service is stopping.
         """
         folder = self._writable
@@ -82,7 +84,7 @@ class Snapshots:
                 raise Overloaded("a snapshot is on its way; take another when it is complete")
             self._busy = True
             running = RunningSnapshot(request)
-            # Not waited for when the process is to end: what it leaves is no snapshot.
+            # A daemon thread, so that it does not delay the exit of the process. An unfinished snapshot is ignored.
             self._running = threading.Thread(
                 target=self._run, args=(running, folder, schema), name="snapshot", daemon=True
             )
@@ -90,11 +92,11 @@ class Snapshots:
         return running
 
     def complete(self) -> list[Snapshot]:
-        """All there are, oldest first. Reads files. Raises `ConfigurationError` without a folder."""
+        """Returns all complete snapshots, oldest first. Reads files. Raises `ConfigurationError` without a folder."""
         return [manifest.snapshot for manifest in self._writable.complete()]
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Gives up the one that is on its way, and takes no more."""
+        """Cancels the snapshot in progress, and refuses new ones."""
         with self._lock:
             self._stopping.set()
         if self._running is not None:
@@ -135,12 +137,12 @@ class Snapshots:
                 f" {error.strerror or error}; free space, or choose another replay.snapshot_folder"
             )
         except Exception as error:
-            # Nobody awaits this thread: a mistake of ours must reach who asked, like any other failure.
+            # No caller joins this thread, so unexpected errors must also reach the requester.
             outcome = PenstockError(f"snapshot {running.request.name!r} failed with {type(error).__name__}: {error}")
         try:
             self._ended(outcome)
         finally:
-            # First: whoever has waited for this one may take another at once.
+            # Cleared before the outcome is set, so that a waiting caller can start another snapshot immediately.
             self._busy = False
             if isinstance(outcome, Snapshot):
                 running.outcome.set_result(outcome)
@@ -148,7 +150,7 @@ class Snapshots:
                 running.outcome.set_exception(outcome)
 
     def _remove_old(self, folder: SnapshotFolder) -> None:
-        """Removes the oldest of those that nobody asked for; the others are the user's to remove."""
+        """Removes the oldest automatic snapshots. Users remove the others."""
         automatic = [manifest.snapshot.name for manifest in folder.complete() if manifest.snapshot.automatic]
         for name in automatic[: max(0, len(automatic) - self._kept)]:
             folder.remove(name)

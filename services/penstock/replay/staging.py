@@ -1,14 +1,14 @@
-"""Where actors on the service's own host lay their windows: a file beside the store for each stream, mapped by both.
+"""Staging areas: shared memory in which actors on the service's host place their windows, one file per stream.
 
-A window is then copied twice, into its slot and from there into its rows, and no socket carries it. Actors never see
-the rows themselves: one that was paused would wake up in somebody else's. What lies in a slot is taken for as
-untrusted as what comes in a message: it is checked in the rows, where nobody can change it any more. The message that
-names the slot has a checksum of its bytes: a window that the service reads otherwise is refused, and sent again in
-messages.
+A window is then copied twice, to its staging slot and from there to its rows, and passes through no socket. Actors
+never map the rows themselves, because an actor that was paused could write to rows that now belong to another. Data in
+a staging slot is as untrusted as data in a message. It is checked in the rows, where no client can change it any more.
+The message that names the staging slot has a checksum of its bytes. A window that does not match is refused, and the
+actor sends it again in messages.
 
-Two hosts may see one file and not one memory, as on NFS. So each side writes a random number into the first page, and
-no slot is used before the other has read it there. `rpc.replay_servicer` makes the areas, `rpc.segment_sink` fills
-their slots.
+Two hosts may share a file but not memory, as on NFS. Each side therefore writes a random number to the first page, and
+no staging slot is used before the other side has read it there. `rpc.replay_servicer` creates the areas, and
+`rpc.segment_sink` fills their slots.
 """
 
 import mmap
@@ -26,27 +26,30 @@ from penstock.replay.layout import PAGE, whole_pages
 from penstock.types import StagingOffer
 
 SLOTS = 4
-"""Windows that an actor may keep until they are stored."""
+"""Windows that an actor may place before they are stored."""
 
 _FOLDER = "staging"
 _NAME_BYTES = 16
 _MAGIC = 0x3147415453535450
 _WORDS = np.dtype([("magic", "<u8"), ("server", "<u8"), ("client", "<u8")])
-"""What the first page holds."""
+"""Layout of the first page."""
 
 
 class StagingAreas:
-    """All areas of one service, within a budget of bytes."""
+    """Staging areas of one service, within a budget of bytes."""
 
     def __init__(self, store_folder: Path | None, max_bytes: int) -> None:
-        """Removes what a killed service left. Without a folder, or a byte to give, there are no areas."""
+        """Removes files that a killed service left. Without a folder, or with `max_bytes` 0, there are no areas."""
         self._folder = None if store_folder is None or max_bytes == 0 else store_folder.resolve() / _FOLDER
         self._free_bytes = max_bytes
         for left in self._folder.glob("*") if self._folder is not None else ():
             left.unlink()
 
     def allocate(self, window_bytes: int) -> "StagingArea | None":
-        """An area for windows of so many bytes; None where there is no room for one, and windows come in messages."""
+        """Returns an area for windows of this size in bytes; None if there is no room.
+
+        Without an area, messages carry the windows.
+        """
         slot_bytes = whole_pages(window_bytes)
         size = _area_bytes(slot_bytes)
         if self._folder is None or size > self._free_bytes:
@@ -69,7 +72,7 @@ class StagingArea:
     """The service's side of one area.
 
     Attributes:
-        slots: <uint8>[SLOTS, slot_bytes].
+        slots: <uint8>[SLOTS, slot_bytes] staging slots.
     """
 
     def __init__(self, areas: StagingAreas, offer: StagingOffer, memory: NDArray[np.uint8]) -> None:
@@ -78,31 +81,31 @@ class StagingArea:
         self._words["magic"] = _MAGIC
 
     def answer(self, number: int) -> int:
-        """The service's number, written at once; 0 if the client's is not the one that can be read here."""
+        """Writes the service's number and returns it. Returns 0 if the client's number can't be read here."""
         if int(self._words["client"][0]) != number or not number:
             return 0
         self._words["server"] = answer = _random_number()
         return answer
 
     def close(self) -> None:
-        """Removes the file. Memory that is still looked at stays until nobody does."""
+        """Removes the file. The memory is unmapped when its last view is released."""
         Path(self.offer.path).unlink(missing_ok=True)
         self._areas._take_back(_area_bytes(self.offer.slot_bytes))
 
 
 class StagingSlots:
-    """The actor's side: the same memory, once `is_shared` says so.
+    """The actor's side of one area, to be used once `is_shared` returns true.
 
     Attributes:
-        slots: <uint8>[SLOTS, slot_bytes].
-        number: What the actor has written for the service to read.
+        slots: <uint8>[SLOTS, slot_bytes] staging slots.
+        number: Random number that the actor has written for the service to read.
     """
 
     def __init__(self, offer: StagingOffer) -> None:
         """Maps the area and writes the actor's number.
 
         Raises:
-            ConfigurationError: This process does not see that file, may not write there, or it is no staging area.
+            ConfigurationError: This process can't see or write the file, or the file is not a staging area.
         """
         try:
             memory = _open(offer)
@@ -113,7 +116,7 @@ class StagingSlots:
         self._words["client"] = self.number
 
     def is_shared(self, answer: int) -> bool:
-        """Whether the service has read this side's number, and its answer can be read here."""
+        """Returns whether the service has read this side's number and its answer is visible here."""
         return answer != 0 and int(self._words["server"][0]) == answer
 
 
@@ -126,14 +129,14 @@ def _area_bytes(slot_bytes: int) -> int:
 
 
 def _parts(memory: NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
-    """<_WORDS>[1] of the first page, and the slots."""
+    """Returns <_WORDS>[1] of the first page, and the staging slots."""
     return memory[: _WORDS.itemsize].view(_WORDS), memory[PAGE:].reshape(SLOTS, -1)
 
 
 def _create(path: Path, size: int) -> NDArray[np.uint8]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o660)
     try:
-        # A mapped file with holes would meet a full disk as a bus error.
+        # On a full disk, writing to a hole of a mapped file would raise a bus error.
         os.posix_fallocate(descriptor, 0, size)
         return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
     finally:
@@ -141,16 +144,16 @@ def _create(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def _open(offer: StagingOffer) -> NDArray[np.uint8]:
-    """The memory of an area that a service has made. Raises OSError or ValueError for any other file.
+    """Maps an area that a service has created. Raises OSError or ValueError for any other file.
 
-    Whoever answers at the service's address could else name any file of this user, and have it overwritten.
+    Without these checks, a server at the service's address could name any file of this user and have it overwritten.
     """
     path, size = Path(offer.path), _area_bytes(offer.slot_bytes)
     if path.parent.name != _FOLDER or not re.fullmatch(f"[0-9a-f]{{{2 * _NAME_BYTES}}}", path.name):
         raise ValueError("no staging area is called so")
     if os.path.realpath(path) != offer.path:
         raise ValueError("a link is on the way to it")
-    # A FIFO in its place would else block.
+    # Without O_NONBLOCK, opening a FIFO in its place would block.
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         file = os.fstat(descriptor)

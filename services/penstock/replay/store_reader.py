@@ -1,8 +1,8 @@
-"""Reads the columns of a store that another process of this host writes: a learner's batches without a socket.
+"""Reader for the columns of a store that another process on this host writes. A learner gets batches without a socket.
 
-The store's rows may be overwritten while they are read. A row's key is zeroed before that and written last, so whoever
-finds the key unchanged after copying has copied one segment. That the rows seen here are the service's own must be
-proved first, by `shows`. Called by `rpc.batch_source`.
+Rows may be overwritten while they are read. The writer zeroes a row's key first and writes the new key last. If a key
+is unchanged after the copy, the copy is of one segment. `shows` must first prove that the reader maps the service's own
+memory. `rpc.batch_source` uses it.
 """
 
 import mmap
@@ -19,17 +19,17 @@ from penstock.replay.records import read_identity
 from penstock.types import Columns, MappedStore, Schema
 
 _LATER_PROOFS = 2**32
-"""Streams of other processes may have asked meanwhile."""
+"""Proofs above the expected one that are accepted, because streams of other processes may have requested some."""
 
 
 class StoreReader:
-    """A read-only view of one store. `gather` may be called from any thread."""
+    """Read-only view of one store. `gather` may be called from any thread."""
 
     def __init__(self, store: MappedStore, schema: Schema) -> None:
         """Maps the store.
 
         Raises:
-            ConfigurationError: This process does not see that store: it runs on another host, or may not read it.
+            ConfigurationError: This process can't read that store, for example because it runs on another host.
         """
         folder = Path(store.folder)
         if read_identity(folder) != store.identity:
@@ -50,17 +50,18 @@ class StoreReader:
         self._regions = Regions(memory, schema, len(memory))
 
     def shows(self, proof: int) -> bool:
-        """Whether the service's proof can be read here, or a later one: this is the memory that the service writes.
+        """Returns whether the service's proof, or a later one, is visible here.
 
-        On a file system that is not coherent, such as NFS, a mapping keeps what it once read.
+        If it is, this is the memory that the service writes. On a file system that is not coherent, such as NFS, a
+        mapping keeps the values that it has read once.
         """
         return 0 <= int(self._regions.proof[0]) - proof < _LATER_PROOFS
 
     def gather(self, keys: NDArray[np.uint64], into: Columns) -> bool:
-        """Copies these segments' columns, in this order, into columns of as many.
+        """Copies the columns of these segments, in this order, to columns for the same number of segments.
 
         Returns:
-            Whether all of them were there still when they had been copied.
+            Whether all segments were still present after the copy.
         """
         rows = self._regions.rows(keys)
         self._regions.gather(rows, into)

@@ -1,29 +1,29 @@
-"""The sum tree: masses in the leaves, sums above, draws in proportion to mass.
+"""The sum tree: masses in the leaves, sums in the inner nodes, and draws in proportion to mass.
 
-A batch goes through one compiled call that holds no GIL, level by level rather than leaf by leaf: the steps of
-different leaves do not depend on each other, so the processor waits for their cache misses together. Parents are
-recomputed from their children, never adjusted by differences, so that rounding does not drift. Called by
-`replay.priority_index` alone, under the buffer's lock.
+A batch takes one compiled call that releases the GIL. It proceeds level by level rather than leaf by leaf: the steps of
+different leaves are independent, so the processor overlaps their cache misses. Parents are recomputed from their
+children and never adjusted by differences, so rounding errors do not accumulate. Only `replay.priority_index` calls it,
+under the buffer's lock.
 """
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-# Node 1 is the root, 2 i and 2 i + 1 are the children of node i, leaf i is node width + i. Nodes are read by unsigned
-# index because numba wraps signed ones around at 0, which costs a tenth of a draw.
+# Node 1 is the root, 2 i and 2 i + 1 are the children of node i, and leaf i is node width + i. Nodes are read by
+# unsigned index because numba wraps signed ones around at 0, which costs a tenth of a draw.
 
 
 @numba.njit("void(float64[::1], int64)", nogil=True, cache=True)
 def _rebuild(nodes, end):  # type: ignore[no-untyped-def]
-    """Recomputes all nodes below `end`, none of them a leaf."""
+    """Recomputes all nodes below `end`, which must not be leaves."""
     for node in range(end - 1, 0, -1):
         nodes[np.uint64(node)] = nodes[np.uint64(2 * node)] + nodes[np.uint64(2 * node + 1)]
 
 
 @numba.njit("boolean(float64[::1], int64, int64, int64[::1], float64[::1])", nogil=True, cache=True)
 def _update(nodes, width, capacity, leaves, masses):  # type: ignore[no-untyped-def]
-    """Sets masses and recomputes what is above them; False, and nothing changed, if one is not valid."""
+    """Sets masses and recomputes their ancestors. Returns False and changes nothing if an argument is invalid."""
     valid = True
     for position in range(leaves.size):
         leaf, mass = leaves[position], masses[position]
@@ -39,14 +39,14 @@ def _update(nodes, width, capacity, leaves, masses):  # type: ignore[no-untyped-
             nodes[np.uint64(node)] = nodes[np.uint64(2 * node)] + nodes[np.uint64(2 * node + 1)]
         level_width >>= 1
         height += 1
-    # From here on a level has no more nodes than the batch: all of it in order is cheaper than by leaf.
+    # From here on a level has no more nodes than the batch, so recomputing all of it in order is cheaper.
     _rebuild(nodes, 2 * level_width)
     return True
 
 
 @numba.njit("int64(float64[::1], int64, float64)", nogil=True, cache=True)
 def _walk(nodes, width, target):  # type: ignore[no-untyped-def]
-    """The leaf's node in whose range of the running sum a target falls; the last with mass for a target past them."""
+    """Returns the leaf's node whose range of the cumulative mass contains the target, or else the last with mass."""
     node = 1
     while node < width:
         node *= 2
@@ -58,9 +58,9 @@ def _walk(nodes, width, target):  # type: ignore[no-untyped-def]
 
 @numba.njit("void(float64[::1], int64, float64[::1], int64[::1], float64[::1])", nogil=True, cache=True)
 def _draw(nodes, width, uniforms, leaves, masses):  # type: ignore[no-untyped-def]
-    """`_walk` for a whole batch, one level after the other; `leaves` and `masses` are the result."""
+    """Applies `_walk` to a whole batch, level by level. Writes the results to `leaves` and `masses`."""
     stratum = nodes[1] / max(1, uniforms.size)
-    # On the way down the outputs hold the node and what is left of the target.
+    # During the descent the outputs hold the node and the remaining target.
     for position in range(uniforms.size):
         leaves[position] = 1
         masses[position] = (position + uniforms[position]) * stratum
@@ -69,15 +69,16 @@ def _draw(nodes, width, uniforms, leaves, masses):  # type: ignore[no-untyped-de
         for position in range(uniforms.size):
             node = 2 * leaves[position]
             left, target = nodes[np.uint64(node)], masses[position]
-            # No branch here: which way a draw goes is what a processor cannot predict.
+            # A branch is avoided because the processor could not predict it.
             right = target >= left
             leaves[position] = node + right
             masses[position] = target - left if right else target
         level_width *= 2
     for position in range(uniforms.size):
         node = leaves[position]
-        # Rounding may have left a target a little past the last mass; only then does the way down end where there is
-        # none, and `_walk`, which looks at both children, goes the same way everywhere else: the order stays.
+        # Rounding may leave a target slightly past the last mass. Only then does the descent end at a leaf without
+        # mass. `_walk` looks at both children and takes the same way everywhere else, so the order of the draws is
+        # preserved.
         if nodes[np.uint64(node)] == 0.0:
             node = _walk(nodes, width, (position + uniforms[position]) * stratum)
         leaves[position] = node - width
@@ -85,9 +86,9 @@ def _draw(nodes, width, uniforms, leaves, masses):  # type: ignore[no-untyped-de
 
 
 class SumTree:
-    """A binary tree over `capacity` masses in double precision.
+    """Binary tree over `capacity` masses in double precision.
 
-    Draws and updates of a batch of B cost O(B log capacity). Not safe for concurrent calls.
+    Draws and updates of a batch of B cost O(B log capacity). Concurrent calls are not safe.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -99,29 +100,29 @@ class SumTree:
 
     @property
     def capacity(self) -> int:
-        """The number of leaves."""
+        """Number of leaves."""
         return self._capacity
 
     @property
     def total(self) -> float:
-        """The sum of all masses."""
+        """Sum of all masses."""
         return float(self._nodes[1])
 
     @property
     def masses(self) -> NDArray[np.float64]:
-        """<float64>[capacity] a view of the leaves; not to be written to."""
+        """Read-only use of the leaves: a view <float64>[capacity]."""
         return self._nodes[self._width : self._width + self._capacity]
 
     def update(self, leaves: NDArray[np.int64], masses: NDArray[np.float64]) -> None:
-        """Sets the masses of some leaves; of duplicates the last one holds.
+        """Sets the masses of some leaves. The last duplicate wins.
 
         Args:
-            leaves: <int64>[B] in [0, capacity), in any order.
-            masses: <float64>[B] finite, at least 0.
+            leaves: <int64>[B] leaves in [0, capacity), in any order.
+            masses: <float64>[B] masses, finite and at least 0.
 
         Raises:
-            ValueError: A leaf is out of range, a mass negative or not finite, or there are not as many of one as of the
-                other. Nothing is changed then.
+            ValueError: A leaf is out of range, a mass is negative or not finite, or the sizes differ. Nothing is
+                changed.
         """
         if leaves.shape != masses.shape:
             raise ValueError(f"there must be one mass a leaf, got {masses.shape} masses for {leaves.shape} leaves")
@@ -132,21 +133,22 @@ class SumTree:
             raise ValueError(f"masses must be finite and not negative, got {masses.min()} to {masses.max()}")
 
     def scale(self, factor: float) -> None:
-        """Multiplies every mass; the draws stay as they are. Costs O(capacity)."""
+        """Multiplies every mass; the distribution of draws does not change. Costs O(capacity)."""
         self._nodes[self._width :] *= factor
         _rebuild(self._nodes, self._width)
 
     def draw(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Draws one leaf in each of B equal ranges of mass (stratified; Schaul et al. 2016, appendix B.2.1).
+        """Draws one leaf from each of B equal ranges of mass (stratified; Schaul et al. 2016, appendix B.2.1).
 
         Args:
-            uniforms: <float64>[B] in [0, 1), where in its range each draw falls.
+            uniforms: <float64>[B] in [0, 1), the position of each draw in its range.
 
         Returns:
-            <int64>[B] leaves, in ascending order, and <float64>[B] their masses: divided by `total`, the probabilities.
+            <int64>[B] leaves, in ascending order, and <float64>[B] their masses. Divided by `total`, these are the
+            probabilities.
 
         Raises:
-            ValueError: There is no mass to draw from.
+            ValueError: No leaf has mass.
         """
         if not self.total > 0.0:
             raise ValueError("no leaf has mass")

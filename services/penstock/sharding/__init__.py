@@ -1,1 +1,1 @@
-"""How several replay services behave as one buffer. Pure of I/O: `rpc.sharded_source` has the streams."""
+"""Logic by which several replay services act as one buffer. `rpc.sharded_source` does the I/O."""

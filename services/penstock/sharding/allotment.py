@@ -1,12 +1,13 @@
-"""Who brings how many of a batch's fresh segments, and who is waited for. Bookkeeping; clocks are passed in.
+"""Allotment of a batch's fresh segments to shards.
 
-The shards' parts F_i of a batch add up to F, and so do the limits (d + 1) F_i of their gates to the whole gate's. A
-shard that others wait for gets less, one that others would wait for gets more. A shard that did not fill its part in
-time is *slow*: the others bring all of F, and it keeps a part that its actors' windows fit, so that they can come back;
-what it has by the time that the others are ready is taken, and it is waited for again once enough comes. So while a
-slow shard comes back, up to (d + 1) of its smallest parts are outstanding beyond (d + 1) F, for some batches.
+The parts F_i of the shards sum to F, so their gates' limits (d + 1) F_i sum to the limit of a single gate. A shard that
+delays batches gets a smaller part, and a shard that is early gets a larger one. A shard that did not fill its part in
+time is *slow*. The other shards then provide all of F. The slow shard keeps a part that fits its actors' windows, so
+that it can recover: a batch takes the segments it has when the other shards are ready. Batches wait for it again once
+its parts are full enough. While a slow shard recovers, up to (d + 1) of its smallest parts are outstanding in excess of
+(d + 1) F for some batches.
 
-Called by `rpc.sharded_source` alone, under its lock.
+The module does no I/O and takes times as arguments. Only `rpc.sharded_source` calls it, under its lock.
 """
 
 from collections.abc import Sequence
@@ -18,27 +19,27 @@ from numpy.typing import NDArray
 from penstock.types import SamplingPlan
 
 _SMOOTHING = 0.1
-"""Weight of the newest batch in a shard's speed."""
+"""Weight of the newest batch in the average of a shard's speed."""
 
 _RECOVERY = 0.2
-"""Weight of the newest batch in how full a slow shard's parts are: four full ones in a row make it one of all again."""
+"""Weight of the newest batch in a slow shard's average fill. Four full parts in a row end its slow state."""
 
 _FULL_ENOUGH = 0.5
 _REVIEW_BATCHES = 16
-"""Speeds change parts no more often: who loses some has collected for them already, and that comes too late."""
+"""Batches between reviews due to speed. Segments that were collected for a part that shrinks become late."""
 
 _LONGEST_LEAD = 4.0
-"""How much faster than the slowest a shard is taken to be at most, on the word of one batch."""
+"""Largest speed, relative to the slowest shard, that a single batch can suggest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A shard's part of a batch, as it came.
+    """Timing and counts of a shard's part of a batch.
 
     Attributes:
-        waited_s: How long the learner waited before it was there.
-        inserted: What its store says that it has taken in altogether, in segments.
-        largest_part: The most fresh segments that its store has room for in each batch.
+        waited_s: Seconds that the learner waited for the part.
+        inserted: Segments that the shard's store has inserted in total, as reported with the part.
+        largest_part: Maximum number of fresh segments per batch for which the store has room.
     """
 
     waited_s: float
@@ -57,39 +58,45 @@ class _Shard:
 
 
 class Allotment:
-    """The parts of one run's gate."""
+    """Parts F_i of the fresh segments, one for each shard of a run."""
 
     def __init__(self, plan: SamplingPlan, shards: int, largest_window: int) -> None:
-        """Equal parts, or as near as can be; `plan` is the whole run's, and `largest_window` as for `review`."""
+        """Divides the plan's fresh segments as equally as possible.
+
+        Args:
+            plan: Plan of the whole run.
+            shards: Number of shards.
+            largest_window: Segments in the largest window of any actor.
+        """
         self._plan, self._since_review = plan, 0
         self._shards = [_Shard(0, 1.0 / shards) for _ in range(shards)]
         self._apportion(self._shards, largest_window)
 
     @property
     def fresh_segments(self) -> list[int]:
-        """Each shard's part F_i."""
+        """Fresh segments per batch of each shard (F_i)."""
         return [shard.fresh_segments for shard in self._shards]
 
     def is_slow(self, shard: int) -> bool:
-        """Whether batches go without what this shard lacks."""
+        """Returns whether batches are completed without the segments that this shard lacks."""
         return self._shards[shard].slow
 
     def fell_behind(self, shard: int) -> None:
-        """The others have waited long enough for this shard."""
+        """Marks a shard as slow because it kept the others waiting too long."""
         if not self._shards[shard].slow:
             self._shards[shard].slow, self._shards[shard].filling = True, 0.0
             self._since_review = _REVIEW_BATCHES
 
     def adopt(self, plan: SamplingPlan) -> None:
-        """Another plan for the whole run; the parts follow at the next review."""
+        """Replaces the plan of the whole run. The parts follow at the next review."""
         self._plan, self._since_review = plan, _REVIEW_BATCHES
 
     def observe(self, arrivals: Sequence[Arrival | None], interval_s: float) -> None:
-        """Learns from one batch.
+        """Updates speeds and fill from one batch.
 
         Args:
-            arrivals: Of each shard; None where the batch has no part of it.
-            interval_s: Since the batch before.
+            arrivals: Arrival from each shard; None if the shard contributed nothing.
+            interval_s: Seconds since the previous batch.
         """
         self._since_review += 1
         for shard, arrival in zip(self._shards, arrivals, strict=True):
@@ -98,14 +105,15 @@ class Allotment:
                 # A store that was lost counts from 0 again.
                 came = max(0, arrival.inserted - (arrival.inserted if shard.inserted is None else shard.inserted))
                 shard.inserted, shard.largest_part = arrival.inserted, arrival.largest_part
-            # What came too late to be fresh counts too: it shows that there are actors, who keep step once waited for.
+            # Late segments count too: they show that the shard has actors, which will keep pace once batches wait for
+            # them.
             shard.filling += _RECOVERY * (min(1.0, came / shard.fresh_segments) - shard.filling)
             if shard.slow and shard.filling >= _FULL_ENOUGH:
                 shard.slow, self._since_review = False, _REVIEW_BATCHES
         self._learn_speeds(arrivals, interval_s)
 
     def _learn_speeds(self, arrivals: Sequence[Arrival | None], interval_s: float) -> None:
-        """A shard that was there by so much before the last would have filled a larger part in the whole interval."""
+        """Updates the speeds: a shard whose part arrived early could have filled a larger one in the interval."""
         here = [
             (shard, arrival.waited_s)
             for shard, arrival in zip(self._shards, arrivals, strict=True)
@@ -121,12 +129,12 @@ class Allotment:
             shard.speed += _SMOOTHING * (known * rate / sum(rates) - shard.speed)
 
     def review(self, largest_window: int) -> bool:
-        """Allots the parts anew when it is time; whether any has changed.
+        """Divides the fresh segments again if a review is due, and returns whether any part changed.
 
-        With degree 0 the first parts stay: each must be a multiple of its actors' windows.
+        With degree 0 the initial parts stay, because each must be a multiple of the windows of its actors.
 
         Args:
-            largest_window: Segments in the largest window of any actor; every part must have room for it.
+            largest_window: Segments in the largest window of any actor. Every part must have room for it.
         """
         fast = [shard for shard in self._shards if not shard.slow]
         if self._plan.off_policy_degree == 0 or not fast or self._since_review < _REVIEW_BATCHES:
@@ -151,7 +159,11 @@ class Allotment:
 
 
 def apportion(total: int, weights: NDArray[np.float64], smallest: int, largest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """<int64>[n] of sum `total` by weight, between the bounds; another sum where the bounds leave no choice."""
+    """Divides `total` in proportion to `weights`, within the bounds.
+
+    Returns:
+        <int64>[n] parts. They sum to `total` unless the bounds rule it out.
+    """
     parts, free = np.zeros(weights.size), np.ones(weights.size, np.bool_)
     largest = np.maximum(largest, smallest)
     while free.any():
@@ -160,7 +172,7 @@ def apportion(total: int, weights: NDArray[np.float64], smallest: int, largest: 
         bounded = np.clip(parts, smallest, largest)
         if (bounded == parts).all():
             break
-        # The kind that misses by more stays at its bound, whatever becomes of the others (as CSS divides a line).
+        # As in CSS flexbox, the bound with the larger total violation is final for the parts that violate it.
         excess = (bounded - parts)[free].sum()
         fixed = free & ((parts <= smallest) if excess > 0.0 else (parts >= largest) if excess < 0.0 else free)
         parts[fixed] = bounded[fixed]

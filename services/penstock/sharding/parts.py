@@ -1,6 +1,7 @@
-"""One training batch out of the parts that several shards brought. Pure but for the memory it is laid in.
+"""Assembly of one training batch from the parts of several shards.
 
-Called by `rpc.sharded_source` alone. Costs one copy of the columns, which a single replay service does without.
+It costs one copy of the columns, which a run with a single replay service avoids. No I/O; only `rpc.sharded_source`
+calls it.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,14 @@ Rows = NDArray[np.int64]
 
 
 def place(parts: Sequence[Batch]) -> list[Rows]:
-    """For each part, <int64>[B_i] the row of the whole batch that each of its segments gets.
+    """Assigns a row of the whole batch to each segment of each part.
 
-    Fresh segments come first, by environment and then as their shard gives them: environments belong to one shard each,
-    so that is the order a single store would give. Where a shard does not say the environments, shards follow one
-    another. Replayed segments come after, shard by shard.
+    Fresh segments come first, by environment and then in their shard's order. An environment belongs to one shard, so
+    this is the order that a single store would produce. If a shard does not report environments, fresh segments are
+    ordered by shard. Replayed segments follow, shard by shard.
+
+    Returns:
+        <int64>[B_i] rows, for each part.
     """
     fresh = [part.fresh_segments for part in parts]
     if all(part.environments.size == part.fresh_segments for part in parts):
@@ -41,15 +45,15 @@ def place(parts: Sequence[Batch]) -> list[Rows]:
 def join(
     parts: Sequence[Batch], rows: Sequence[Rows], shares: Sequence[float], schema: Schema, pool: PayloadPool
 ) -> Batch:
-    """The whole batch.
+    """Copies the parts into one batch.
 
     Args:
-        parts: Of one number; some segments in all.
-        rows: From `place`.
-        shares: Of each part's shard in the global mass, by which it was drawn from: they turn its probabilities into
-            global ones.
-        schema: Of the segments.
-        pool: Where the columns are laid.
+        parts: Parts with the same batch number and at least one segment in total.
+        rows: Rows from `place`.
+        shares: Share of each part's shard in the global mass with which the part was drawn. It converts the part's
+            probabilities to global ones.
+        schema: Schema of the segments.
+        pool: Pool that provides the memory for the columns.
     """
     size = sum(part.keys.size for part in parts)
     columns = block.allocate(schema, size, pool)

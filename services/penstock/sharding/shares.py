@@ -1,6 +1,6 @@
-"""How a draw is spread over shards: each shard's share of the global mass, and whole numbers that follow the shares.
+"""Shares of the shards in the global mass, and integer counts that follow them.
 
-Pure functions over a handful of shards. Called by `rpc.sharded_source` alone.
+Pure functions on a few shards. Only `rpc.sharded_source` calls them.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,13 @@ from penstock.types import Mass
 
 
 def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> NDArray[np.float64]:
-    """<float64>[n] shares of total * 2^(alpha * reference / half_life), of sum 1; all zero where there is no mass.
+    """Computes each shard's share of the global mass.
 
-    In logarithms, since the stores rebase apart and the factors between them may be more than a double holds.
+    A shard's mass is total * 2^(alpha * reference / half_life). The computation uses logarithms because stores rebase
+    independently and the ratios of these factors may overflow a double.
+
+    Returns:
+        <float64>[n] shares that sum to 1, or zeros if no shard has mass.
     """
     totals = np.array([mass.total for mass in masses])
     references = np.array([mass.reference for mass in masses], np.float64)
@@ -29,15 +33,21 @@ def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> ND
 
 
 def rounded(shares: NDArray[np.float64], count: int, uniform: float) -> NDArray[np.int64]:
-    """<int64>[n] of sum `count`, each within 1 of its share of it and equal to it in expectation over `uniform`.
+    """Rounds `count * shares` to integers by systematic sampling (Madow 1949).
 
-    Systematic sampling (Madow 1949): one number in [0, 1) shifts a grid of `count` points over the shares laid end to
-    end.
+    Args:
+        shares: <float64>[n] shares that sum to 1, or zeros.
+        count: Sum of the result.
+        uniform: Random number in [0, 1). It shifts a grid of `count` points over the concatenated shares.
+
+    Returns:
+        <int64>[n] counts, each within 1 of its exact value and equal to it in expectation. All are zero if the shares
+        are.
     """
     if shares.sum() <= 0.0:
         return np.zeros(shares.size, np.int64)
     ends = np.floor(np.cumsum(shares) * count + uniform)
-    # Of sum 1 but for rounding: the last point must not fall off the end.
+    # Rounding may leave the sum of the shares below 1. The last point must still be counted.
     last = int(np.flatnonzero(shares)[-1])
     ends[last:] = count
     counts: NDArray[np.int64] = np.diff(np.minimum(ends, count), prepend=0.0).astype(np.int64)
