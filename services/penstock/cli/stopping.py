@@ -21,7 +21,7 @@ IDLE_S = 60.0
 """Seconds without processor time after which a learner counts as hung and is killed."""
 
 REPEAT_S = 0.5
-"""Seconds within which signals are one Ctrl-C: programs such as `uv run` forward what the terminal sent as well."""
+"""Seconds within which several signals count as one Ctrl-C: programs such as `uv run` forward the terminal's signal."""
 
 _POLL_S = 0.1
 _LEAST_CPU_S = 1.0
