@@ -49,7 +49,7 @@ class ActorEnvironments:
             self.make_again()
 
     def make_again(self) -> Environments:
-        """Closes the environments in any state, and returns new ones.
+        """Closes the environments, whatever their state, and returns new ones.
 
         Raises:
             EnvironmentFailed: They can't be made.

@@ -14,7 +14,7 @@ from penstock.types import ActorReport, EnvironmentFault
 
 _REPORT_INTERVAL_S = 0.5
 _FIRST_REPORT_INTERVAL_S = 0.05
-"""Seconds after the first report, doubled with each further one, so that a very short run has several reports."""
+"""Seconds between the first two reports, doubled with each further one, so that a very short run has reports too."""
 
 
 def actor_name(listen: str) -> str:
@@ -44,7 +44,7 @@ class Reporter:
         self._segments = 0
 
     def begin(self) -> None:
-        """Marks the start of a window. Reports the first start at once, because training is timed from it."""
+        """Marks the start of a window; reports the first start immediately, because training is timed from it."""
         if not self._first_step_at_s:
             self._first_step_at_s = time.time()
             self.report()

@@ -1,4 +1,4 @@
-"""Detects a disk that can't be written while the service keeps running, since mapped pages still work in memory.
+"""Detects that a service's disk can't be written. The service keeps running, because mapped pages work in memory.
 
 A thread writes, flushes and removes a small file in the service's folder every few seconds. The log has a line when
 the fault begins and one when it ends. In between, `penstock_storage_fails` is 1, and the gRPC health of the service
@@ -29,14 +29,15 @@ class DiskWatch:
 
         Args:
             folder: Existing folder in which the file is written.
-            told: Called on the watch's thread with whether the disk can be written, at the start and at each change.
+            told: Callback that receives whether the disk can be written, at the start and at each change. It is called
+                on the watch's thread.
         """
         self._folder, self._told = folder, told
         self._closed, self._lock = threading.Event(), threading.Lock()
         threading.Thread(target=self._watch, name="disk watch", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the watch; afterwards `told` is not called."""
+        """Ends the watch; `told` is not called after this returns."""
         with self._lock:
             self._closed.set()
 

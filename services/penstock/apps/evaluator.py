@@ -78,7 +78,7 @@ def run(config: Config) -> None:
 
 
 def play(task: EvaluationTask, environments: Environments, stopping: Callable[[], bool]) -> EvaluationResult | None:
-    """Plays a task; returns its result, or a failure if an environment raises, or None if `stopping` ended it."""
+    """Plays a task; returns its result, which is a failure if an environment raised, or None if `stopping` ended it."""
     started = time.monotonic()
     try:
         return evaluate(task, environments, stopping)

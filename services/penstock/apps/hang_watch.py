@@ -30,11 +30,11 @@ class HangWatch:
         self._progress, self._service, self._timeout_s, self._env_id = progress, service, timeout_s, env_id
         self._ends_by, self._code = float("inf"), 1
         self.tell: Callable[[EnvironmentFailed], None] = lambda failure: None
-        """Called with the failure before the process ends."""
+        """Callback that receives the failure before the process ends."""
         threading.Thread(target=self._watch, name="hang watch", daemon=True).start()
 
     def ending(self, code: int) -> None:
-        """Announces that the process ends with this code, and limits the delay by threads of its environments."""
+        """Announces the end of the process with this code; threads of environments may delay it by `_END_S` seconds."""
         self._code, self._ends_by = code, min(self._ends_by, time.monotonic() + _END_S)
 
     def _watch(self) -> None:

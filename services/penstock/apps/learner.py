@@ -1,4 +1,4 @@
-"""`penstock learner`: admits actors, trains, publishes weights and keeps the run's folder."""
+"""`penstock learner`: admits actors, trains, publishes weights and maintains the run's folder."""
 
 import dataclasses
 import itertools
@@ -46,7 +46,7 @@ def run(config: Config) -> None:
     Raises:
         ConfigurationError: A folder, checkpoint, address or device can't be used, or the replay service refuses the
             plan.
-        TrainingFailed: The same happened after a batch was trained.
+        TrainingFailed: The same, after a batch was trained.
     """
     settings = config.learner
     started = time.monotonic()

@@ -68,7 +68,7 @@ def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
 
 
 def _show_snapshot_metrics() -> None:
-    """Sets every series to 0 at the start: a query for a series that does not exist yet returns nothing."""
+    """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
     for name in _SNAPSHOT_SEGMENTS:
         metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
     for kind in _SNAPSHOT_BYTES:

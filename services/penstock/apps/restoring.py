@@ -27,7 +27,7 @@ from penstock.run_folder import RunFolder, of_service, replay_services
 from penstock.types import SnapshotProgress
 
 Show = Callable[[str, SnapshotProgress], None]
-"""Called with the name of a replay service and the progress of its store."""
+"""Callback that receives the name of a replay service and the progress of its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def restore_run(
         name: Name of the snapshot.
         into: Folder of the new run, which must not exist.
         stores: Folder of the new store, for replay services without a launcher; None: `replay` in the run's folder.
-        show: Called with the progress of each store.
+        show: Callback that receives the progress of each store.
 
     Raises:
         ConfigurationError: A folder exists already or can't be written, or the snapshot is missing, damaged, or not of
@@ -107,7 +107,7 @@ def _check_belong_together(name: str, services: list[str], manifests: list[Manif
 
 
 def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list[Manifest]) -> None:
-    """Checks that the snapshot was not removed or replaced while it was read, as periodic snapshots may do."""
+    """Checks that the snapshot was neither removed nor replaced while it was read, as periodic snapshots may do."""
     for source, manifest in zip(sources, manifests, strict=True):
         if source.read(name) != manifest:
             raise ConfigurationError(f"snapshot {name!r} in {source.root} was replaced while it was read; try again")

@@ -38,7 +38,7 @@ class Service:
         self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
         self._raise_descriptor_limit()
         self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
-        # A plain string, set without a lock and without logging: a signal handler may interrupt its own thread in both.
+        # A plain string, set without a lock or a log call: a signal handler may interrupt its own thread inside either.
         self._told_by = ""
 
     def __enter__(self) -> "Service":
@@ -119,7 +119,7 @@ def _signal_numbers() -> tuple[int]:
 
 
 def _leave_signals() -> None:
-    """Restores default signal handling in a child forked by an environment, so that signals end only the child."""
+    """Restores default signal handling in a child forked by an environment: its signals end it, not the service."""
     signal.set_wakeup_fd(-1)
     for number in _ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)

@@ -32,7 +32,7 @@ class Actors:
 
         Args:
             places: Address (host:port) and metrics port of each of the first actors.
-            count: Decides the number of actors during the run; None: the number does not change.
+            count: Rule for the number of actors during the run; None: the number does not change.
             children: Child processes of the run, to which the actors are added.
             folder: Folder of the run, whose list of services is kept up to date.
             settings: Command-line options of every service.

@@ -154,7 +154,7 @@ class Children:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # Signals are ignored, since this takes a bounded time.
+        # This takes a bounded time, so signals can be ignored.
         with signals_handled(signal.SIG_IGN):
             self._end_all()
             self.guard.close()

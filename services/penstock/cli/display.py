@@ -30,7 +30,7 @@ class Display(Protocol):
     ) -> None: ...
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
-        """Shows the news, and the status when the display is due."""
+        """Shows the status and the news."""
 
 
 def make_display(console: Console) -> "PanelDisplay | LineDisplay":

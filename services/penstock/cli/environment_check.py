@@ -45,7 +45,7 @@ def check_environment(config: Config, say: Callable[[str], None]) -> None:
     Args:
         config: Configuration; the check uses the section `environment` and the environment counts of actors and
             evaluations.
-        say: Called with one line: a warning, or a message that a stage takes long.
+        say: Callback that receives one line at a time: a warning, or a message that a stage takes long.
 
     Raises:
         ConfigurationError: The environment can't be used for training; the message names the stage, the reason and a

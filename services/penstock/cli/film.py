@@ -37,7 +37,7 @@ def film(
         Path of the film.
 
     Raises:
-        ConfigurationError: The environment can't be rendered.
+        ConfigurationError: The environment can't be made or rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
     observation = policy.policy.spec.observation

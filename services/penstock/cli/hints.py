@@ -1,6 +1,6 @@
 """Hints on what to change in a run that learns slowly or not at all, derived from its statistics.
 
-They are a pure function, so that `penstock status` and the end of `penstock train` show the same.
+A pure function computes them, so that `penstock status` and the end of `penstock train` show the same.
 """
 
 from penstock.types import CoordinatorStatistics, LearningNumbers
@@ -9,7 +9,10 @@ ENOUGH_BATCHES = 20
 """Fewest recent batches for hints on learning. Before that, values are untrained and means cover too little data."""
 
 LEAST_EFFECTIVE_SHARE = 0.3
-"""Effective sample share below which a batch counts less than a third of its size: few large weights dominate it."""
+"""Effective sample share below which a batch teaches as little as one of a third its size.
+
+A few steps with large weights then dominate it.
+"""
 
 MOST_CLIPPED = 0.5
 """Share of clipped ratios above which most steps have no gradient, so that later epochs change only the others."""
@@ -21,7 +24,7 @@ Policies that learn change by a hundred times as much; usual values of target_kl
 """
 
 STANDING_ENTROPY_SHARE, STANDING_ENTROPY = 0.02, 0.01
-"""Largest change of an unchanged entropy: a share of the first entropy or, if that is near 0, nats."""
+"""Largest changes of an unchanged entropy, as a share of the first entropy and in nats; the larger one applies."""
 
 MOST_WAITED = 0.5
 """Share of the time spent waiting above which the cause of the waiting limits the run's speed, not the learner."""

@@ -35,7 +35,7 @@ _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
 
 Observer = Callable[[RunStatus, list[str]], None]
-"""Called a few times per second with the run's status and lines of news."""
+"""Callback that receives the run's status and lines of news a few times per second."""
 
 
 def train(
@@ -50,7 +50,7 @@ def train(
     Args:
         config: All settings; the launcher chooses the addresses and ports of the services itself.
         resume: Whether to resume the run in `config.run.dir`.
-        observer: Called a few times per second. If it raises, the learner saves a checkpoint and the run ends.
+        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
         started: Start time of the command, by `time.monotonic`; None: now.
 
     Raises:

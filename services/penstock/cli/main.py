@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: runs a command and reports expected errors in one line, with an exit code of `exit_codes`."""
+"""`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `cli.exit_codes`."""
 
 import faulthandler
 import os
@@ -21,11 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, code = given[0] if given else "", CRASHED
-    # gRPC's core writes errors in its own format, which suits a log but not a terminal.
+    # gRPC's core writes errors in its own format, which suits a service's log but not the output of a command.
     in_log = name in _SERVICES and not sys.stderr.isatty()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
     if name in _MAKE_ENVIRONMENTS:
-        # An environment may be a module in the current folder; an installed module of the same name wins.
+        # An environment may be a module in the current folder; installed modules take precedence.
         sys.path.append(str(Path.cwd()))
     try:
         code = _run(given)

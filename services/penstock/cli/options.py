@@ -81,7 +81,7 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
             )
         return Options(_resumed(resume, merge(*layers)), None, resume)
     file = load_toml(named.config) if named.config else {}
-    # Only training selects a preset by the environment: all services of a run must have the same settings.
+    # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(merge(file, *layers), preset=preset if trains or preset is not None else NO_PRESET)
     return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""))
 

@@ -190,7 +190,7 @@ def signals_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
-    """Installs a handler for SIGINT, SIGTERM and SIGHUP inside the context; only the main thread can."""
+    """Installs a handler for SIGINT, SIGTERM and SIGHUP inside the context; has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

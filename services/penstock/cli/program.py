@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def program() -> str:
-    """Returns the command that starts Penstock here: under `make`, the virtual environment is not on the path."""
+    """Returns the command that starts Penstock from here; with `make`, the virtual environment is not on the path."""
     if shutil.which("penstock"):
         return "penstock"
     given = sys.argv[0]

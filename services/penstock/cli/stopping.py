@@ -29,7 +29,7 @@ _LEAST_CPU_S = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user ended the run after training had begun.
+    """An interrupt ended the run after training had begun.
 
     Attributes:
         saved_steps: Environment steps of the newest checkpoint; None if there is none.
@@ -48,7 +48,7 @@ def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str
     Args:
         learner: Process of the learner, which is asked to end and watched.
         status: Last status of the run.
-        say: Called a few times per second with a status and lines of news to show.
+        say: Callback that shows a status and lines of news; called a few times per second.
         reason: Reason for ending the run; empty if the user ended it.
     """
     began = time.monotonic()
