@@ -65,7 +65,7 @@ class Actors:
         while len(self._addresses) > self._count.wanted:
             self._addresses.pop()
             self._list_services()
-            # The actor sends the window in progress before it ends.
+            # The actor may finish and send its window before it ends.
             self._children.dismiss(f"actor-{len(self._addresses)}")
         return [*killed, decision] if decision else killed
 

@@ -38,7 +38,7 @@ _ORPHANS_GRACE_S = 15.0
 """Seconds to end for all services after the launcher's death. They end themselves within 10 s, saving what they can."""
 
 _DISMISSAL_S = 60.0
-"""Seconds to end for a superfluous actor. It sends the window in progress first, and nothing waits for it."""
+"""Seconds to end for a superfluous actor. It may first finish and send its window, and nothing waits for it."""
 
 _FAREWELL_S = 5.0
 """Seconds until an exit with code 0 counts as a death.
