@@ -1,1 +1,1 @@
-"""The services: wiring only."""
+"""Entry points of the services, which build their parts and connect them."""

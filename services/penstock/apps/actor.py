@@ -1,4 +1,4 @@
-"""`penstock actor`: joins a run, collects windows under grants, sends them."""
+"""`penstock actor`: joins a run, collects windows under grants and sends them."""
 
 import contextlib
 import time
@@ -25,16 +25,16 @@ from penstock.types import Assignment, Grant, Weights, Window
 _WAIT_S = 0.5
 _DRAIN_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-"""Between failures of environments in a row, doubled with each."""
+"""Seconds of pause after an environment failure, doubled with each consecutive failure."""
 
 
 def run(config: Config) -> None:
-    """Collects until the run is over or told to stop.
+    """Collects until the run is over or the service is stopped.
 
     Raises:
-        ConfigurationError: The environment or address can't be used.
+        ConfigurationError: The environment or an address can't be used.
         EnvironmentFailed: The environments failed and could not be made again.
-        SchemaMismatch: The run trains something else.
+        SchemaMismatch: The run has another schema or other spaces.
     """
     settings = config.actor
     use_one_thread()
@@ -85,7 +85,7 @@ def run(config: Config) -> None:
 
 
 class _Collection:
-    """Collects under one assignment."""
+    """The collection of windows under one assignment."""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class _Collection:
         self._failures = self._failures_in_a_row = 0
 
     def run(self) -> None:
-        """Until told to stop or given another assignment.
+        """Collects until the service is stopped or the actor gets another assignment.
 
         Raises:
             EnvironmentFailed: The environments failed and could not be made again.
-            PlaceLost: The assignment is no longer good.
+            PlaceLost: The assignment is no longer valid.
         """
         assignment, schema = self._assignment, segment_schema(self._environments.spec, self._config.actor.unroll_length)
         self._service.logger.info(
@@ -143,7 +143,7 @@ class _Collection:
         return not self._service.stopping and self._membership.assignment(0.0) == self._assignment
 
     def _begin(self) -> Collector | None:
-        """The collector, once the environments have been reset; None if told to stop before."""
+        """Resets the environments and returns their collector; None if the collection ends first."""
         while self._goes_on:
             try:
                 return Collector(
@@ -185,7 +185,7 @@ class _Collection:
         metrics.ACTOR_VERSION.set(runner.version)
 
     def _collect(self, collector: Collector, runner: PolicyRunner) -> Window | None:
-        """A window, of environments that are made again for as long as they fail; None if told to stop before."""
+        """Collects a window, making the environments again after each failure; None if the collection ends first."""
         failed = False
         while self._goes_on:
             try:
@@ -201,7 +201,7 @@ class _Collection:
         return None
 
     def _recover(self, failure: EnvironmentFailed) -> None:
-        """Tells of a failure, pauses, and makes the environments again. Raises `EnvironmentFailed` if that fails."""
+        """Reports a failure, pauses, and makes the environments again. Raises `EnvironmentFailed` if that fails."""
         tell_failure(self._membership, self._service.logger, failure)
         resume_at = time.monotonic() + min(_FIRST_PAUSE_S * 2.0**self._failures_in_a_row, _LONGEST_PAUSE_S)
         self._failures, self._failures_in_a_row = self._failures + 1, self._failures_in_a_row + 1

@@ -1,4 +1,4 @@
-"""An actor's environments: made, made again after a failure, closed; and the process as it was before they were."""
+"""Makes an actor's environments, makes them again after a failure, and undoes their effects on the process."""
 
 from pathlib import Path
 
@@ -14,14 +14,16 @@ from penstock.types import EnvironmentSpec
 
 
 class ActorEnvironments:
-    """The environments of one actor. Used by its main thread."""
+    """The environments of one actor. Used only on its main thread."""
 
     def __init__(self, config: Config, service: Service, progress: Progress) -> None:
-        """Makes those of the first variant: before it joins, an actor knows of no other, and needs spaces to join with.
+        """Makes the environments of the first variant.
+
+        An actor needs their spaces to join the run, and learns its own variant only by joining.
 
         Raises:
             ConfigurationError: They can't be made.
-            EnvironmentFailed: They can't be made, and a launcher has made them before.
+            EnvironmentFailed: They can't be made, although the launcher's check has made them before.
         """
         self._config, self._service, self._progress = config, service, progress
         self._folder = Path.cwd()
@@ -37,17 +39,17 @@ class ActorEnvironments:
 
     @property
     def spec(self) -> EnvironmentSpec:
-        """Their spaces, the same in all variants."""
+        """Spaces of the environments, the same in all variants."""
         return self.current.spec
 
     def become(self, variant: int) -> None:
-        """Has those of this variant. Raises as `make_again`."""
+        """Switches to the environments of this variant. Raises as `make_again`."""
         if variant != self.variant:
             self.variant = variant
             self.make_again()
 
     def make_again(self) -> Environments:
-        """Closes them, whatever state they are in, and makes others in their place.
+        """Closes the environments, whatever their state, and returns new ones.
 
         Raises:
             EnvironmentFailed: They can't be made.
@@ -60,7 +62,7 @@ class ActorEnvironments:
         return self.current
 
     def close(self) -> None:
-        """Closes them; an error in that is logged."""
+        """Closes the environments; an error is only logged."""
         try:
             self.current.close()
         except faults.MISBEHAVIOUR as error:

@@ -1,4 +1,4 @@
-"""What an actor tells the learner, its log and the metrics."""
+"""Reports of an actor to the learner, to its log and to the metrics."""
 
 import os
 import socket
@@ -14,13 +14,13 @@ from penstock.types import ActorReport, EnvironmentFault
 
 _REPORT_INTERVAL_S = 0.5
 _FIRST_REPORT_INTERVAL_S = 0.05
-"""Doubled with every report: a run of a moment has something to tell too."""
+"""Seconds between the first two reports, doubled with each further one, so that a very short run has reports too."""
 
 
 def actor_name(listen: str) -> str:
-    """What an actor is called: as its launcher calls it, else by its host and port, or process where the port is any.
+    """Returns the actor's name: the one given by its launcher, else host and port, or host and process id for port 0.
 
-    A process that takes its place is called the same, but for the last.
+    A process that replaces the actor has the same name, unless the name contains the process id.
     """
     supervised = os.environ.get(SUPERVISED_VARIABLE, "")
     port = listen.rpartition(":")[2]
@@ -28,14 +28,14 @@ def actor_name(listen: str) -> str:
 
 
 def tell_failure(membership: Membership, logger: Logger, failure: EnvironmentFailed) -> None:
-    """Tells of a failure for which a window is dropped."""
+    """Reports a failure that dropped a window to the learner, the metrics and the log."""
     membership.tell(EnvironmentFault(str(failure), dropped=True))
     metrics.ACTOR_DROPPED_WINDOWS.inc()
     logger.warning("dropped a window", reason=str(failure))
 
 
 class Reporter:
-    """Tells the learner, and the metrics, what an actor did."""
+    """Reports an actor's work to the learner and the metrics."""
 
     def __init__(self, membership: Membership, collector: Collector) -> None:
         self._membership, self._collector = membership, collector
@@ -44,25 +44,25 @@ class Reporter:
         self._segments = 0
 
     def begin(self) -> None:
-        """Before a window: tells when the first one begins, at once, since training is timed from there."""
+        """Marks the start of a window; reports the first start immediately, because training is timed from it."""
         if not self._first_step_at_s:
             self._first_step_at_s = time.time()
             self.report()
 
     def delivered(self, segments: int) -> None:
-        """Segments were handed over."""
+        """Counts segments handed to the sink, and reports a warning about the environments if there is one."""
         self._segments += segments
         warning = self._collector.take_warning()
         if warning:
             self._membership.tell(EnvironmentFault(warning, dropped=False))
 
     def report_if_due(self) -> None:
-        """Reports twice a second, and sooner at first."""
+        """Reports if a report is due: twice per second, and more often at first."""
         if time.monotonic() >= self._due:
             self.report()
 
     def report(self) -> None:
-        """Reports what happened since the last time."""
+        """Reports the work since the last report."""
         self._due = time.monotonic() + self._interval_s
         self._interval_s = min(2.0 * self._interval_s, _REPORT_INTERVAL_S)
         episodes, steps = self._collector.take_episodes()

@@ -1,8 +1,8 @@
-"""Reports a disk that can't be written while a service goes on: its mapped pages keep working in memory.
+"""Detects that a service's disk can't be written. The service keeps running, because mapped pages work in memory.
 
-A thread writes, flushes and removes a small file in the service's folder every few seconds. The log has a line when the
-fault begins and one when it ends. `penstock_storage_fails` is 1 in between, and the gRPC health of the service
-`penstock.storage` is NOT_SERVING. The health of the service itself stays SERVING, so that its clients go on.
+A thread writes, flushes and removes a small file in the service's folder every few seconds. The log has a line when
+the fault begins and one when it ends. In between, `penstock_storage_fails` is 1, and the gRPC health of the service
+`penstock.storage` is NOT_SERVING. The health of the service itself stays SERVING, so that its clients continue.
 """
 
 import errno
@@ -15,29 +15,29 @@ from penstock.telemetry import logs, metrics
 
 _INTERVAL_S = 5.0
 _PATIENCE_S = 10.0
-"""A disk that takes longer for the small file does not answer. Until it does, no other file is written."""
+"""Seconds for the small file after which the disk counts as hung. Until the disk answers, no other file is written."""
 
 _PROBE_FILE = ".disk-watch"
 _PROBE = b"\0" * 4096
 
 
 class DiskWatch:
-    """Watches the disk of one folder from a thread of its own until it is closed."""
+    """A watch on the disk of one folder, which runs on its own thread until it is closed."""
 
     def __init__(self, folder: Path, told: Callable[[bool], object]) -> None:
-        """Begins to watch.
+        """Starts the watch.
 
         Args:
-            folder: Where the file is written; it exists.
-            told: Called from the watch's thread with whether the disk can be written: first at the start, then at each
-                change.
+            folder: Existing folder in which the file is written.
+            told: Callback that receives whether the disk can be written, at the start and at each change. It is called
+                on the watch's thread.
         """
         self._folder, self._told = folder, told
         self._closed, self._lock = threading.Event(), threading.Lock()
         threading.Thread(target=self._watch, name="disk watch", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the watch; `told` is not called any more."""
+        """Ends the watch; `told` is not called after this returns."""
         with self._lock:
             self._closed.set()
 
@@ -64,7 +64,7 @@ class DiskWatch:
 
 
 def _probe_within(folder: Path, patience_s: float) -> tuple[str, threading.Thread]:
-    """What is wrong with a folder's disk, "" if nothing; and the thread that looks, which a hanging disk keeps."""
+    """Returns the fault of a folder's disk ("" if none), and the probing thread, which runs until the disk answers."""
     found: list[str] = []
     probing = threading.Thread(target=lambda: found.append(_probe(folder)), name="disk probe", daemon=True)
     probing.start()
@@ -80,7 +80,7 @@ def _probe(folder: Path) -> str:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
-                # A disk may take a part of it and no more.
+                # A full disk may accept only a part.
                 if os.write(descriptor, _PROBE) < len(_PROBE):
                     return os.strerror(errno.ENOSPC)
                 os.fsync(descriptor)

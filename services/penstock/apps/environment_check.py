@@ -1,8 +1,8 @@
-"""The process in which a run's environments are checked before the run starts. Started by `cli.environment_check`.
+"""The process that checks a run's environments before the run starts. Started by `cli.environment_check`.
 
-It reads one JSON line, the request, from standard input, and writes JSON lines to the descriptor that its argument
-names: what begins (`stage`, `name`), and at last either `warnings` or `refused`. Environments may print what they like:
-that goes elsewhere.
+It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
+one per stage as it begins (`stage`, `name`), and finally `warnings` or `refused`. What environments print does not
+reach that descriptor.
 """
 
 import faulthandler
@@ -16,15 +16,15 @@ from penstock.errors import ConfigurationError
 
 
 def main() -> None:
-    """Checks, answers, and ends, whatever threads the environments have left."""
+    """Runs the checks, writes the answer and exits, even if environments have left threads."""
     answers = int(sys.argv[1])
-    # Not for what the environments start.
+    # Processes that environments start must not inherit the descriptor.
     os.set_inheritable(answers, False)
     faulthandler.enable()
     request = json.loads(sys.stdin.readline())
-    # Nor is this process's input, which ends when its parent does.
+    # They must not inherit standard input either, which ends when the parent process does.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    # An environment may be a module of the current folder, unless one that is installed has its name.
+    # An environment may be a module in the current folder; installed modules take precedence.
     sys.path.append(os.getcwd())  # noqa: PTH109 - pathlib need not be loaded
 
     def answer(**values: object) -> None:

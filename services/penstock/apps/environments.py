@@ -1,4 +1,4 @@
-"""Environments as they are configured: for evaluations, checks and studies, in all variants."""
+"""Makes the configured environments, in all variants, for evaluations, checks and studies."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from penstock.config import EnvironmentConfig
 
 
 def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
-    """So many environments, which take turns in being of the configured variants.
+    """Makes `count` environments that cycle through the configured variants.
 
     Raises:
         ConfigurationError: As `make_mixed`.
@@ -21,7 +21,7 @@ def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
 
 
 def make_of(environment: EnvironmentConfig, count: int, variants: Sequence[Arguments]) -> Environments:
-    """So many environments, which take turns in being of these variants of the configured one.
+    """Makes `count` environments that cycle through these variants of the configured one.
 
     Raises:
         ConfigurationError: As `make_mixed`.
@@ -37,7 +37,7 @@ def make_of(environment: EnvironmentConfig, count: int, variants: Sequence[Argum
 
 
 def take_process_back(service: Service, folder: Path) -> None:
-    """Undoes what environments did to the process: its working directory, and who handles its signals."""
+    """Restores the working directory and the signal handlers, which environments may have changed."""
     service.take_signals()
     with contextlib.suppress(OSError):
         os.chdir(folder)

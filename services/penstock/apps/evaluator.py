@@ -1,4 +1,4 @@
-"""`penstock evaluator`: plays the episodes that the learner asks for."""
+"""`penstock evaluator`: plays the episodes that the learner requests."""
 
 import contextlib
 import os
@@ -24,21 +24,22 @@ from penstock.types import EvaluationResult, EvaluationTask
 
 _WAIT_S = 0.5
 _HANG_FACTOR = 1.05
-"""An evaluation that outlives its bound by this hangs within a step: it looks at the clock after each."""
+"""Multiple of an evaluation's time limit after which a step counts as hung: the limit is checked after each step."""
 
 _DELIVERY_S = 1.0
-"""For the last result of a process that ends itself, to leave it."""
+"""Seconds for sending the last result before the process ends itself."""
 
 _CRASHED = 1
 
 
 def run(config: Config) -> None:
-    """Evaluates until the run is over or told to stop.
+    """Evaluates until the run is over or the service is stopped.
 
     Raises:
-        ConfigurationError: The environment or address can't be used.
-        EnvironmentFailed: The environments could not be made again, or not in a run that has begun with them.
-        SchemaMismatch: The run trains something else.
+        ConfigurationError: The environment or an address can't be used, or the run has other variants.
+        EnvironmentFailed: The environments could not be made again, or could not be made although the launcher's
+            check has made them before.
+        SchemaMismatch: The run has other spaces.
     """
     settings = config.evaluation
     use_one_thread()
@@ -77,17 +78,17 @@ def run(config: Config) -> None:
 
 
 def play(task: EvaluationTask, environments: Environments, stopping: Callable[[], bool]) -> EvaluationResult | None:
-    """The result of a task, which is a failure where an environment raises; None if it was given up."""
+    """Plays a task; returns its result, which is a failure if an environment raised, or None if `stopping` ended it."""
     started = time.monotonic()
     try:
         return evaluate(task, environments, stopping)
     except faults.MISBEHAVIOUR as error:
-        # The service handles signals itself, so that an interrupt here is the environment's, as an exit is.
+        # The service handles signals itself, so an interrupt or an exit here comes from the environment.
         return _failed(task, time.monotonic() - started, _reason(error))
 
 
 def _first(environment: EnvironmentConfig, count: int, service: Service, folder: Path) -> Environments:
-    """The environments before any task. Raises `ConfigurationError`, or `EnvironmentFailed` under a launcher."""
+    """Makes the environments before any task. Raises `ConfigurationError`, or `EnvironmentFailed` under a launcher."""
     try:
         return _made(environment, count, service, folder)
     except EnvironmentFailed as failed:
@@ -97,7 +98,7 @@ def _first(environment: EnvironmentConfig, count: int, service: Service, folder:
 
 
 def _made(environment: EnvironmentConfig, count: int, service: Service, folder: Path) -> Environments:
-    """The configured environments. Raises `EnvironmentFailed` if they can't be made."""
+    """Makes the configured environments. Raises `EnvironmentFailed` if they can't be made."""
     try:
         return make_configured(environment, count)
     except faults.MISBEHAVIOUR as error:
@@ -107,7 +108,7 @@ def _made(environment: EnvironmentConfig, count: int, service: Service, folder: 
 
 
 def _close(environments: Environments, logger: Logger) -> None:
-    """Closes environments; an error in that is logged."""
+    """Closes environments; an error is only logged."""
     try:
         environments.close()
     except faults.MISBEHAVIOUR as error:
@@ -115,13 +116,13 @@ def _close(environments: Environments, logger: Logger) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in one line. Penstock's own messages say it without the exception's class."""
+    """Describes an error in one line, with the exception's class unless the message is Penstock's own."""
     return faults.one_line(str(error)) if isinstance(error, PenstockError) else faults.describe(error)
 
 
 @contextlib.contextmanager
 def _reported(task: EvaluationTask, work: EvaluationWork) -> Iterator[None]:
-    """Reports a failure to make environments as the task's, before it ends this process."""
+    """Reports a failure to make environments as the task's result before the failure ends this process."""
     try:
         yield
     except EnvironmentFailed as failed:
@@ -132,7 +133,7 @@ def _reported(task: EvaluationTask, work: EvaluationWork) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_if_it_hangs(task: EvaluationTask, work: EvaluationWork) -> Iterator[None]:
-    """Ends this process, for it to be restarted, if a step does not return: nothing else ends a thread that hangs."""
+    """Ends this process, so that it is restarted, if a step hangs: a hung thread can't be ended otherwise."""
 
     def end() -> None:
         work.deliver(_failed(task, limit_s, f"the environment did not come back from a step within {limit_s:.0f} s"))

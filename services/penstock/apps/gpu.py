@@ -1,4 +1,4 @@
-"""Whether torch can use a GPU here and, if it can't, whose fault that is."""
+"""Checks whether torch can use a GPU and, if it can't, finds the cause."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ _TIMEOUT_S = 20.0
 
 
 def describe_gpu() -> tuple[bool | None, str]:
-    """What there is, in one line; True if torch can use it, None if there is none, False if something is in the way."""
+    """Returns True if torch can use a GPU, None if there is none, False if a fault prevents it; and a line about it."""
     works, driver = _ask_driver()
     if works is False:
         return False, f"{driver}; install NVIDIA's driver, or restart the machine after it was updated"
@@ -28,7 +28,7 @@ def describe_gpu() -> tuple[bool | None, str]:
 
 
 def _ask_driver() -> tuple[bool | None, str]:
-    """Whether there is a driver and it works (None: there is none), and what nvidia-smi says of it and the GPU."""
+    """Returns whether the driver works (None: there is none), and what nvidia-smi reports about it and the GPU."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None, ""

@@ -1,4 +1,4 @@
-"""Ends an actor whose environment does not return: nothing else can interrupt what it does."""
+"""Ends an actor whose environment does not return from a call, which can't be interrupted otherwise."""
 
 import os
 import sys
@@ -12,29 +12,29 @@ from penstock.errors import EnvironmentFailed
 
 _LOOK_S = 0.2
 _END_S = 5.0
-"""For a clean end, after which the process is ended all the same. Less than a launcher or a container waits for it."""
+"""Seconds for a clean end, after which the process is ended anyway. Containers are given longer."""
 
 
 class HangWatch:
-    """A thread that ends the process. What the replay service has acknowledged by then stays."""
+    """A thread that ends a hung process. Segments that the replay service has acknowledged are kept."""
 
     def __init__(self, progress: Progress, service: Service, timeout_s: float, env_id: str) -> None:
-        """Begins to watch.
+        """Starts the watch.
 
         Args:
-            progress: Of the thread that steps the environments.
-            service: Asked whether the process is to end.
-            timeout_s: Of one call of an environment.
-            env_id: For the message.
+            progress: Progress of the thread that steps the environments.
+            service: Service of this process, which shows whether the process is stopping.
+            timeout_s: Most seconds for one call of an environment.
+            env_id: Id of the environment, for the message.
         """
         self._progress, self._service, self._timeout_s, self._env_id = progress, service, timeout_s, env_id
         self._ends_by, self._code = float("inf"), 1
         self.tell: Callable[[EnvironmentFailed], None] = lambda failure: None
-        """Called with the failure before the process ends."""
+        """Callback that receives the failure before the process ends."""
         threading.Thread(target=self._watch, name="hang watch", daemon=True).start()
 
     def ending(self, code: int) -> None:
-        """The process is about to end with this code: its environments' threads may not keep it for long."""
+        """Announces the end of the process with this code; threads of environments may delay it by `_END_S` seconds."""
         self._code, self._ends_by = code, min(self._ends_by, time.monotonic() + _END_S)
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""`penstock learner`: takes actors in, trains, publishes, keeps the run's folder."""
+"""`penstock learner`: admits actors, trains, publishes weights and maintains the run's folder."""
 
 import dataclasses
 import itertools
@@ -41,12 +41,12 @@ _FAREWELL_S = 3.0
 
 
 def run(config: Config) -> None:
-    """Trains until the run is done or told to stop.
+    """Trains until the run is done or the service is stopped.
 
     Raises:
         ConfigurationError: A folder, checkpoint, address or device can't be used, or the replay service refuses the
             plan.
-        TrainingFailed: The same, once a batch was trained.
+        TrainingFailed: The same, after a batch was trained.
     """
     settings = config.learner
     started = time.monotonic()
@@ -55,7 +55,7 @@ def run(config: Config) -> None:
             raise ConfigurationError("the learner needs a folder for the run; name one with --run-dir")
         folder = RunFolder(Path(config.run.dir))
         if reason := nothing_left(folder.summary, config.run):
-            # Killed after the end, or started by itself once more: what came out stays as it is.
+            # The learner was killed after the run's end, or started again: the results must not be replaced.
             service.logger.warning("nothing to do", reason=reason)
             return
         folder.create()
@@ -72,7 +72,7 @@ def run(config: Config) -> None:
         statistics = RunStatistics(
             total_steps=config.run.total_steps,
             earlier_s=resumed.training_s,
-            # Releases before did not count them.
+            # Checkpoints of earlier releases lack `env_steps_taken`.
             earlier_steps_taken=max(resumed.env_steps, resumed.env_steps_taken),
             variants=variants,
         )
@@ -124,7 +124,7 @@ def run(config: Config) -> None:
                 checkpoints.restore(learner, recovered.path)
             with restored_after(ConfigurationError, folder.config):
                 if not service.supervised:
-                    # As a launcher would: it makes the folder a run that can be evaluated, plotted and repeated.
+                    # A launcher writes this file, without which a run can't be evaluated, plotted or repeated.
                     settings_text = config.repeatable().to_toml().encode()
                     writes.write(folder.config.name, partial(write_atomically, folder.config, settings_text))
                 conclusion = _train(
@@ -158,14 +158,17 @@ def run(config: Config) -> None:
 
 
 def _await_first_actor(service: Service, roster: Roster) -> tuple[Schema | None, EnvironmentSpec | None]:
-    """The schema and spaces of the first actor that joins; the learner's machine needs no environment of its own."""
+    """Waits for the first actor; returns its schema and spaces, so that the learner's machine needs no environment.
+
+    Both are None if the service is stopped first.
+    """
     while roster.schema is None and not service.wait(_ACTOR_WAIT_S):
         pass
     return roster.schema, roster.spec
 
 
 def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device) -> Learner:
-    """The learner that is configured, of these spaces. Raises `ConfigurationError` as `Learner`."""
+    """Makes the configured learner for these spaces. Raises `ConfigurationError` as `Learner`."""
     return Learner(
         spec,
         _network_of(config),
@@ -179,8 +182,8 @@ def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device) -> L
 
 
 def _network_of(config: Config) -> Network:
-    """The architecture that is configured."""
-    # By name: a setting that the architecture lacks is an error, not ignored.
+    """Returns the configured architecture."""
+    # Passed by name, so that a setting unknown to the architecture is an error.
     return Network(**dict(config.policy))
 
 
@@ -248,7 +251,7 @@ def _train(
         if conclusion.stopped != "interrupted":
             source.finish()
     except (ConfigurationError, SchemaMismatch) as error:
-        # Once a batch was trained, no setting was wrong, and the folder's files are the run's.
+        # If a batch was trained, the settings were valid, and the files in the folder belong to the run.
         cause = ConfigurationError if statistics.training is None else TrainingFailed
         raise cause(str(error)) from error
     finally:

@@ -19,15 +19,16 @@ from penstock.telemetry import metrics
 from penstock.types import Snapshot
 
 _SNAPSHOT_SEGMENTS, _SNAPSHOT_BYTES = ("kept", "absent", "damaged"), ("written", "shared")
-"""Labels of a snapshot's metrics."""
+"""Label values of the snapshot metrics."""
 _STOP_CHECK_S = 0.1
 _SCRUB_PAUSE_S = 0.5
 
 
 def run(config: Config) -> None:
-    """Serves until told to stop, or until the run is finished if it is configured so.
+    """Serves until the service is stopped or, if so configured, until the run is finished.
 
-    Raises `ConfigurationError` for a store or an address that can't be had.
+    Raises:
+        ConfigurationError: The store or an address can't be used.
     """
     settings = config.replay
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
@@ -67,7 +68,7 @@ def _open_store(settings: ReplayConfig, service: Service) -> RingStore:
 
 
 def _show_snapshot_metrics() -> None:
-    """Shows every series at 0 from the start: a query for a series that does not exist yet has no answer."""
+    """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
     for name in _SNAPSHOT_SEGMENTS:
         metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
     for kind in _SNAPSHOT_BYTES:
@@ -109,14 +110,14 @@ async def _serve(
         disk_watch.close()
     await servicer.server.stop()
     for task in ended:
-        # Raises why: none of them ends by itself.
+        # Raises the task's error: tasks end only by an error.
         task.result()
 
 
 async def _scrub(scrub: Scrub, service: Service) -> None:
     while True:
         await asyncio.sleep(_SCRUB_PAUSE_S)
-        # In a thread: what has left the memory since comes from the disk.
+        # On another thread, because pages that are no longer in memory are read from disk.
         damaged = await asyncio.to_thread(scrub.step)
         if damaged:
             service.logger.error("dropped damaged segments", segments=damaged)
@@ -124,7 +125,7 @@ async def _scrub(scrub: Scrub, service: Service) -> None:
 
 
 def _note_snapshot(outcome: Snapshot | PenstockError, service: Service) -> None:
-    """Logs and counts what a snapshot came to; a service whose disk is full goes on without."""
+    """Logs and counts the outcome of a snapshot. The service continues after a failure, such as a full disk."""
     if isinstance(outcome, PenstockError):
         service.logger.error("snapshot failed", reason=str(outcome))
         metrics.REPLAY_SNAPSHOT_FAILURES.inc()

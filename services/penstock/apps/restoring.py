@@ -1,7 +1,7 @@
-"""Makes a run of a snapshot: its policy, all of its store and the run's settings, in folders of their own.
+"""Makes a new run from a snapshot: its policy, its whole store and the run's settings, in new folders.
 
-The new run goes on at the snapshot's version, so that its segments are drawn as they were; the old one is only read.
-The folders get their names when everything is in them. Called by `penstock replay restore`.
+The new run continues at the snapshot's version, so that its segments are drawn as before. The old run is only read.
+The folders get their names when they are complete. Called by `penstock replay restore`.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ from penstock.run_folder import RunFolder, of_service, replay_services
 from penstock.types import SnapshotProgress
 
 Show = Callable[[str, SnapshotProgress], None]
-"""Called with a replay service's name, and how far its store is."""
+"""Callback that receives the name of a replay service and the progress of its store."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredRun:
-    """The run that came out of a snapshot.
+    """A run made from a snapshot.
 
     Attributes:
-        version: Policy version that it goes on from.
-        env_steps: Environment steps that its policy was trained with.
-        stores: One a replay service.
+        version: Policy version at which the run continues.
+        env_steps: Environment steps that the policy was trained with.
+        stores: Restored store of each replay service.
     """
 
     version: int
@@ -48,18 +48,18 @@ class RestoredRun:
 def restore_run(
     config: Config, name: str, *, into: Path, stores: Path | None = None, show: Show = lambda service, progress: None
 ) -> RestoredRun:
-    """Makes a run of a snapshot.
+    """Makes a new run from a snapshot.
 
     Args:
-        config: The new run's settings; but `run.dir` and `replay.snapshot_folder` are the old run's.
-        name: The snapshot's.
-        into: The new run's folder; there is none yet.
-        stores: The new store's folder, for replay services that run by themselves; None: `replay` in the run's folder.
-        show: Called with how far it is.
+        config: Settings of the new run, except `run.dir` and `replay.snapshot_folder`, which are those of the old run.
+        name: Name of the snapshot.
+        into: Folder of the new run, which must not exist.
+        stores: Folder of the new store, for replay services without a launcher; None: `replay` in the run's folder.
+        show: Callback that receives the progress of each store.
 
     Raises:
         ConfigurationError: A folder exists already or can't be written, or the snapshot is missing, damaged, or not of
-            one moment. Nothing is left behind.
+            one moment. No new folder is left behind.
     """
     run = RunFolder(Path(config.run.dir or "."))
     services = replay_services(config.train.replay_shards)
@@ -93,7 +93,7 @@ def restore_run(
 
 
 def _check_belong_together(name: str, services: list[str], manifests: list[Manifest]) -> None:
-    """Whether all parts were made with one policy, and at its version."""
+    """Checks that all services' snapshots were taken with the same policy, and at its version."""
     versions = {manifest.snapshot.version for manifest in manifests}
     policies = {(manifest.policy_version, manifest.policy_sha256) for manifest in manifests}
     if len(policies) > 1 or versions != {manifests[0].policy_version}:
@@ -107,7 +107,7 @@ def _check_belong_together(name: str, services: list[str], manifests: list[Manif
 
 
 def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list[Manifest]) -> None:
-    """A service that takes snapshots on an interval removes old ones, also while they are read."""
+    """Checks that the snapshot was neither removed nor replaced while it was read, as periodic snapshots may do."""
     for source, manifest in zip(sources, manifests, strict=True):
         if source.read(name) != manifest:
             raise ConfigurationError(f"snapshot {name!r} in {source.root} was replaced while it was read; try again")
@@ -124,12 +124,12 @@ def _write_run(
     path.rename(folder.checkpoint(progress.env_steps))
     if _is_of_before(run.best_checkpoint, progress):
         write_atomically(folder.best_checkpoint, run.best_checkpoint.read_bytes())
-    # Its own snapshots lie in its own folder.
+    # The new run keeps its snapshots in its own folder.
     own = config.repeatable().changed({"replay": {"snapshot_folder": None}})
     write_atomically(folder.config, own.to_toml().encode())
     if run.metrics.exists():
         shutil.copyfile(run.metrics, folder.metrics)
-        # Without what came after the snapshot.
+        # Drops the records after the snapshot.
         writes = RetriedWrites(lambda reason: None)
         Journal(folder.metrics, resumed_at=progress.env_steps, writes=writes, notice=lambda text: None)
         writes.finish(f"free space for {folder.root}")
@@ -143,7 +143,7 @@ def _write_run(
 
 
 def _is_of_before(best: Path, progress: checkpoints.RunProgress) -> bool:
-    """Whether the old run's best checkpoint is one that the new run has had, too."""
+    """Returns whether the old run's best checkpoint is not newer than the snapshot, and so belongs to both runs."""
     try:
         return checkpoints.read_progress(best).version <= progress.version
     except ConfigurationError:
@@ -152,11 +152,11 @@ def _is_of_before(best: Path, progress: checkpoints.RunProgress) -> bool:
 
 @contextlib.contextmanager
 def _built(*folders: Path) -> Iterator[list[Path]]:
-    """Folders to fill, which get their names at the end, and are all removed if anything fails.
+    """Yields folders to fill, which get their names at the end, or are all removed if anything fails.
 
     Raises:
-        ConfigurationError: One exists, or another process is filling it.
-        OSError: One can't be made.
+        ConfigurationError: A folder exists, or another process is filling it.
+        OSError: A folder can't be made.
     """
     for folder in folders:
         if os.path.lexists(folder):
@@ -181,7 +181,7 @@ def _built(*folders: Path) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def _held(place: Path, folder: Path) -> Iterator[None]:
-    """Makes an empty folder, and keeps other processes from filling it."""
+    """Makes an empty folder, and locks it against other processes inside the context."""
     place.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -189,7 +189,7 @@ def _held(place: Path, folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(f"another process restores a snapshot into {folder}; wait for its end") from None
-        # A process that was killed has left it.
+        # A process that was killed may have left files.
         _clear(place)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What every service process has: a logger, metrics, and one way to be told to stop."""
+"""The parts that every service process has: a logger, a metrics server, and one way to stop."""
 
 import os
 import resource
@@ -13,27 +13,32 @@ from penstock.telemetry import logs
 from penstock.telemetry.metrics_server import MetricsServer
 
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
-"""Set by a launcher that holds our standard input: when that ends, the launcher is gone and so should we be."""
+"""Variable that a launcher sets to the service's name.
+
+The service then stops when its standard input ends, because the launcher holds the other end.
+"""
 
 _ORPHAN_PATIENCE_S = 10.0
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service:
-    """The surroundings of one service. Enter it, work until `stopping`, leave it."""
+    """The process of one service. Use it as a context manager, and work inside it until `stopping` is true."""
 
     def __init__(self, name: str, telemetry: TelemetryConfig, *, listen: str, metrics_port: int) -> None:
-        """Args:
-        name: replay, learner, actor or evaluator.
-        telemetry: For the logs.
-        listen: The service's gRPC address, on whose host the metrics are served too.
-        metrics_port: 0 for none.
+        """Sets up the allocator, the logger, the limit of open files and the metrics server.
+
+        Args:
+            name: Name of the service: replay, learner, actor or evaluator.
+            telemetry: Settings of the logs.
+            listen: gRPC address of the service; the metrics are served on the same host.
+            metrics_port: Port of the metrics; 0: they are not served.
         """
         allocator.keep_freed_memory()
         self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
         self._raise_descriptor_limit()
         self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
-        # Plain text, set without locking or logging: a handler may interrupt its own thread in the middle of either.
+        # A plain string, set without a lock or a log call: a signal handler may interrupt its own thread inside either.
         self._told_by = ""
 
     def __enter__(self) -> "Service":
@@ -51,7 +56,7 @@ class Service:
             self.logger.info("stopped", told_by=self._told_by or None)
 
     def _raise_descriptor_limit(self) -> None:
-        """Lets this process open as many files as the system allows it: each connection is one.
+        """Raises the limit of open files to the most that the system allows, since each connection needs one.
 
         The metric `process_max_fds` shows the limit.
         """
@@ -63,25 +68,25 @@ class Service:
                 self.logger.warning("the limit of open files stays as it was", limit=soft, reason=str(error))
 
     def take_signals(self) -> None:
-        """Has the signals that end a service tell it to stop. On the main thread.
+        """Installs the signal handlers that stop the service. Call it on the main thread.
 
-        Call it again after an environment was made: some set handlers of their own.
+        Call it again after making an environment, because some environments install their own handlers.
         """
         for number in _ENDING_SIGNALS:
             signal.signal(number, self._on_signal)
 
     @property
     def supervised(self) -> bool:
-        """Whether a launcher started it, as one of a run's processes on this machine."""
+        """Whether a launcher started this process as part of a run on this machine."""
         return bool(os.environ.get(SUPERVISED_VARIABLE))
 
     @property
     def stopping(self) -> bool:
-        """Whether the service was told to stop."""
+        """Whether the service was asked to stop."""
         return bool(self._told_by)
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits to be told to stop; whether it was."""
+        """Sleeps for `timeout_s` seconds unless the service is stopping; returns whether it is stopping."""
         time.sleep(0.0 if self.stopping else timeout_s)
         return self.stopping
 
@@ -89,23 +94,23 @@ class Service:
         self._told_by = signal.Signals(number).name
 
     def _read_signals(self, numbers: int) -> None:
-        # A handler runs when the main thread comes back to Python, which one that hangs in C never does.
+        # A handler runs only when the main thread returns to Python code, which it never does if it hangs in C.
         while received := os.read(numbers, 1):
             if received[0] in _ENDING_SIGNALS:
                 self._told_by = self._told_by or signal.Signals(received[0]).name
 
     def _watch_launcher(self) -> None:
-        # The bare descriptor: a daemon thread must not hold the lock of sys.stdin when the interpreter ends.
+        # Reads the descriptor: a daemon thread must not hold the lock of sys.stdin when the interpreter exits.
         while os.read(0, 1):
             pass
         self._told_by = self._told_by or "the end of the launcher"
-        # Whoever should have ended a process that hangs is gone, so it ends itself.
+        # The launcher that would kill a hung process is gone, so the process exits.
         time.sleep(_ORPHAN_PATIENCE_S)
         os._exit(1)
 
 
 def _signal_numbers() -> tuple[int]:
-    """The descriptor from which the numbers of this process's signals can be read."""
+    """Sets up and returns a descriptor from which the numbers of this process's signals can be read."""
     numbers, into = os.pipe()
     os.set_blocking(into, False)
     signal.set_wakeup_fd(into, warn_on_full_buffer=False)
@@ -114,7 +119,7 @@ def _signal_numbers() -> tuple[int]:
 
 
 def _leave_signals() -> None:
-    """In a child that an environment forks: its signals are not the service's, and end it."""
+    """Restores default signal handling in a child forked by an environment: its signals end it, not the service."""
     signal.set_wakeup_fd(-1)
     for number in _ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""What is undone when a run ends before its first training batch: its folder is left as it was found.
+"""Restores a run's folder if the run ends before its first training batch.
 
-A mistake in an option, or a Ctrl-C while services start, must neither spoil a run nor make one of a new folder. Once a
-batch was trained, nothing is removed.
+A mistake in an option, or a Ctrl-C while services start, must neither damage an existing run nor leave a new run
+folder behind. Once a batch has been trained, nothing is removed.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from penstock.run_folder import RunFolder
 
 
 class AbortedStart:
-    """Remembers a run's folder as it was before its services started."""
+    """Record of a run's folder before its services started, from which an aborted start is undone."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Looks at the folder, which need not exist yet."""
+        """Records the state of the folder, which need not exist yet."""
         self._folder = folder
         self._missing = [path for path in (folder.root, *folder.root.parents) if not path.exists()]
         self._new = [path for path in folder.everything() if not path.exists()]
@@ -28,20 +28,20 @@ class AbortedStart:
 
     @property
     def has_trained(self) -> bool:
-        """Whether a batch was trained since."""
+        """Whether a batch has been trained since the start."""
         return self._has_trained or self._folder.numbered_checkpoints() != self._checkpoints
 
     def note_training(self) -> None:
-        """A batch was trained: from now on nothing is undone."""
+        """Records that a batch was trained; from then on, nothing is undone."""
         self._has_trained = True
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """Puts the folder back as it was if settings are refused, or the user interrupts, before training began.
+        """Restores the folder if settings are refused or the user interrupts before training has begun.
 
         Raises:
-            PenstockError: In place of a `ConfigurationError` that comes later: it is the end of a run, not a mistake
-                in a command.
+            PenstockError: In place of a `ConfigurationError` raised after training has begun, because the command
+                itself was correct.
         """
         try:
             yield
@@ -61,13 +61,13 @@ class AbortedStart:
         if self._config is not None and self._folder.config.read_bytes() != self._config:
             write_atomically(self._folder.config, self._config)
         for path in self._missing:
-            # One that holds anything else stays.
+            # A folder that is not empty stays.
             with contextlib.suppress(OSError):
                 path.rmdir()
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or a folder, and what an interrupted write of the file left beside it, as far as that works."""
+    """Removes a file or folder and the temporary files of interrupted writes beside it; ignores errors."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`--actors auto`: how many actors a run on one machine should have, from where its time goes."""
+"""The number of actors under `--actors auto`, adjusted to where the time of a run on one machine is spent."""
 
 import os
 from dataclasses import dataclass
@@ -6,21 +6,24 @@ from dataclasses import dataclass
 from penstock.types import CoordinatorStatistics, RunStatus
 
 INTERVAL_S = 5.0
-"""Between two looks. An actor that was just started steps by the next one, which only waits for that."""
+"""Least seconds between two observations. The first one after adding an actor is skipped, while that actor starts."""
 
 STARVED = 0.1
-"""Share of the time the learner may wait for fresh segments before another actor is tried."""
+"""Share of the learner's time spent waiting for fresh segments, above which another actor is tried."""
 
 IDLE_ACTORS = 1.25
-"""Actors' worth of waiting at which one of them is superfluous: the others take its work over and still wait."""
+"""Number of actors times the share of their time spent waiting, above which one is removed.
+
+The other actors can then do its work and still wait.
+"""
 
 WORTH_IT = 1.05
-"""The least by which another actor must quicken the run; cores that are taken already do not."""
+"""Least ratio of the run's speeds after and before adding an actor; without a free core, an actor stays below it."""
 
 
 def usable_cores() -> int:
-    """Processor cores that this process may use."""
-    # Not every system has affinities.
+    """Returns the number of processor cores that this process may use."""
+    # Not every system supports CPU affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -35,7 +38,7 @@ class _Look:
 
     @classmethod
     def at(cls, status: RunStatus, statistics: CoordinatorStatistics) -> "_Look":
-        # Means over a session times its batches: what was spent so far, whose differences are the present.
+        # A session's mean times its batches is a running total; two totals differ by the time spent in between.
         times, batches = statistics.times, statistics.batches_trained
         return cls(
             status.elapsed_s,
@@ -48,18 +51,18 @@ class _Look:
 
 
 class ActorCount:
-    """Decides, look by look, to have one actor more or one fewer.
+    """Decides from successive observations of the run whether to add or remove an actor.
 
     Attributes:
-        wanted: How many there should be now.
+        wanted: Number of actors that the run should have now.
     """
 
     def __init__(self, least: int = 1, most: int | None = None) -> None:
-        """Begins with an actor for every second core.
+        """Begins with one actor for every two cores.
 
         Args:
-            least: At least so many.
-            most: At most so many; None: as many as there are cores.
+            least: Minimum number of actors.
+            most: Maximum number of actors; None: the number of cores.
         """
         cores = usable_cores()
         self._least, self._most = least, max(least, cores if most is None else most)
@@ -69,13 +72,13 @@ class ActorCount:
         self._settling = False
 
     def observe(self, status: RunStatus) -> str:
-        """Looks at the run, every few seconds of it; returns what it decided, and why, or nothing."""
+        """Adjusts `wanted` to the run's status; returns the decision and its reason in one line, or an empty string."""
         statistics = status.coordinator
         if statistics is None or status.phase != "training" or not statistics.batches_trained:
             return ""
         now, before = _Look.at(status, statistics), self._before
         if before is None or now.seconds < before.seconds or now.batches < before.batches:
-            # The first one, or a learner that was started again.
+            # The first observation, or one of a restarted learner.
             self._before = now
             return ""
         seconds = now.seconds - before.seconds

@@ -1,4 +1,4 @@
-"""The actors of a run on one machine: as many processes as are wanted now."""
+"""The actor processes of a run on one machine."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from penstock.types import RunStatus
 
 HOST = "127.0.0.1"
 _STUCK_MARGIN_S = 15.0
-"""Beyond the time after which a stuck actor ends by itself. One that can't is killed: a call holds Python's lock."""
+"""Seconds after the step timeout until a stuck actor is killed: it can't end itself if a call holds Python's lock."""
 
 
 class Actors:
-    """Starts actors, and with `--actors auto` more of them or fewer while the run goes on."""
+    """The actors of a run; their number changes during the run with `--actors auto`."""
 
     def __init__(
         self,
@@ -28,16 +28,16 @@ class Actors:
         *,
         step_timeout_s: float,
     ) -> None:
-        """Lists the first ones among the run's services; `start` starts them.
+        """Adds the first actors to the run's list of services; `start` starts them.
 
         Args:
-            places: host:port of each of them, and the port of its metrics.
-            count: Who decides how many there should be later; None: they stay as many.
-            children: Who watches their processes.
-            folder: The run's; its list of services is kept up to date.
-            settings: Options of every service.
-            others: Names and addresses of the services that are no actors.
-            step_timeout_s: After which an actor whose environment hangs ends by itself.
+            places: Address (host:port) and metrics port of each of the first actors.
+            count: Rule for the number of actors during the run; None: the number does not change.
+            children: Child processes of the run, to which the actors are added.
+            folder: Folder of the run, whose list of services is kept up to date.
+            settings: Command-line options of every service.
+            others: Names and addresses of all services other than actors.
+            step_timeout_s: Seconds after which an actor with a hanging environment ends itself.
         """
         self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
         self._count = count
@@ -47,12 +47,12 @@ class Actors:
         self._list_services()
 
     def start(self) -> None:
-        """Starts the first ones."""
+        """Starts the first actors."""
         for number, (_, metrics_port) in enumerate(self._first):
             self._start(number, metrics_port)
 
     def adapt(self, status: RunStatus) -> list[str]:
-        """Kills those that are stuck, and has as many as are wanted now; returns a line for each change."""
+        """Kills stuck actors and adjusts the number of actors; returns a line for each kill and for a decision."""
         killed = self._kill_stuck(status)
         if self._count is None:
             return killed
@@ -65,7 +65,7 @@ class Actors:
         while len(self._addresses) > self._count.wanted:
             self._addresses.pop()
             self._list_services()
-            # What it had collected is sent before it ends.
+            # The actor may finish and send its window before it ends.
             self._children.dismiss(f"actor-{len(self._addresses)}")
         return [*killed, decision] if decision else killed
 

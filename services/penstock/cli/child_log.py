@@ -1,7 +1,7 @@
-"""The log file of a child process: bounded, and searched for the reason of the child's death.
+"""The log file of a child process: bounded in size, and searched for the cause of the child's death.
 
-The child writes it through a descriptor of its own, opened for appending; environments print there too, a line a step
-if they like. So the launcher looks at its size now and then and cuts its middle out.
+The child writes it through its own descriptor, opened for appending. Environments print to it as well, possibly a line
+per step. The launcher therefore checks its size periodically and cuts out its middle.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import IO
 
 MOST_BYTES = 64 * 2**20
-"""A log that has grown beyond this is cut: more than any run of ours has written, little beside a run's other files."""
+"""Size in bytes above which a log is cut: larger than the logs of normal runs, small beside a run's other files."""
 
 HEAD_BYTES, TAIL_BYTES = 2**20, 15 * 2**20
-"""What is kept of a log that is cut: how it began, and what came last."""
+"""Bytes kept from the beginning and the end of a log that is cut."""
 
 _SEARCHED_BYTES = 2**18
 _LONGEST_COMPLAINT = 500
@@ -27,7 +27,7 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: |$)")
 
 
 class ChildLog:
-    """The log of one child, over all its lives. Used by the launcher's main thread."""
+    """The log of one child, across its restarts. Used only on the launcher's main thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,9 +35,10 @@ class ChildLog:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """The file to start the child's next process with: what that says comes after what is there.
+        """Opens the log for the child's next process, which appends to it.
 
-        A disk that is full or read-only must not keep a child from starting: its words are lost then.
+        If the log can't be opened, the output is discarded: a full or read-only disk must not keep a child from
+        starting.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -48,19 +49,19 @@ class ChildLog:
             yield file
 
     def cut(self) -> None:
-        """Cuts the middle out if the log has grown too large. What is written in this moment may be lost."""
+        """Cuts out the middle of a log that has grown too large. Output written meanwhile may be lost."""
         with contextlib.suppress(OSError):
             if self.path.stat().st_size > MOST_BYTES:
                 self._cut()
 
     def complaint(self) -> str:
-        """Why the process that writes it gave up or died, as far as the log tells; one line."""
+        """Returns the reason why the process gave up or died, as far as the log shows it, in one line."""
         lines = self._last_lines()
         reason = _own_reason(lines) or _fatal_error(lines) or _exception(lines) or _last_of_others(lines)
         return reason[:_LONGEST_COMPLAINT] or "it said nothing"
 
     def own_reason(self) -> str:
-        """The line in which Penstock itself gave up; empty if it did not."""
+        """Returns the reason that Penstock itself logged when it gave up; empty if there is none."""
         return _own_reason(self._last_lines())
 
     def _cut(self) -> None:
@@ -71,7 +72,7 @@ class ChildLog:
             file.seek(-TAIL_BYTES, os.SEEK_END)
             file.readline()
             dropped = file.tell() - head
-            # Of a line that is being written, a part may be there.
+            # The last line may be incomplete, because the child is writing it.
             tail = file.read()
             tail = tail[: tail.rfind(b"\n") + 1]
             note = f"[penstock: {dropped:,} bytes were cut out of this log here]\n".encode()
@@ -82,7 +83,7 @@ class ChildLog:
             self._life_from = max(head, self._life_from - dropped + len(note))
 
     def _last_lines(self) -> list[str]:
-        """Of this process's life."""
+        """Returns the last lines that the current or latest process has written."""
         try:
             with self.path.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
@@ -97,12 +98,12 @@ def _own_reason(lines: list[str]) -> str:
 
 
 def _fatal_error(lines: list[str]) -> str:
-    """Of a signal that Python's faulthandler saw, which writes stacks after it."""
+    """Returns the fatal error reported by Python's faulthandler, which writes the stacks after it."""
     return next((line.removeprefix(_FATAL) for line in reversed(lines) if line.startswith(_FATAL)), "")
 
 
 def _exception(lines: list[str]) -> str:
-    """The exception's own line of the last traceback, which others may have written after."""
+    """Returns the exception line of the last traceback, which other output may follow."""
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     if not starts:
         return ""
@@ -110,7 +111,7 @@ def _exception(lines: list[str]) -> str:
 
 
 def _last_of_others(lines: list[str]) -> str:
-    """The last line that is no event of ours: what an environment or a library has printed."""
+    """Returns the last line that is not a log event: output of an environment or a library."""
     return next((line.strip() for line in reversed(lines) if line.strip() and not _is_event(line)), "")
 
 

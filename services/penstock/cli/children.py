@@ -1,4 +1,4 @@
-"""The services of a local run as child processes: started, watched, started again, and never left behind."""
+"""The services of a local run as child processes: started, watched, restarted, and always ended with the run."""
 
 import os
 import random
@@ -26,30 +26,33 @@ from penstock.cli.variables import without_settings
 from penstock.errors import ConfigurationError, PenstockError
 
 _PORTS = range(20_000, 32_768)
-"""Below the range from which Linux takes ports for outgoing connections, so that none of those gets in between."""
+"""Ports below the range that Linux uses for outgoing connections, so that none of them takes a chosen port."""
 
 _GRACE_S = 8.0
-"""For the replay service, which writes its store to the disk, and for a learner that has nothing left to save."""
+"""Seconds to end for the replay service, which writes its store to disk, and for a learner with nothing to save."""
 
 _COLLECTING_GRACE_S = 3.0
-"""For actors and evaluators, whose work is worth nothing once the learner has ended; an environment may hang."""
+"""Seconds to end for actors and evaluators. Their work is useless without a learner, and an environment may hang."""
 
 _ORPHANS_GRACE_S = 15.0
-"""For all services after the launcher's death. They end by themselves within 10 s of it, and save what they can."""
+"""Seconds to end for all services after the launcher's death. They end themselves within 10 s, saving what they can."""
 
 _DISMISSAL_S = 60.0
-"""For an actor that is not needed any more: it sends the window that it collects first, and nothing waits for that."""
+"""Seconds to end for a superfluous actor. It may first finish and send its window, and nothing waits for it."""
 
 _FAREWELL_S = 5.0
-"""A child that ended well was told that the run is over, or was stopped by somebody else; by then the learner has ended
-too."""
+"""Seconds until an exit with code 0 counts as a death.
+
+If the child exited because the run is over, the learner ends within this time. Otherwise the child was stopped from
+outside.
+"""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
-"""Before the second restart without progress between them, doubled with each further one. The first is at once."""
+"""Seconds before the second restart without progress, doubled for each further one. The first is immediate."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on now."""
+    """Returns loopback ports that are free now. Raises `ConfigurationError` if there are too few."""
     found: list[int] = []
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe:
@@ -66,12 +69,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def service_command(*arguments: str) -> list[str]:
-    """The command of a service."""
+    """Returns the command line of a service."""
     return [*PENSTOCK, *arguments]
 
 
 def service_environment(name: str) -> dict[str, str]:
-    """The variables of a child: its settings are in the run's file, and its launcher tells it what it is called."""
+    """Returns a child's environment variables: its name, and no settings, which it reads from the run's file."""
     kept = without_settings(os.environ)
     return kept | {SUPERVISED_VARIABLE: name}
 
@@ -81,14 +84,14 @@ class Child:
     """One service of the run.
 
     Attributes:
-        name: replay, learner, evaluator or actor-0 and so on; its log is called so too.
+        name: Name of the service and of its log, such as replay, learner, evaluator or actor-0.
         command: Program and arguments.
-        log: What it and its environments print.
-        group: Its process, running or just ended.
-        deaths: How often it died since it last made progress.
-        progress: The most that it is known to have done, in any unit that only grows.
-        restart_at: When it is to be started again, by `time.monotonic`; None: it was.
-        ended_well_at: When it was first seen to have ended with exit code 0.
+        log: Log of the output of the service and its environments.
+        group: Process group of the service, running or ended; None before the first start.
+        deaths: Number of deaths since the service last made progress.
+        progress: Largest amount of work reported so far, in any unit that only grows.
+        restart_at: Time of the planned restart, by `time.monotonic`; None: no restart is planned.
+        ended_well_at: Time at which exit code 0 was first seen, by `time.monotonic`; None: it was not seen.
     """
 
     name: str
@@ -102,11 +105,11 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit code of the service; None while it runs."""
         return self.group.exit_code if self.group else None
 
     def start(self, guard: Guard, template: Template | None) -> None:
-        """Starts the process, from the template if it can be."""
+        """Starts the process, forked from the template where possible."""
         self.ended_well_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
             forked = template.fork(self.command, self.name, file.fileno()) if template else None
@@ -116,75 +119,75 @@ class Child:
         return CommandProcess(self.command, stdout=output, environment=service_environment(self.name))
 
     def progressed(self, amount: int) -> None:
-        """Notes how much it has done so far; its deaths are forgiven when that grows."""
+        """Records the work done so far; growth resets the number of deaths."""
         if amount > self.progress:
             self.progress, self.deaths = amount, 0
 
     def ask_to_end(self) -> None:
-        """Sends SIGTERM, if it runs."""
+        """Sends SIGTERM if the service runs."""
         if self.group is not None:
             self.group.terminate()
 
     def end(self, timeout_s: float) -> None:
-        """Waits for its end, and kills it with its group if that does not come in time."""
+        """Waits for the service to end; kills its group after `timeout_s` seconds."""
         if self.group is not None:
             self.group.end(timeout_s)
 
     def says_farewell(self) -> bool:
-        """Whether it ended well only just now."""
+        """Returns whether exit code 0 was first seen less than `_FAREWELL_S` ago. Call it only after such an exit."""
         self.ended_well_at = self.ended_well_at or time.monotonic()
         return time.monotonic() - self.ended_well_at < _FAREWELL_S
 
 
 @dataclass(slots=True)
 class Children:
-    """All services of a run. Use it as a context: whatever happens inside, none is left when it ends."""
+    """All services of a run. Use it as a context manager, which ends all of them on exit."""
 
     max_restarts: int
     template: Template | None = None
     members: list[Child] = field(default_factory=list)
     dismissed: list[tuple[Child, float]] = field(default_factory=list)
-    """Those that were asked to end, and by when."""
+    """Children that were asked to end, each with its deadline by `time.monotonic`."""
     guard: Guard = field(default_factory=lambda: Guard(_ORPHANS_GRACE_S))
 
     def __enter__(self) -> "Children":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # No further Ctrl-C cuts this short; it is bounded.
+        # This takes a bounded time, so signals can be ignored.
         with signals_handled(signal.SIG_IGN):
             self._end_all()
             self.guard.close()
 
     def add(self, name: str, command: Sequence[str], log: Path) -> None:
-        """Starts a child and watches it from now on."""
+        """Starts a child and begins to watch it."""
         child = Child(name, command, ChildLog(log))
         self.members.append(child)
         child.start(self.guard, self.template)
 
     def find(self, name: str) -> Child:
-        """The child of this name."""
+        """Returns the child of this name."""
         return next(child for child in self.members if child.name == name)
 
     def dismiss(self, name: str) -> None:
-        """Asks a child to end and forgets it; does not wait for that."""
+        """Asks a child to end without waiting for it, and stops watching it."""
         child = self.find(name)
         self.members.remove(child)
         self.dismissed.append((child, time.monotonic() + _DISMISSAL_S))
         child.ask_to_end()
 
     def progressed(self, amounts: Mapping[str, int]) -> None:
-        """Notes how much each child has done so far, by name."""
+        """Records the work that each child has done so far, by name."""
         for child in self.members:
             child.progressed(amounts.get(child.name, 0))
 
     def revive(self) -> list[str]:
-        """Starts again what died; returns a line for each death. A learner that ended well has finished the run.
+        """Restarts children that died; returns a line for each death. A learner with exit code 0 has finished the run.
 
         Raises:
             ConfigurationError: A child refused its settings (exit code 2).
-            PenstockError: A child gave up for a reason that starting again would not cure (exit code 3), or died too
-                often without progress in between.
+            PenstockError: A child gave up for a reason that a restart does not cure (exit code 3), or died too often
+                without progress.
         """
         told = []
         for child, deadline in [*self.dismissed]:
@@ -200,7 +203,7 @@ class Children:
         return told
 
     def kill(self, name: str) -> None:
-        """Kills a child that does not answer, with its group; that is a death like any other."""
+        """Kills an unresponsive child and its group; this counts as a death."""
         self.find(name).end(0.0)
 
     def _has_died(self, child: Child) -> bool:
@@ -209,7 +212,7 @@ class Children:
 
     def _plan_restart(self, child: Child) -> str:
         code, log = child.exit_code or 0, child.log.path
-        # An environment may exit with any code; only a reason that Penstock wrote makes it Penstock's.
+        # An environment may exit with any code. The code is Penstock's only if Penstock logged a reason.
         reason = child.log.own_reason()
         if code == USAGE_ERROR and reason:
             raise ConfigurationError(reason)
@@ -233,7 +236,7 @@ class Children:
         asked_at = time.monotonic()
         for child in self._everyone():
             child.ask_to_end()
-        # Those with less patience first: each is waited for beside the others.
+        # Shortest grace period first, since all periods run at the same time.
         for child in sorted(self._everyone(), key=_grace_s):
             child.end(max(0.0, asked_at + _grace_s(child) - time.monotonic()))
 

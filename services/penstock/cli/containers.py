@@ -1,6 +1,6 @@
-"""Whether docker-compose.yml can be run on this machine: engine, Compose, NVIDIA's toolkit, published ports.
+"""Checks whether this machine can run docker-compose.yml: engine, Compose, NVIDIA's toolkit, published ports.
 
-Asks the `docker` command as a user would, and changes nothing. Called by `cli.doctor`.
+Runs the `docker` command as a user would, and changes nothing. Called by `cli.doctor`.
 """
 
 import json
@@ -15,18 +15,18 @@ from penstock.cli.ports import refusal
 
 _TIMEOUT_S = 20.0
 _LEAST_COMPOSE = (2, 24)
-"""Of which docker-compose.yml uses optional env files, and compose.cpu.yaml `!reset`."""
+"""Oldest version with optional env files, as in docker-compose.yml, and `!reset`, as in compose.cpu.yaml."""
 
 _HOOK = "nvidia-container-runtime-hook"
-"""Without it on its path the engine has no device driver "nvidia", which docker-compose.yml asks for."""
+"""Program on the engine's path that provides the device driver "nvidia", which docker-compose.yml requests."""
 
 COMPOSE_FILE, VARIABLES_FILE = "docker-compose.yml", ".env"
 PUBLISHED = (("PROMETHEUS_PORT", 9090), ("GRAFANA_PORT", 3000))
-"""Ports of the host that docker-compose.yml publishes: by which variable, and at what number."""
+"""Variable and default number of each host port that docker-compose.yml publishes."""
 
 
 def check_containers(folder: Path) -> Iterator[Finding]:
-    """Looks at everything that docker-compose.yml needs; `folder` is where it would be started."""
+    """Yields a finding for each requirement of docker-compose.yml, which would be started from `folder`."""
     try:
         info = json.loads(_ask("info", "--format", "{{json .}}").stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
@@ -66,7 +66,7 @@ def _check_compose() -> Finding:
 
 
 def _check_toolkit(info: Mapping[str, object]) -> Finding:
-    """A host without a GPU needs none, and one that has a driver does."""
+    """Checks NVIDIA's container toolkit, which a host needs only if it has NVIDIA's driver."""
     devices, runtimes = info.get("DiscoveredDevices") or [], info.get("Runtimes") or {}
     if "nvidia" in str(devices) or "nvidia" in str(runtimes) or shutil.which(_HOOK):
         return Finding("NVIDIA's toolkit", True, "containers can have the GPU")
@@ -98,7 +98,7 @@ def _is_port(text: str) -> bool:
 
 
 def _published_by_ours(folder: Path) -> str:
-    """What the containers that were started from this folder publish."""
+    """Returns the published ports of the containers that were started from this folder."""
     label = f"label=com.docker.compose.project.working_dir={folder.resolve()}"
     try:
         return _ask("ps", "--filter", label, "--format", "{{.Ports}}").stdout
@@ -107,7 +107,7 @@ def _published_by_ours(folder: Path) -> str:
 
 
 def _read_variables(path: Path) -> dict[str, str]:
-    """NAME=value lines, as Compose reads them; nothing where there is no file."""
+    """Reads NAME=value lines as Compose does; returns an empty dictionary if there is no file."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
     return {name.strip(): value.partition(" #")[0].strip().strip("'\"") for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""How a coordinator's statistics look: sections for `penstock status`, two lines for the end of `penstock train`."""
+"""Text output of a coordinator's statistics: sections for `penstock status`, two lines for `penstock train`."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers
 
 _SHOWN_WAITS = 3
 _SMALLEST_SHARE = 0.005
-"""Of the learner's time; what it waited for in less rounds to 0%."""
+"""Smallest share of the learner's time at which a wait is shown; less rounds to 0%."""
 
 
 def sections(statistics: CoordinatorStatistics) -> RenderableType:
-    """All of it: what was done and when, then how training goes, then hints."""
+    """Returns all statistics: counts, ages and times, then training statistics, then hints."""
     times = statistics.times
     rows = [
         ("mode", in_words(statistics)),
@@ -38,17 +38,17 @@ def sections(statistics: CoordinatorStatistics) -> RenderableType:
 
 
 def named(name: str, line: str | Text, style: str = "") -> Text:
-    """A line under a name, which is not folded: a table would fold or cut what is wider than the terminal."""
+    """Returns a labelled line. A table would fold or cut lines wider than the terminal; this line stays whole."""
     return Text.assemble((f"{name:<13}", "dim"), line if isinstance(line, Text) else (line, style))
 
 
 def advice(statistics: CoordinatorStatistics) -> list[Text]:
-    """A line for each hint."""
+    """Returns one line for each hint."""
     return [named("hint", line, "yellow") for line in hints(statistics)]
 
 
 def in_words(statistics: CoordinatorStatistics) -> str:
-    """How the run is coordinated."""
+    """Returns a description of how the run is coordinated."""
     degree = statistics.off_policy_degree
     ahead = f"collection up to {degree} {'batch' if degree == 1 else 'batches'} ahead of training"
     return {
@@ -59,7 +59,7 @@ def in_words(statistics: CoordinatorStatistics) -> str:
 
 
 def in_short(statistics: CoordinatorStatistics) -> list[Text]:
-    """What tells most of a run that has ended, in two lines."""
+    """Returns the most important statistics of an ended run, in at most two lines."""
     rows = []
     if recent := statistics.recent:
         rows.append(
@@ -134,7 +134,7 @@ def _drops(drops: Drops) -> str:
         "given back": drops.refunded_segments,
         "priorities too late": drops.overwritten_priorities,
     }
-    # What no healthy run has is shown where it is.
+    # A healthy run has no faults, so they are shown only where they occurred.
     faults = {
         "gradient steps refused": drops.refused_steps,
         "steps left out of training": drops.unsound_rows,

@@ -1,4 +1,4 @@
-"""How a run looks while it goes on: a live panel in a terminal, a plain line every few seconds elsewhere."""
+"""Displays of an active run: a live panel in a terminal, a plain line every few seconds elsewhere."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Display(Protocol):
-    """Shows a run; called with its status and with news."""
+    """A display of a run, called with its status and with lines of news."""
 
     def __enter__(self) -> "Display": ...
 
@@ -30,16 +30,16 @@ class Display(Protocol):
     ) -> None: ...
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
-        """Shows the status now."""
+        """Shows the status and the news."""
 
 
 def make_display(console: Console) -> "PanelDisplay | LineDisplay":
-    """A panel where there is a terminal to redraw, lines elsewhere."""
+    """Returns a panel for a terminal, and lines for any other output."""
     return PanelDisplay(console) if console.is_terminal else LineDisplay(console)
 
 
 class LineDisplay:
-    """One line every few seconds, for logs and pipes."""
+    """A display of one line every few seconds, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -51,7 +51,7 @@ class LineDisplay:
     def __exit__(self, *exception: object) -> None: ...
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
-        """Prints news at once and the status when it is due."""
+        """Prints news immediately, and the status when it is due."""
         for line in news:
             self._console.print(line, markup=False, soft_wrap=True)
         if time.monotonic() >= self._due:
@@ -60,7 +60,7 @@ class LineDisplay:
 
 
 def describe(status: RunStatus) -> str:
-    """The status on one line."""
+    """Returns the status in one line."""
     if not status.env_steps or status.phase == "stopping":
         return _state(status)
     parts = [
@@ -80,7 +80,7 @@ def describe(status: RunStatus) -> str:
 
 
 def _state(status: RunStatus) -> str:
-    """The phase, and what is waited for in it."""
+    """Returns the phase, and the reason for waiting if there is one."""
     if not status.waiting_for:
         return status.phase
     waiting = f"waiting for {status.waiting_for}"
@@ -88,7 +88,7 @@ def _state(status: RunStatus) -> str:
 
 
 def describe_variants(status: RunStatus) -> list[str]:
-    """A line for each of the run's environment variants."""
+    """Returns one line for each of the run's environment variants."""
     evaluated = dict(enumerate(status.last_evaluation.variants if status.last_evaluation else ()))
     return [
         f"variant {number} ({variant.arguments}): return {_number(variant.return_mean)}"
@@ -98,7 +98,7 @@ def describe_variants(status: RunStatus) -> list[str]:
 
 
 class PanelDisplay:
-    """A panel that is drawn again in place."""
+    """A display that redraws a panel in place."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=8, transient=False)
@@ -115,7 +115,7 @@ class PanelDisplay:
         self._live.__exit__(kind, error, trace)
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
-        """Draws the status; news stays above the panel."""
+        """Draws the status; news lines stay above the panel."""
         for line in news:
             self._live.console.print(line, markup=False)
         if status.last_evaluation is not None and status.last_evaluation.version != self._evaluated_version:
@@ -158,7 +158,7 @@ class PanelDisplay:
 
 
 def sparkline(values: list[float]) -> str:
-    """Values as a row of bars between their least and their greatest."""
+    """Returns the values as a row of bars, scaled between their minimum and maximum."""
     if not values:
         return ""
     low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""`penstock doctor`: whether this machine can do what the settings ask of it; a line a thing, with what to do."""
+"""`penstock doctor`: checks whether this machine can run the settings; prints one line per check, with a remedy."""
 
 import importlib.metadata
 import os
@@ -21,13 +21,13 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError
 
 _BESIDE_STORE_BYTES = 200 * 2**20
-"""Of a replay service, at most."""
+"""Most memory in bytes that a replay service needs beside its store."""
 _ACTOR_BYTES = 350 * 2**20
 _LEAST_SHARED_BYTES = 2**26
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command; its exit code."""
+    """Runs the command; returns its exit code."""
     options = parse(
         "penstock doctor",
         "Check whether this machine can do what the settings ask of it.",
@@ -36,7 +36,7 @@ def command(arguments: Sequence[str]) -> int:
     )
     console, fit = Console(highlight=False), True
     for finding in examine(options.config):
-        # Not a table, which folds: a line a thing, also where nobody but grep looks at it.
+        # A table would fold: each check stays on one line, for grep.
         mark, style = {True: ("ok", "green"), False: ("no", "red"), None: ("-", "dim")}[finding.fit]
         console.print(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.says), soft_wrap=True)
         fit &= finding.fit is not False
@@ -44,7 +44,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """Looks at everything."""
+    """Yields the finding of each check."""
     yield check_versions()
     yield check_processors(config)
     yield check_memory(config)
@@ -58,7 +58,7 @@ def examine(config: Config) -> Iterator[Finding]:
 
 
 def check_versions() -> Finding:
-    """Whether the packages that are installed are those that Penstock asks for."""
+    """Checks whether the installed packages satisfy Penstock's requirements."""
     from packaging.requirements import Requirement
 
     wrong = []
@@ -80,7 +80,7 @@ def check_versions() -> Finding:
 
 
 def check_processors(config: Config) -> Finding:
-    """Whether there is about a core for each process that computes."""
+    """Checks whether there are at most two actors per core."""
     cores, actors = usable_cores(), config.train.actors
     says = f"{cores} cores for a learner and {actors} actors"
     if isinstance(actors, int) and actors > 2 * cores:
@@ -89,7 +89,7 @@ def check_processors(config: Config) -> Finding:
 
 
 def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Finding:
-    """Whether the store and the actors find room."""
+    """Checks whether the stores and the actors fit into the available memory."""
     stores = config.train.replay_shards * (int(config.replay.capacity_bytes) + _BESIDE_STORE_BYTES)
     needed = stores + config.train.least_actors * _ACTOR_BYTES
     asked = f"about {_gib(needed)} needed for replay and actors"
@@ -104,10 +104,10 @@ def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Findi
 
 
 def check_disk(config: Config) -> Finding:
-    """Whether the folders that the settings name can be written, and hold the store."""
+    """Checks whether the configured folders can be written and have room for the store."""
     store, run = config.replay.folder, config.run.dir
     needed = config.train.replay_shards * int(config.replay.capacity_bytes)
-    # The store lies in the run's folder where it has none of its own.
+    # A store without a folder of its own is kept in the run's folder.
     places = [(store, "replay.folder", needed)] if store else []
     if run or not store:
         places.append((run or "runs", "run.dir", 0 if store else needed))
@@ -125,7 +125,7 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
             todo = f"can't be written by user {os.geteuid()}; have it belong to that user, or choose another {setting}"
         return Finding("disk", False, f"{present} {todo}")
     segments = folder / "segments.bin"
-    # What the store has already is not needed again.
+    # An existing store already has part of the space.
     lacking = max(0, needed - (segments.stat().st_blocks * 512 if segments.exists() else 0))
     free = shutil.disk_usage(present).free
     says = f"{_gib(free)} free in {present}" + (f", {_gib(lacking)} needed for the store" if needed else "")
@@ -135,7 +135,7 @@ def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
-    """Whether processes can map the same memory, as torch's do."""
+    """Checks whether processes can share memory, as torch's do."""
     if not folder.exists():
         return Finding("shared memory", None, f"can't be looked at, since there is no {folder}")
     if not os.access(folder, os.W_OK):
@@ -148,7 +148,7 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
 
 
 def check_ports(config: Config) -> Finding:
-    """Whether the services, started by themselves, could listen."""
+    """Checks whether services that are started individually could listen on their configured ports."""
     refused, looked_at = [], []
     for name in ("replay", "learner", "actor", "evaluation"):
         section = getattr(config, name)
@@ -163,7 +163,7 @@ def check_ports(config: Config) -> Finding:
 
 
 def check_gpu(config: Config) -> Finding:
-    """Whether the learner can train on what it is told to."""
+    """Checks whether the learner can train on the configured device."""
     from penstock.apps.gpu import describe_gpu
 
     fit, says = describe_gpu()
@@ -173,7 +173,7 @@ def check_gpu(config: Config) -> Finding:
 
 
 def check_environments(config: Config) -> Finding:
-    """Whether the environment that was named can be trained on: the same check as before a run."""
+    """Checks the configured environment, as is done before each run."""
     said: list[str] = []
     try:
         check_environment(config, said.append)

@@ -1,7 +1,7 @@
-"""The check of a run's environments before anything starts: `apps.environment_check` in a child process, watched.
+"""Checks a run's environments before any service starts, in a child process that runs `apps.environment_check`.
 
-The launcher never runs an environment itself: one that hangs, ends its process or changes signal handlers would take
-the launcher with it.
+The launcher never runs an environment itself, because an environment may hang, end its process or change signal
+handlers.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError
 
 _COMPARED = 2
-"""Environments that are made of each variant, to see that they agree."""
+"""Most environments that are made of each variant; two are enough to compare them."""
 
 _SLOW_S = 5.0
-"""When the first line comes about a stage that takes long, and how often one comes from then on."""
+"""Seconds before the first message about a slow stage, and between further ones."""
 
 _POLL_S = 0.1
 _CHUNK_BYTES = 65_536
@@ -40,14 +40,16 @@ _DOING = {
 
 
 def check_environment(config: Config, say: Callable[[str], None]) -> None:
-    """Makes, resets and steps the configured environments in a child process, and leaves nothing of it.
+    """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
     Args:
-        config: Its section `environment`, and how many environments actors and evaluations have.
-        say: Called with a line: a warning, or that a stage takes long.
+        config: Configuration; the check uses the section `environment` and the environment counts of actors and
+            evaluations.
+        say: Callback that receives one line at a time: a warning, or a message that a stage takes long.
 
     Raises:
-        ConfigurationError: The environment can't be trained on; says where, why and what to do.
+        ConfigurationError: The environment can't be used for training; the message names the stage, the reason and a
+            remedy.
     """
     reading, writing = os.pipe()
     try:
@@ -88,7 +90,7 @@ def _request(config: Config) -> dict[str, Any]:
 
 
 class _Conversation:
-    """Sends the request and reads what the child tells, until it answers, dies, or takes too long over a stage."""
+    """Sends the request and reads the child's messages until it answers, dies or exceeds the time for a stage."""
 
     def __init__(self, child: ProcessGroup, reading: int, config: Config, say: Callable[[str], None]) -> None:
         self._child, self._reading, self._say = child, reading, say
@@ -99,7 +101,7 @@ class _Conversation:
         self._told, self._output = b"", b""
 
     def run(self) -> dict[str, Any]:
-        """The child's answer: `warnings` or `refused`."""
+        """Returns the answer, with the key `warnings` or `refused`."""
         assert self._child.stdin is not None and self._child.stdout is not None
         os.set_blocking(self._reading, False)
         os.set_blocking(self._child.stdout.fileno(), False)
@@ -107,7 +109,7 @@ class _Conversation:
             self._child.stdin.write(json.dumps(self._request).encode() + b"\n")
             self._child.stdin.flush()
         except OSError:
-            # It died at once, which is told below.
+            # The child died immediately, which is reported below.
             pass
         with selectors.DefaultSelector() as selector:
             selector.register(self._reading, selectors.EVENT_READ)
@@ -136,7 +138,7 @@ class _Conversation:
         return None
 
     def _read_output(self, descriptor: int) -> None:
-        """Takes what the environment prints, so that it never waits for a reader, and keeps the end of it."""
+        """Reads the environment's output, so that a full pipe never blocks it, and keeps the end."""
         self._output = (self._output + _read(descriptor))[-_KEPT_OUTPUT_BYTES:]
 
     def _look_at_clock(self) -> str:

@@ -1,4 +1,4 @@
-"""`penstock evaluate`: plays episodes with a trained policy, and records them."""
+"""`penstock evaluate`: plays episodes with a trained policy, and records one on request."""
 
 import secrets
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from penstock.types import EnvironmentSpec, EvaluationTask
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command; its exit code."""
+    """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock evaluate", description="Play episodes with a trained policy.")
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="a run's folder (its best checkpoint) or a checkpoint file"
@@ -79,7 +79,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _chosen_variants(config: Config, named: int | None) -> list[int]:
-    """The numbers of the variants to play; 0 alone where the run has none."""
+    """Returns the numbers of the variants to play; only 0 if the run has no variants."""
     known = len(config.environment.variant_kwargs)
     if named is None:
         return list(range(known))

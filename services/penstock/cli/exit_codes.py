@@ -1,19 +1,19 @@
-"""How commands end."""
+"""Exit codes of the commands."""
 
 NOT_SERVING = 1
-"""`penstock health` asked a service that is not ready."""
+"""Result of `penstock health` for a service that is not ready."""
 
 UNFIT = 1
-"""`penstock doctor` found something that is in the way."""
+"""Result of `penstock doctor` if a check failed."""
 
 CRASHED = 1
-"""An exception that nothing expected; a traceback says which."""
+"""Unexpected exception, with a traceback, or failure of an environment, with the reason in one line."""
 
 USAGE_ERROR = 2
-"""The user must change a setting, a file or the environment before anything can run; one line says what."""
+"""Mistake in a setting, a file or the environment that the user must correct first; one line names it."""
 
 GAVE_UP = 3
-"""Something ended that no restart would cure; one line says why."""
+"""Failure that a restart does not cure; one line states the reason."""
 
 INTERRUPTED = 130
-"""Ctrl-C, as shells have it."""
+"""Ctrl-C; the exit code that shells use for it."""

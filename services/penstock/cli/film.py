@@ -1,4 +1,4 @@
-"""An episode as a film: as the environment draws itself or, where the policy acts on images, as the policy sees it."""
+"""Films an episode as the environment renders it or, for a policy that acts on images, as the policy sees it."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from penstock.errors import ConfigurationError
 from penstock.types import BoxSpace
 
 _FRAMES_PER_S = 15
-"""A quarter of the 60 of a television: Atari's policies see every fourth."""
+"""Frames per second of a film of observations: Atari draws 60, and its policies see every fourth."""
 _ENLARGEMENT = 4
 
 
@@ -27,17 +27,17 @@ def film(
     """Plays and films an episode.
 
     Args:
-        policy: Which plays.
-        environment: What it plays.
+        policy: Policy to play with.
+        environment: Environment to play.
         kwargs: Arguments of the variant to play.
-        folder: Where the film goes.
-        seed: Of the episode.
+        folder: Folder for the film; it is created if it is missing.
+        seed: Seed of the episode.
 
     Returns:
-        The file.
+        Path of the film.
 
     Raises:
-        ConfigurationError: The environment shows no pictures.
+        ConfigurationError: The environment can't be made or rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
     observation = policy.policy.spec.observation
@@ -51,7 +51,7 @@ def _film_what_is_drawn(
 ) -> Path:
     from gymnasium.wrappers import RecordVideo
 
-    # Frames are drawn without a screen, and SDL need not say that it found none.
+    # Frames are rendered off screen; this keeps SDL from complaining that there is no screen.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     import_modules(environment.imports)
     try:
@@ -88,7 +88,7 @@ def _film_what_is_seen(
 
 
 def _picture(frame: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """[C, H, W] as an enlarged [H, W, 3]; of other than three channels, the first one in grey."""
+    """Converts a frame [C, H, W] to an enlarged picture <uint8>[H, W, 3]; unless C is 3, it shows channel 0 in grey."""
     colours = frame if len(frame) == 3 else np.repeat(frame[:1], 3, axis=0)
     rows = np.moveaxis(np.asarray(colours, np.uint8), 0, 2)
     return rows.repeat(_ENLARGEMENT, axis=0).repeat(_ENLARGEMENT, axis=1)

@@ -1,16 +1,16 @@
-"""What `penstock doctor` found of one thing. Made by `cli.doctor` and `cli.containers`."""
+"""The result of one check of `penstock doctor`. Made by `cli.doctor` and `cli.containers`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one thing.
+    """Result of one check.
 
     Attributes:
-        subject: The thing.
-        fit: Whether it does; None where it is not there and may not be needed, or can't be looked at.
-        says: What was found, and what to do; one line.
+        subject: Name of the thing that was checked.
+        fit: Whether the check passed; None if the thing is missing and may not be needed, or can't be examined.
+        says: Result and remedy in one line.
     """
 
     subject: str

@@ -1,6 +1,6 @@
-"""`penstock health`: whether a service is ready.
+"""`penstock health`: checks whether a service is ready.
 
-Containers ask it of themselves every few seconds, so it loads no more than it needs.
+Containers run it every few seconds, so it imports as little as possible.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ _TIMEOUT_S = 5.0
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs `penstock health`: exit code 0 if the service is ready, else 1."""
+    """Runs the command; returns exit code 0 if the service is ready, else 1."""
     parser = OneLineParser(prog="penstock health", description="Ask a service whether it is ready.")
     parser.add_argument("address", help="host:port of the service")
     named = parser.parse_args(list(arguments))
     serving = is_serving(named.address, _TIMEOUT_S)
-    # Its clients go on, and so the exit code does not tell.
+    # A failing disk does not stop the service's clients, so it does not change the exit code.
     failing = serving and storage_fails(named.address, _TIMEOUT_S)
     print(("serving" if serving else "not serving") + ("; its disk can't be written" if failing else ""))
     return 0 if serving else NOT_SERVING

@@ -1,37 +1,46 @@
-"""What a run's statistics suggest to change when it does not learn, or learns slowly, in plain words.
+"""Hints on what to change in a run that learns slowly or not at all, derived from its statistics.
 
-A pure function, so that `penstock status` says the same as the end of `penstock train`.
+A pure function computes them, so that `penstock status` and the end of `penstock train` show the same.
 """
 
 from penstock.types import CoordinatorStatistics, LearningNumbers
 
 ENOUGH_BATCHES = 20
-"""Before this, values are still untrained and means are of almost nothing."""
+"""Fewest recent batches for hints on learning. Before that, values are untrained and means cover too little data."""
 
 LEAST_EFFECTIVE_SHARE = 0.3
-"""Below it a batch teaches as little as one of a third its size, and a few steps with large weights decide it."""
+"""Effective sample share below which a batch teaches as little as one of a third its size.
+
+A few steps with large weights then dominate it.
+"""
 
 MOST_CLIPPED = 0.5
-"""Above it most steps have no gradient any more: the later epochs change nothing but the rest."""
+"""Share of clipped ratios above which most steps have no gradient, so that later epochs change only the others."""
 
 STANDING_KL = 1e-4
-"""In nats a batch. Policies that learn move by a hundred times as much; 0.01 to 0.03 is where target_kl is set."""
+"""KL divergence in nats per batch below which a policy hardly changes.
+
+Policies that learn change by a hundred times as much; usual values of target_kl are 0.01 to 0.03.
+"""
 
 STANDING_ENTROPY_SHARE, STANDING_ENTROPY = 0.02, 0.01
-"""Within this share of the first entropy, or so many nats of one near 0, it is as it was."""
+"""Largest changes of an unchanged entropy, as a share of the first entropy and in nats; the larger one applies."""
 
 MOST_WAITED = 0.5
-"""Above it, whoever is waited for decides the run's speed, and not the learner."""
+"""Share of the time spent waiting above which the cause of the waiting limits the run's speed, not the learner."""
 
 MOST_LATE = 0.1
-"""Above it, a tenth of the environments' work is not trained as fresh, and a degree or a speed does not fit."""
+"""Share of late segments above which too much of the environments' work is not trained as fresh.
+
+The off-policy degree or the speed of some actors is then unsuitable.
+"""
 
 MOST_OVERWRITTEN = 0.1
-"""Above it, the store is too small for its batches: segments go between the draw and the commit."""
+"""Share of overwritten segments above which the store is too small: they are overwritten between draw and commit."""
 
 
 def hints(statistics: CoordinatorStatistics) -> list[str]:
-    """What to change, one line each, what matters most first; none where nothing stands out or it is too early."""
+    """Returns hints, one line each, the most important first; none if nothing is unusual or it is too early."""
     recent = statistics.recent
     if recent is None or statistics.recent_batches < ENOUGH_BATCHES:
         return _of_values(statistics)
@@ -140,7 +149,7 @@ def _of_waits(statistics: CoordinatorStatistics) -> list[str]:
 
 
 def actors_waiting_share(statistics: CoordinatorStatistics) -> float:
-    """Share of the actors' time in which they waited for leave to collect, or for weights; 0 where none is known."""
+    """Returns the share of the actors' time spent waiting for grants or weights; 0 if no times are known."""
     times = statistics.times
     waiting_s = times.collect_wait_s or 0.0
     total_s = times.collect_busy_s + waiting_s

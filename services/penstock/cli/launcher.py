@@ -1,4 +1,4 @@
-"""A whole run on one machine: the services as child processes on loopback gRPC, watched until the learner is done."""
+"""Runs all services of a run on one machine, as child processes on loopback gRPC, until the learner is done."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ _START_TIMEOUT_S = 120.0
 _LIVE_TIMEOUT_S = 1.0
 
 Observer = Callable[[RunStatus, list[str]], None]
-"""Called a few times a second with the run's status and what there is to tell."""
+"""Callback that receives the run's status and lines of news a few times per second."""
 
 
 def train(
@@ -45,25 +45,26 @@ def train(
     observer: Observer = lambda status, news: None,
     started: float | None = None,
 ) -> Summary:
-    """Trains an agent with this configuration, and returns what came out.
+    """Trains an agent with this configuration, and returns the run's summary.
 
     Args:
-        config: All settings; addresses and ports of services are chosen here.
-        resume: Go on with the run in `config.run.dir`.
-        observer: Called a few times a second. What it raises ends the run in order.
-        started: When the command began, by `time.monotonic`; now, if left out.
+        config: All settings; the launcher chooses the addresses and ports of the services itself.
+        resume: Whether to resume the run in `config.run.dir`.
+        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
+        started: Start time of the command, by `time.monotonic`; None: now.
 
     Raises:
         ConfigurationError: The environment, the folder or a setting can't be used. Nothing was trained, and the run's
-            folder is as it was.
-        PenstockError: A service gave up or died too often, or there is no summary in the end.
-        Interrupted: Ctrl-C after training began; all processes have ended. A `KeyboardInterrupt`, as it is before.
+            folder is unchanged.
+        PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
+        Interrupted: Ctrl-C after training began; all processes have ended. It is a `KeyboardInterrupt`; before
+            training, a plain one is raised.
     """
     started = time.monotonic() if started is None else started
     if resume:
         _refuse_finished(config)
     checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the check of the environment")
-    # It imports what the services need while the environment is checked.
+    # The template imports the services' modules while the environment is checked.
     with Template() as template:
         check_environment(config, lambda line: observer(checking, [line]))
         config = with_run_dir(config)
@@ -86,7 +87,7 @@ def train(
 
 
 def with_run_dir(config: Config) -> Config:
-    """The configuration with its run's folder, which is named after environment and time if it was left open."""
+    """Returns the configuration with a folder for the run, by default named after the environment and the time."""
     if config.run.dir is not None:
         return config
     name = config.environment.id.replace("/", "-").replace(":", "-")
@@ -94,7 +95,7 @@ def with_run_dir(config: Config) -> Config:
 
 
 def _refuse_finished(config: Config) -> None:
-    """Before anything is touched: going on with a finished run would only replace its summary."""
+    """Refuses to resume a finished run before anything is changed: that would only replace its summary."""
     summary = RunFolder(Path(config.run.dir or ".")).summary
     if reason := nothing_left(summary, config.run):
         raise ConfigurationError(f"{reason}; its result is in {summary}")
@@ -111,14 +112,15 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
 
 
 def _answers(folder: RunFolder) -> bool:
-    """Whether any service of the run is there: its launcher may be gone already, and two runs in one folder would write
-    over each other.
+    """Returns whether any service of the run still answers.
+
+    A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
     """
     return any(is_serving(address, _LIVE_TIMEOUT_S) for address in json.loads(folder.services.read_text()).values())
 
 
 class _Session:
-    """The services of a run, from their start to their end."""
+    """The services of a run, from start to end."""
 
     def __init__(
         self, config: Config, folder: RunFolder, start: AbortedStart, observer: Observer, template: Template
@@ -131,7 +133,7 @@ class _Session:
         self._told = 0
 
     def run(self) -> None:
-        """Until the learner has ended well, or something ends the run."""
+        """Runs the services until the learner exits with code 0, or an error or a signal ends the run."""
         folder, config = self._folder, self._config
         try:
             with self._children:
@@ -139,7 +141,7 @@ class _Session:
                 count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
                 first = count.wanted if count else config.train.least_actors
                 places = choose_places(folder, config.train.replay_shards, first)
-                # All are listed before any is started, so that a launcher that dies leaves a list of what may be left.
+                # All services are listed before any is started, so that the list is complete if the launcher dies.
                 actors = Actors(
                     places.actors,
                     count,
@@ -186,7 +188,7 @@ class _Session:
         learner = self._children.find("learner")
         replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
         for name, address in (*replays, ("learner", places.learner)):
-            # A run that had nothing left to do may end before anybody sees it serve.
+            # A learner with nothing left to do may exit before it is seen serving.
             while not is_serving(address, _POLL_S) and learner.exit_code != 0:
                 waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
                 self._observer(waiting, self._children.revive())
@@ -195,7 +197,7 @@ class _Session:
                 time.sleep(0.02)
 
     def _watch(self, places: Places, actors: Actors) -> None:
-        """Keeps the children alive and the observer informed until the learner has ended well."""
+        """Restarts dead children and calls the observer until the learner exits with code 0."""
         client, learner = StatusClient(self._thread, places.learner), self._children.find("learner")
         try:
             while learner.exit_code != 0:
@@ -212,7 +214,7 @@ class _Session:
             client.close()
 
     def _note_status(self) -> list[str]:
-        """Notes what the status tells of the children; returns the learner's new notices."""
+        """Records the children's progress from the status; returns the learner's new notices."""
         status = self._status
         if status.coordinator is not None and status.coordinator.batches_trained:
             self._start.note_training()
@@ -222,10 +224,10 @@ class _Session:
         return news
 
     def _stop(self, error: BaseException) -> None:
-        """Has the learner finish its batch and save its checkpoint, while the replay service still answers.
+        """Lets the learner finish its batch and save a checkpoint while the replay service still runs.
 
         Raises:
-            Interrupted: In place of a `KeyboardInterrupt`, once a batch was trained.
+            Interrupted: In place of a `KeyboardInterrupt`, if a batch was trained.
         """
         learner = next((child for child in self._children.members if child.name == "learner"), None)
         if learner is None or (isinstance(error, PenstockError) and not self._start.has_trained):
@@ -235,7 +237,7 @@ class _Session:
         elif isinstance(error, PenstockError):
             finished = stopping.finish(learner, self._status, self._observer, str(error))
         else:
-            # The observer's own error, or a fault of ours: it may not bear being called again.
+            # The observer may have raised the error, so it is not called again.
             finished = stopping.finish(learner, self._status, lambda status, news: None)
         if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
             checkpoints = self._folder.numbered_checkpoints()
@@ -244,13 +246,13 @@ class _Session:
 
 
 def _named(places: Places) -> dict[str, str]:
-    """Names and addresses of the services that are no actors."""
+    """Returns the names and addresses of all services other than actors."""
     replays = dict(zip(places.replay_names, (address for address, _ in places.replays), strict=True))
     return {**replays, "learner": places.learner, "evaluator": places.evaluator}
 
 
 def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
-    """How much each service has done: segments of each actor, evaluations, or steps of the run."""
+    """Returns the work that each service has done: segments of an actor, evaluations, or steps of the run."""
     done = dict.fromkeys(names, status.env_steps)
     done["evaluator"] = status.coordinator.evaluations if status.coordinator is not None else 0
     # An actor that the learner does not know has delivered nothing yet.
@@ -259,7 +261,7 @@ def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Changes when a file is replaced; None where there is none."""
+    """Returns a value that changes when the file is replaced; None if there is no file."""
     if not path.exists():
         return None
     found = path.stat()
@@ -272,6 +274,6 @@ def _conclude(folder: RunFolder, started: float) -> Summary:
     summary = Summary.read(folder.summary).timed(time.monotonic() - started)
     summary.write(folder.summary)
     if summary.stopped != "interrupted":
-        # A finished run starts its next session, if there is one, from new experience.
+        # If a finished run is extended later, it starts from new experience.
         shutil.rmtree(folder.replay, ignore_errors=True)
     return summary

@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: what it can do, and how it fails: in one line, with exit code 2 or 3."""
+"""`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `cli.exit_codes`."""
 
 import faulthandler
 import os
@@ -14,18 +14,18 @@ from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
 _LEAVING_S = 5.0
-"""How long a service that is done may take to end: an environment may have left threads that never do."""
+"""Seconds that a finished service may take to exit: environments may have left threads that never end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command and exits with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, code = given[0] if given else "", CRASHED
-    # gRPC's core writes complaints in a format of its own: into a log they belong, beside our lines they do not.
+    # gRPC's core writes errors in its own format, which suits a service's log but not the output of a command.
     in_log = name in _SERVICES and not sys.stderr.isatty()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if in_log else "NONE")
     if name in _MAKE_ENVIRONMENTS:
-        # An environment may be a module of the current folder, unless one that is installed has its name.
+        # An environment may be a module in the current folder; installed modules take precedence.
         sys.path.append(str(Path.cwd()))
     try:
         code = _run(given)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _leave(code: int) -> None:
-    """Ends the process if the interpreter does not: it waits for every thread that is no daemon."""
+    """Ends the process if the interpreter does not, because it waits for every non-daemon thread."""
     time.sleep(_LEAVING_S)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -71,7 +71,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return 0
     except RuntimeError as error:
-        # A Ctrl-C in the middle of an import: Python before 3.12 wraps what `__set_name__` raises.
+        # Ctrl-C during an import: Python before 3.12 wraps exceptions from `__set_name__`.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return INTERRUPTED
         raise
@@ -88,7 +88,7 @@ def _help() -> str:
     return "\n".join([*lines, "", "`penstock COMMAND --help` lists a command's options."])
 
 
-# Commands import what they run when they run: a replay service must not load torch, nor `--help` anything.
+# Each command imports its modules when it runs: the replay service must not load torch, and `--help` loads nothing.
 
 
 def _train(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""How all commands read their options."""
+"""The option parser of all commands."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from penstock.errors import ConfigurationError
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose complaints are errors of ours, on one line.
+    """A parser that raises errors as one-line `ConfigurationError`s.
 
-    Options may be written with underscores, as settings are in files and messages, and one that takes a single value
-    may not be given twice with different ones.
+    Option names may contain underscores, as settings do in files and messages. An option with a single value may not
+    be given twice with different values.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -20,7 +20,7 @@ class OneLineParser(argparse.ArgumentParser):
             self.register("action", action, _StoreOnce)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse does, with dashes for underscores in the names of options."""
+        """Parses arguments as argparse does, after replacing underscores in option names by dashes."""
         return super().parse_known_args(None if args is None else [_with_dashes(each) for each in args], namespace)
 
     def error(self, message: str) -> NoReturn:

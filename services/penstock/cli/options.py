@@ -1,6 +1,6 @@
-"""From the command line, the environment, files and presets to one `Config`.
+"""Combines the command line, environment variables, files and presets into one `Config`.
 
-Strongest first: options, `PENSTOCK__SECTION__KEY` variables, the file of --config, the preset (--preset, or
+In descending precedence: options, `PENSTOCK__SECTION__KEY` variables, the file of --config, the preset (--preset, or
 `PENSTOCK_PRESET`), the defaults.
 """
 
@@ -34,13 +34,13 @@ _SHORTCUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a command line came to.
+    """A parsed command line.
 
     Attributes:
         config: All settings.
-        preset: The preset that is underneath; None: the defaults are.
-        resume: The run's folder to go on with, if one was named.
-        operand: The one word that is no option; empty: none.
+        preset: Name of the preset that the settings are based on; None: the defaults or a resumed run.
+        resume: Folder of the run to resume; None: no run is resumed.
+        operand: The positional argument; empty if there is none.
     """
 
     config: Config
@@ -50,17 +50,17 @@ class Options:
 
 
 def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool, operand: str = "") -> Options:
-    """Reads a command line.
+    """Parses a command line.
 
     Args:
-        prog: The command, for messages.
-        description: For --help.
-        arguments: After the command's name.
-        trains: Whether this is `penstock train`, which picks presets and resumes runs.
-        operand: What the one word is called that may be given without being an option; empty: none may.
+        prog: Name of the command, for messages.
+        description: Description of the command for --help.
+        arguments: Arguments after the command's name.
+        trains: Whether the command is `penstock train`, which selects presets and resumes runs.
+        operand: Name of the optional positional argument; empty: the command has none.
 
     Raises:
-        ConfigurationError: Something is unknown or wrong, in one line.
+        ConfigurationError: An option, a variable or a setting is unknown or wrong; the message is one line.
     """
     parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file with settings")
@@ -81,13 +81,13 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
             )
         return Options(_resumed(resume, merge(*layers)), None, resume)
     file = load_toml(named.config) if named.config else {}
-    # Only training chooses a preset by the environment: services are told what they all are to have.
+    # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(merge(file, *layers), preset=preset if trains or preset is not None else NO_PRESET)
     return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""))
 
 
 def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict[str, object], argparse.Namespace]:
-    """The nested values of the options that are settings; and all options."""
+    """Returns the nested values of the options that are settings, and all parsed options."""
     try:
         source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
             Config,
@@ -104,7 +104,7 @@ def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict
 
 
 def _spelt(values: dict[str, object]) -> dict[str, object]:
-    """Nested values of options or variables, in which the text in tables has become the values that it spells."""
+    """Returns nested values of options or variables with the text in tables converted to scalars."""
     read = dict(values)
     for section, settings in values.items():
         fields = getattr(Config.model_fields[section].annotation, "model_fields", {})

@@ -1,4 +1,4 @@
-"""`penstock plot`: learning curves, runs of one environment and one setting gathered over their seeds."""
+"""`penstock plot`: draws learning curves; runs that differ only by seed share a curve."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from penstock.run_folder import RunFolder
 
 _GRID_POINTS = 200
 _MAX_DIFFERENCES = 3
-"""Settings that a label names; more would not fit beside a picture."""
+"""Most settings in a label; more would not fit beside a curve."""
 _COLOURS = ("#1f6feb", "#d1681a", "#2da44e", "#8250df", "#bf3989", "#57606a")
 
 
@@ -25,12 +25,13 @@ class Curve:
     """A run's returns over environment steps.
 
     Attributes:
-        environment_id: What was trained on.
-        settings: Names and values of all settings but the seed; runs that agree in them share a curve.
-        seed: The run's.
-        threshold: Return that counts as solved, if there is one.
-        training: <float64>[N, 2] environment steps, mean return of recent training episodes.
-        evaluation: <float64>[M, 2] environment steps, mean return of an evaluation.
+        environment_id: Id of the environment.
+        settings: Names and values of all settings except the seed and the folder; runs that agree in them share a
+            curve.
+        seed: Seed of the run.
+        threshold: Return that counts as solved; None if there is none.
+        training: <float64>[N, 2] environment steps and mean return of recent training episodes.
+        evaluation: <float64>[M, 2] environment steps and mean return of an evaluation.
     """
 
     environment_id: str
@@ -42,7 +43,7 @@ class Curve:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command; its exit code."""
+    """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock plot", description="Draw the learning curves of runs.")
     parser.add_argument(
         "runs",
@@ -66,7 +67,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def read_curve(folder: RunFolder) -> Curve:
-    """A run's curve. Raises `ConfigurationError` if the folder holds no run, or nothing was noted yet."""
+    """Reads a run's curve. Raises `ConfigurationError` if the folder holds no run, or no metrics yet."""
     if not folder.config.exists() or not folder.metrics.exists():
         raise ConfigurationError(f"{folder.root} holds no run with metrics; name a folder that `penstock train` made")
     config = build(load_toml(folder.config))
@@ -75,7 +76,7 @@ def read_curve(folder: RunFolder) -> Curve:
         try:
             records.append(json.loads(line))
         except ValueError:
-            continue  # The last line of a run that goes on, or was killed, may be cut short.
+            continue  # The last line of an active or killed run may be incomplete.
     training = [
         (record["env_steps"], record["return_mean"])
         for record in records
@@ -98,9 +99,7 @@ def _settings(config: Config) -> tuple[tuple[str, str], ...]:
 
 
 def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:
-    """Curves of one environment, those that differ by seed alone together, each with what sets it apart from the
-    others.
-    """
+    """Groups curves of one environment that differ only by seed; labels each group with its distinctive settings."""
     groups: dict[tuple[tuple[str, str], ...], list[Curve]] = {}
     for curve in curves:
         groups.setdefault(curve.settings, []).append(curve)
@@ -115,7 +114,7 @@ def _label(settings: tuple[tuple[str, str], ...], shared: set[tuple[str, str]]) 
 
 
 def draw(folders: Sequence[RunFolder], output: Path) -> None:
-    """Draws the curves of these runs into a PNG. Raises `ConfigurationError` if a run or the file can't be used."""
+    """Draws the curves of runs into a PNG file. Raises `ConfigurationError` if a run or the file can't be used."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -153,7 +152,7 @@ def _draw_environment(axes: Any, environment_id: str, curves: list[Curve]) -> No
 
 
 def _draw_group(axes: Any, label: str, curves: list[Curve], colour: str) -> None:
-    """Thick: evaluations; thin: training episodes. Several seeds: their mean, and the range between them."""
+    """Draws evaluations as a thick line, training episodes as a thin one; several seeds as mean and range."""
     seeds = f"{len(curves)} seeds, mean and range" if len(curves) > 1 else f"seed {curves[0].seed}"
     suffix = f"{label}, {seeds}" if label else seeds
     kinds = (("training", 0.45, 1.2, 0.08), ("evaluation", 1.0, 2.0, 0.18))
@@ -170,7 +169,7 @@ def _draw_group(axes: Any, label: str, curves: list[Curve], colour: str) -> None
 def _gather(
     curves: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Steps, and the mean, least and greatest of some curves; one that ended early keeps its last value."""
+    """Returns steps, and the mean, minimum and maximum of the curves; a shorter curve keeps its last value."""
     if len(curves) == 1:
         return curves[0][:, 0], curves[0][:, 1], curves[0][:, 1], curves[0][:, 1]
     start, end = max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves)

@@ -1,4 +1,4 @@
-"""Whether a port can be listened on. Asked by `cli.doctor` and `cli.containers`."""
+"""Checks whether a port is free. Used by `cli.doctor` and `cli.containers`."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import socket
 
 
 def refusal(host: str, port: int) -> str | None:
-    """Why nobody could listen there now; None: one could."""
+    """Returns the reason why a server can't listen on this address now; None if it can."""
     host = host.strip("[]")
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):

@@ -1,7 +1,7 @@
-"""Child processes that lead process groups of their own, and how the signals of this process are handled meanwhile.
+"""Child processes that lead their own process groups, and the handling of this process's signals meanwhile.
 
-A group ends with its leader, however the leader ended: what an environment forked must not outlive its actor.
-Also when this process is killed: then `cli.run_guard` ends the groups.
+A group is killed when its leader ends for any reason: processes forked by an environment must not outlive their actor.
+If this process is killed, `cli.run_guard` kills the groups.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Guard:
-    """A process beside this one that kills the groups which this one leaves. Use it as a context."""
+    """A helper process that kills the remaining groups after this process has died. Use it as a context manager."""
 
     def __init__(self, grace_s: float) -> None:
-        """Starts it.
+        """Starts the helper process.
 
         Args:
-            grace_s: How long the groups may go on after this process has died, to end by themselves.
+            grace_s: Seconds that the groups get to end by themselves after this process has died.
         """
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(run_guard.__file__)), str(grace_s)],
@@ -50,7 +50,7 @@ class Guard:
         self.close()
 
     def close(self) -> None:
-        """Ends it. Groups that are still noted are killed after the grace period all the same."""
+        """Ends the guard, which kills groups that are still registered after the grace period."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -58,8 +58,8 @@ class Guard:
             self._process.wait(_GUARD_END_S)
 
     def note(self, sign: str, group: int) -> None:
-        """Notes that a group was started (`+`) or has ended (`-`)."""
-        # A guard that was killed guards no more, which is no reason to end a run.
+        """Registers a group that was started (`+`), or removes one that has ended (`-`)."""
+        # A run continues even if its guard was killed.
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.write(f"{sign} {group}\n".encode())
@@ -67,7 +67,7 @@ class Guard:
 
 
 class CommandProcess(subprocess.Popen[bytes]):
-    """A command in a session and a group of its own, with a pipe for its standard input."""
+    """A command in its own session and process group, with a pipe for its standard input."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class CommandProcess(subprocess.Popen[bytes]):
 
         Args:
             command: Program and arguments.
-            stdout: File, descriptor or `subprocess.PIPE` for its output and its errors.
-            environment: All of its variables.
-            pass_fds: Descriptors that it inherits.
+            stdout: File, descriptor or `subprocess.PIPE` for standard output and standard error.
+            environment: All environment variables of the command.
+            pass_fds: Descriptors that the command inherits.
         """
         super().__init__(
             command,
@@ -96,48 +96,48 @@ class CommandProcess(subprocess.Popen[bytes]):
         )
 
     def has_ended(self) -> bool:
-        """Whether it has ended; it is not reaped before `wait`, where the system allows that."""
+        """Returns whether the process has ended, without reaping it where the system supports that."""
         if self.returncode is not None or not hasattr(os, "waitid"):  # macOS before Python 3.13
             return self.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 class ProcessGroup:
-    """A process with the group that it leads, so that a Ctrl-C in the terminal does not reach it."""
+    """A process and the process group that it leads, which a Ctrl-C in the terminal does not reach."""
 
     def __init__(self, process: CommandProcess | ForkedProcess, guard: Guard) -> None:
-        """Takes charge of a process that was just started.
+        """Takes over a process that was just started.
 
-        Start the process and make the group inside `signals_held_back`: an interrupt in between would leave a process
-        that nothing ends.
+        Start the process and create its group inside `signals_held_back`: an interrupt between the two would leave a
+        process that nothing ends.
 
         Args:
-            process: The leader of a session and a group.
-            guard: Who ends the group when this process can't.
+            process: Leader of its own session and group.
+            guard: Guard that kills the group if this process dies.
         """
         self._guard, self._process = guard, process
         guard.note("+", process.pid)
 
     @property
     def pid(self) -> int:
-        """The leader's, and the group's."""
+        """Process id of the leader, which is also the id of the group."""
         return self._process.pid
 
     @property
     def stdin(self) -> IO[bytes] | None:
-        """The leader's standard input, which ends when this process does."""
+        """The leader's standard input, which reaches its end when this process ends."""
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """The leader's output, if it is a pipe."""
+        """The leader's output if it is a pipe, else None."""
         return self._process.stdout
 
     @property
     def exit_code(self) -> int | None:
-        """How the leader ended, as `subprocess` has it; None while it runs. Its group ends with it."""
+        """Exit code of the leader as in `subprocess`; None while it runs. Kills the group once the leader has ended."""
         if self._process.returncode is None and self._process.has_ended():
-            # Before the leader is reaped, so that its number is still the group's.
+            # Before the leader is reaped, since another group may have its id afterwards.
             self._kill_group()
             self._process.wait()
             self._guard.note("-", self.pid)
@@ -147,18 +147,18 @@ class ProcessGroup:
         return self._process.returncode
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the leader, if it runs."""
+        """Sends SIGTERM to the leader if it runs."""
         if self.exit_code is None:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the group and waits for the leader's end."""
+        """Kills the group and waits for the leader to end."""
         self._kill_group()
         while self.exit_code is None:
             time.sleep(_POLL_S)
 
     def end(self, timeout_s: float) -> int:
-        """Waits for the leader's end and kills the group if that does not come in time; the exit code."""
+        """Waits for the leader to end, kills the group after `timeout_s` seconds, and returns the exit code."""
         deadline = time.monotonic() + timeout_s
         while self.exit_code is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -174,13 +174,13 @@ class ProcessGroup:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code of `subprocess` in words: `exit code 1`, or the name of a signal."""
+    """Describes an exit code of `subprocess`: `exit code 1`, or the name of a signal."""
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Holds Ctrl-C and `kill` back inside, and lets the first of them act afterwards."""
+    """Defers SIGINT, SIGTERM and SIGHUP inside the context, and raises the first of them afterwards."""
     held: list[int] = []
     with signals_handled(lambda number, frame: held.append(number)):
         yield
@@ -190,12 +190,12 @@ def signals_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
-    """Has Ctrl-C, `kill` and the end of the terminal handled so inside; only the main thread gets any."""
+    """Installs a handler for SIGINT, SIGTERM and SIGHUP inside the context; has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = [(number, signal.getsignal(number)) for number in _ENDING_SIGNALS]
-    # What is ignored stays ignored: `nohup` wants the end of its terminal to be.
+    # Ignored signals stay ignored, as `nohup` requires for SIGHUP.
     taken = [(number, former) for number, former in before if former not in (signal.SIG_IGN, None)]
     for number, _ in taken:
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Commands for the user to copy, as they would be given here."""
+"""Commands for the user to copy, in the form that works on this machine."""
 
 import os
 import shlex
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def program() -> str:
-    """How the user would call us from where they are: `make` needs no virtual environment on the path."""
+    """Returns the command that starts Penstock from here; with `make`, the virtual environment is not on the path."""
     if shutil.which("penstock"):
         return "penstock"
     given = sys.argv[0]
@@ -16,5 +16,5 @@ def program() -> str:
 
 
 def how_to_resume(run_dir: str) -> str:
-    """The command that goes on with a run, to be copied: print it neither folded nor as markup."""
+    """Returns the command that resumes a run. Print it unfolded and without markup, so that it can be copied."""
     return f"{program()} train --resume {shlex.quote(run_dir)}"

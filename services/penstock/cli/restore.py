@@ -1,4 +1,4 @@
-"""`penstock replay restore NAME --run-dir RUN --into NEW`: makes a run of a snapshot."""
+"""`penstock replay restore NAME --run-dir RUN --into NEW`: makes a new run from a snapshot."""
 
 import shlex
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _PIPE_WIDTH = 160
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command; its exit code."""
+    """Runs the command; returns its exit code."""
     own = OneLineParser(prog=_PROG, add_help=False, allow_abbrev=False)
     own.add_argument("--into", type=Path)
     own.add_argument("--store", type=Path)
@@ -39,11 +39,11 @@ def command(arguments: Sequence[str]) -> int:
     settings = RunFolder(Path(run)).config
     if not settings.exists():
         raise ConfigurationError(f"{run} is no run's folder: it has no config.toml; name one that Penstock made")
-    # The old run's settings, and above them those that are given here.
+    # Settings given here override those of the old run.
     others += [f"--config={settings}", f"--preset={NO_PRESET}"]
     config = parse(_PROG, _DESCRIPTION, others, trains=False, operand="NAME").config
     console = Console()
-    # A pipe has no width of its own, and names must stay whole.
+    # A pipe has no width, and names must not be cut.
     console = console if console.is_terminal else Console(width=_PIPE_WIDTH)
     with Progress(
         TextColumn("{task.description}"),
@@ -61,14 +61,14 @@ def command(arguments: Sequence[str]) -> int:
 
 
 class _Shown:
-    """A bar for each store."""
+    """A progress bar for each store."""
 
     def __init__(self, display: Progress) -> None:
         self._display = display
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, service: str, progress: SnapshotProgress) -> None:
-        """Shows how far a store is."""
+        """Shows the progress of a store."""
         if service not in self._tasks:
             self._tasks[service] = self._display.add_task(f"store of {service}", total=None)
         self._display.update(self._tasks[service], completed=progress.bytes, total=progress.total_bytes or None)

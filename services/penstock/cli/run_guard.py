@@ -1,8 +1,8 @@
-"""Kills the process groups of a run when its launcher has died. Started by `cli.process_group` as a file.
+"""Kills the process groups of a run after its launcher has died. Started by `cli.process_group` as a script.
 
 Reads lines from standard input: `+ GROUP` when a group was started, `- GROUP` when it has ended. The input ends with
-the launcher, also when that is killed. The groups that are listed then get a grace period and SIGKILL. Imports nothing
-of Penstock, so that it starts in milliseconds.
+the launcher, even if the launcher is killed. The remaining groups then get a grace period and SIGKILL. The script
+imports nothing of Penstock, so that it starts in milliseconds.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 
 
 def main() -> None:
-    """Reads groups until the launcher is gone, waits for the grace period in `sys.argv[1]` (seconds), and kills."""
+    """Reads group ids until the launcher has ended, waits `sys.argv[1]` seconds and kills the remaining groups."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

@@ -1,4 +1,4 @@
-"""`penstock replay snapshot` and `penstock replay snapshots`: of a run that is going on, taken and listed."""
+"""`penstock replay snapshot` and `penstock replay snapshots`: take and list snapshots of an active run."""
 
 import json
 import shlex
@@ -27,7 +27,7 @@ TAKE, LIST = "snapshot", "snapshots"
 
 
 def command(name: str, arguments: Sequence[str]) -> int:
-    """Runs `penstock replay snapshot [NAME]` or `penstock replay snapshots`; its exit code."""
+    """Runs `penstock replay snapshot [NAME]` or `penstock replay snapshots`; returns its exit code."""
     told = (
         "Take a snapshot of the run in run.dir, or of the learner at evaluation.learner-address: its policy and all of"
         " its store."
@@ -56,7 +56,7 @@ def _replay_addresses(config: Config, run: Path | None) -> list[str]:
 
 
 def _services(run: Path) -> dict[str, str]:
-    """host:port of each service of a run, by name."""
+    """Returns the address (host:port) of each service of a run, by name."""
     folder = RunFolder(run)
     if not folder.services.exists():
         raise ConfigurationError(f"{folder.root} is no run that is going on, so that its services can't be found there")
@@ -106,18 +106,18 @@ def _lines(taken: RunSnapshot, run: Path | None) -> list[str]:
 
 
 class _Shown:
-    """The snapshot's bar in a display."""
+    """The progress bar of a snapshot."""
 
     def __init__(self, display: Progress) -> None:
         self._display, self._task = display, display.add_task("snapshot", total=None)
 
     def __call__(self, progress: SnapshotProgress) -> None:
-        """Shows how far it is."""
+        """Shows the progress of the snapshot."""
         self._display.update(self._task, completed=progress.bytes, total=progress.total_bytes or None)
 
 
 class _Sum:
-    """Snapshots of one name of several services, added up."""
+    """The totals of the snapshots that several services have under one name."""
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         self.services = len(snapshots)
@@ -128,7 +128,7 @@ class _Sum:
         self.damaged = sum(each.damaged for each in snapshots)
         self.written_bytes = sum(each.written_bytes for each in snapshots)
         self.shared_bytes = sum(each.shared_bytes for each in snapshots)
-        # Taken side by side.
+        # The services take their snapshots in parallel.
         self.seconds = max(each.seconds for each in snapshots)
 
 
@@ -151,7 +151,7 @@ def _list(thread: LoopThread, addresses: Sequence[str]) -> int:
         taken = datetime.fromtimestamp(total.taken_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
         counts = [f"{total.version:,}", f"{total.segments:,}", f"{total.absent + total.damaged:,}"]
         sizes = [decimal(total.written_bytes), decimal(total.shared_bytes)]
-        # One that not all of them have can't be restored.
+        # A snapshot that is missing on some services can't be restored.
         services = [f"{total.services} of {len(addresses)}"] if len(addresses) > 1 else []
         table.add_row(name, taken, *counts, *sizes, *services)
     console = _console()
@@ -161,5 +161,5 @@ def _list(thread: LoopThread, addresses: Sequence[str]) -> int:
 
 def _console() -> Console:
     console = Console()
-    # A pipe has no width of its own, and names must stay whole.
+    # A pipe has no width, and names must not be cut.
     return console if console.is_terminal else Console(width=_PIPE_WIDTH)

@@ -1,4 +1,4 @@
-"""`penstock status`: how a run goes, or how it ended."""
+"""`penstock status`: shows the status of an active run, or the result of an ended one."""
 
 import json
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from penstock.types import RunStatus
 
 _TIMEOUT_S = 5.0
 _STUCK_S = 5.0
-"""Without a step; less is a slow environment."""
+"""Seconds without a step after which an actor is shown as stuck; less may be a slow environment."""
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs `penstock status`; its exit code."""
+    """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock status", description="Show how a run goes.")
     parser.add_argument("run", help="the folder of a run on this machine, or host:port of its learner")
     named = parser.parse_args(list(arguments))
@@ -54,7 +54,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def describe_actors(status: RunStatus) -> list[str]:
-    """A line for each actor that is stuck, or whose environments fail."""
+    """Returns a line for each actor that is stuck, whose environments fail, or that has dropped windows."""
     lines = []
     for actor in status.actor_states:
         what = []
@@ -70,7 +70,7 @@ def describe_actors(status: RunStatus) -> list[str]:
 
 
 def describe_disks(run: str) -> list[str]:
-    """A line for each known service whose disk can't be written."""
+    """Returns a line for each known service whose disk can't be written."""
     return [
         f"the disk of the {name} service can't be written; the run goes on, and the service's log tells why"
         for name, address in _addresses(run).items()
@@ -83,7 +83,7 @@ def _learner_address(run: str) -> str:
 
 
 def _addresses(run: str) -> dict[str, str]:
-    """host:port of a run's services by name: of all that its folder names, or of the learner that was named."""
+    """Returns host:port of services by name: all that the run's folder lists, or the learner at address `run`."""
     folder = RunFolder(Path(run))
     if folder.services.exists():
         return {name: str(address) for name, address in json.loads(folder.services.read_text()).items()}
@@ -93,7 +93,7 @@ def _addresses(run: str) -> dict[str, str]:
 
 
 def _show_ended(folder: RunFolder, console: Console) -> None:
-    """What is known of a run that is not going on."""
+    """Prints the summary of a run that is not active, or its newest checkpoint, and the command to resume it."""
     if folder.summary.exists():
         for line in summary_lines(Summary.read(folder.summary)):
             console.print(line, soft_wrap=True)

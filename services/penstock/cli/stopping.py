@@ -1,7 +1,7 @@
-"""The end of a run that is interrupted: the learner finishes its batch and saves, in sight of the user.
+"""Ends an interrupted run: the learner finishes its batch and saves a checkpoint while its progress is shown.
 
-The first Ctrl-C (or SIGTERM, or the end of the terminal) asks for that; one more kills. A learner that trains is waited
-for as long as a batch may take; one that does nothing any more is killed sooner.
+The first Ctrl-C (or SIGTERM or SIGHUP) requests this, and another one kills the learner. A working learner is given
+the time that a batch may take; an idle one is killed sooner.
 """
 
 import dataclasses
@@ -15,26 +15,26 @@ from penstock.cli.process_group import signals_handled
 from penstock.types import RunStatus
 
 LONGEST_S = 600.0
-"""Most seconds for the batch in training and its checkpoint; batches of pixels take a minute or two on a CPU."""
+"""Most seconds for the current batch and its checkpoint; a batch of images takes a minute or two on a CPU."""
 
 IDLE_S = 60.0
-"""A learner that has used no processor for so long does not train: it hangs, and is killed."""
+"""Seconds without processor time after which a learner counts as hung and is killed."""
 
 REPEAT_S = 0.5
-"""Signals this soon after the first are the same Ctrl-C: programs such as `uv run` pass on what the terminal sent."""
+"""Seconds within which several signals count as one Ctrl-C: programs such as `uv run` forward the terminal's signal."""
 
 _POLL_S = 0.1
 _LEAST_CPU_S = 1.0
-"""Processor time within `IDLE_S` that tells training from heartbeats, also on a machine that is busy otherwise."""
+"""Seconds of processor time within `IDLE_S` that distinguish training from heartbeats, even on a busy machine."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the run.
+    """An interrupt ended the run after training had begun.
 
     Attributes:
-        saved_steps: Environment steps of the newest checkpoint; None: there is none.
-        trained_steps: Environment steps that had been trained, as far as the learner had told.
-        finished: Whether the learner finished its batch and saved; it was killed otherwise.
+        saved_steps: Environment steps of the newest checkpoint; None if there is none.
+        trained_steps: Environment steps trained, as last reported by the learner.
+        finished: Whether the learner finished its batch and saved a checkpoint; otherwise it was killed or failed.
     """
 
     def __init__(self, saved_steps: int | None, trained_steps: int, finished: bool) -> None:
@@ -43,13 +43,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str]], None], reason: str = "") -> bool:
-    """Has the learner finish its batch and save a checkpoint; whether it did.
+    """Lets the learner finish its batch and save a checkpoint; returns whether it did.
 
     Args:
-        learner: Asked to end, and watched.
-        status: The last one of the run.
-        say: Shows a status and news to the user; called a few times a second.
-        reason: Why the run ends; empty: the user wants it.
+        learner: Process of the learner, which is asked to end and watched.
+        status: Last status of the run.
+        say: Callback that shows a status and lines of news; called a few times per second.
+        reason: Reason for ending the run; empty if the user ended it.
     """
     began = time.monotonic()
     pressed: list[float] = []
@@ -59,8 +59,9 @@ def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str
         what = "finishing a batch and saving a checkpoint" if begun_training else "ending all services"
         lead = f"{reason}; " if reason else ""
         status = dataclasses.replace(status, phase="stopping", waiting_for="the learner")
-        # A terminal discards what is printed before it has done with the key. And the learner may have ended by now.
+        # The kernel discards terminal output until it has handled the Ctrl-C.
         time.sleep(_POLL_S)
+        # Shown even if the learner has ended already.
         say(status, [f"{lead}stopping: {what} (Ctrl-C again to kill)"])
         patience = _Patience(learner)
         while learner.exit_code is None:
@@ -75,7 +76,7 @@ def finish(learner: Child, status: RunStatus, say: Callable[[RunStatus, list[str
 
 
 class _Patience:
-    """Watches whether a process still works, by the processor time it uses."""
+    """Monitor of a process's processor time, which shows whether the process still works."""
 
     def __init__(self, child: Child) -> None:
         self._pid = child.group.pid if child.group else 0
@@ -90,11 +91,11 @@ class _Patience:
         return now - self._since > IDLE_S
 
     def _cpu_s(self) -> float | None:
-        """Processor time of all its threads; None where the system does not tell."""
+        """Returns the processor time of all threads in seconds; None if the system does not provide it."""
         try:
             text = Path(f"/proc/{self._pid}/stat").read_text()
         except OSError:
             return None
-        # The command's name, in parentheses, may hold spaces.
+        # The command's name, in parentheses, may contain spaces.
         values = text.rpartition(")")[2].split()
         return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""A summary in lines, for the end of `penstock train` and for `penstock status` of a run that has ended."""
+"""Text lines of a run's summary, for the end of `penstock train` and for `penstock status` of an ended run."""
 
 from rich.text import Text
 
@@ -7,7 +7,7 @@ from penstock.summary import EvaluationOutcome, Summary
 
 
 def summary_lines(summary: Summary) -> list[Text]:
-    """What came out of a run, a line a thing."""
+    """Returns the result of a run as labelled lines."""
     statistics, lines = summary.statistics, []
     if summary.evaluation:
         mean = (f"{summary.evaluation.return_mean:.1f}", "bold")
@@ -24,7 +24,7 @@ def summary_lines(summary: Summary) -> list[Text]:
         lines.append(named("threshold", reached))
     if statistics is not None:
         lines += in_short(statistics)
-        # A run that reached its threshold did learn.
+        # A run that reached its threshold has learnt and needs no hints.
         lines += advice(statistics) if summary.env_steps_to_threshold is None else []
     return [*lines, named("wall time", f"{summary.wall_s:.1f} s"), named("run", summary.run_dir)]
 

@@ -1,10 +1,10 @@
-"""A process that has imported what services need, from which they are forked.
+"""A template process that has imported the services' modules, and from which services are forked.
 
-A service imports torch, numba and gRPC, which takes some seconds of processor time. The template imports them once, so
-that four services start in the time of one, and a service that died is back at once. Services share the memory of what
-was imported. See `cli.template_process` for the other side.
+Importing torch, numba and gRPC takes some seconds of processor time. The template imports them once, so that four
+services start in the time of one, and a service that died restarts immediately. Services share the memory of the
+imported modules. See `cli.template_process` for the other side.
 
-Linux only: elsewhere, and when the template has failed, services are started as commands.
+Linux only. On other systems, and after the template has failed, services are started as commands.
 """
 
 import json
@@ -21,20 +21,23 @@ from typing import IO
 from penstock.cli.variables import without_settings
 
 PENSTOCK = [sys.executable, "-Pm", "penstock"]
-"""The program. The folder where it starts must not shadow installed modules (-P)."""
+"""Command that starts Penstock. With -P, the current folder does not shadow installed modules."""
 
 _LARGEST_MESSAGE = 65_536
 _FORK_TIMEOUT_S = 10.0
 _END_S = 2.0
 _PADDING = "." * 4096
-"""The longest command line of a service."""
+"""Space for the command line of a service, which is cut if it is longer."""
 
 
 class Template:
-    """The launcher's end. Use it as a context. `fork` and the processes that it returns belong to one thread."""
+    """The launcher's side of the template. Use it as a context manager.
+
+    Only one thread may call `fork` and use the processes that it returns.
+    """
 
     def __init__(self) -> None:
-        """Starts the process and does not wait for its imports."""
+        """Starts the template process without waiting for its imports."""
         self._ready = False
         self._ended: dict[int, int] = {}
         self._forked: set[int] = set()
@@ -64,36 +67,37 @@ class Template:
         self.close()
 
     def close(self) -> None:
-        """Ends the process. Services that still run go on, and how they end is not known."""
+        """Ends the template process, and kills services that still run."""
         self._lose()
         if self._process is not None:
-            # It may be in the middle of its imports, and has nothing to save.
+            # It may still be importing, and has nothing to save.
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
 
     @property
     def pid(self) -> int | None:
-        """The number of the process; None where there is none."""
+        """Process id of the template; None if there is no process."""
         return self._process.pid if self._process is not None else None
 
     @property
     def pending(self) -> bool:
-        """Whether the imports still go on; before their end, `fork` returns None."""
+        """Whether the template is still importing; until it is done, `fork` returns None."""
         while not self._ready and self._control is not None and self._receive(0.0):
             pass
         return not self._ready and self._control is not None
 
     def fork(self, command: Sequence[str], name: str, output: int) -> "ForkedProcess | None":
-        """Starts a service in a process that leads a session and a group of its own.
+        """Starts a service in a process that leads its own session and process group.
 
         Args:
-            command: Of the service; begins with `PENSTOCK`.
-            name: What the service is called in this run.
-            output: Descriptor of the file for standard output and errors.
+            command: Command line of the service, which begins with `PENSTOCK`.
+            name: Name of the service in this run.
+            output: Descriptor of the file for standard output and standard error.
 
         Returns:
-            The process, or None if the template can't fork this command now: start the command itself.
+            Process of the service, or None if the template can't fork this command now. The caller then starts the
+            command itself.
         """
         program, arguments = list(command[: len(PENSTOCK)]), list(command[len(PENSTOCK) :])
         if program != PENSTOCK or self.pending or self._control is None:
@@ -114,13 +118,13 @@ class Template:
         return ForkedProcess(self, started, os.fdopen(writing, "wb"))
 
     def end_of(self, pid: int) -> int | None:
-        """The exit code of a service that has ended and was not reaped yet, as `subprocess` has it; None: it runs."""
+        """Returns the exit code, as in `subprocess`, of a service that was not reaped yet; None while it runs."""
         while pid not in self._ended and self._control is not None and self._receive(0.0):
             pass
         return self._ended.get(pid)
 
     def reap(self, pid: int) -> None:
-        """Lets the number of a service that has ended be used again."""
+        """Reaps a service that has ended, so that its process id may be reused."""
         self._forked.discard(pid)
         del self._ended[pid]
         if self._control is not None:
@@ -128,14 +132,14 @@ class Template:
                 self._control.send(json.dumps({"reap": pid}).encode())
 
     def _next_started(self) -> int | None:
-        """Waits for the number of the service that was asked for; None if none comes."""
+        """Waits for the process id of the requested service; returns None if the template fails."""
         while self._started is None and self._control is not None:
             self._receive(_FORK_TIMEOUT_S)
         started, self._started = self._started, None
         return started
 
     def _receive(self, timeout_s: float) -> bool:
-        """Takes one message; whether there was one. Without an answer in time, the template is given up."""
+        """Receives one message; returns whether there was one. Abandons a template that does not answer in time."""
         assert self._control is not None
         self._control.settimeout(timeout_s)
         try:
@@ -157,7 +161,7 @@ class Template:
         return True
 
     def _lose(self) -> None:
-        """Goes on without the template. How its services end can't be seen any more, so they are ended and replaced."""
+        """Abandons the template, and kills its services, whose exit codes are no longer available."""
         if self._control is None:
             return
         self._control.close()
@@ -169,7 +173,7 @@ class Template:
 
 
 class ForkedProcess:
-    """A service that was forked; has of `subprocess.Popen` what `cli.process_group` uses."""
+    """A forked service, with the part of `subprocess.Popen` that `cli.process_group` uses."""
 
     def __init__(self, template: Template, pid: int, stdin: IO[bytes]) -> None:
         self._template = template
@@ -178,11 +182,11 @@ class ForkedProcess:
         self.returncode: int | None = None
 
     def has_ended(self) -> bool:
-        """Whether it has ended; it is not reaped before `wait`."""
+        """Returns whether the process has ended, without reaping it."""
         return self.returncode is not None or self._template.end_of(self.pid) is not None
 
     def wait(self) -> int:
-        """Reaps the process, which has ended; its exit code."""
+        """Reaps the process, which must have ended; returns its exit code."""
         if self.returncode is None:
             code = self._template.end_of(self.pid)
             assert code is not None
@@ -191,6 +195,6 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the process, which was not reaped yet."""
+        """Sends a signal to the process, which must not have been reaped."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)

@@ -1,13 +1,13 @@
-"""The process that imports what services need and forks one for each request. Started by `cli.template`.
+"""The template process: imports the services' modules and forks a service per request. Started by `cli.template`.
 
 Requests and replies are JSON messages on the Unix socket whose descriptor is the first argument. The second argument is
-padding: a forked service writes its own command line over it.
+padding, which a forked service overwrites with its own command line.
 
     {"ready": true}                   the imports are done
-    {"arguments": [...], "name": ...} with two descriptors, for standard input and output: forks a service
-    {"reap": pid}                     forgets a service that has ended
-    {"started": pid}                  reply of a new service, which leads a session and a group of its own
-    {"ended": pid, "code": ...}       a service has ended; its number is not used again before it is reaped
+    {"arguments": [...], "name": ...} forks a service; comes with two descriptors, for standard input and output
+    {"reap": pid}                     reaps a service that has ended
+    {"started": pid}                  reply of a new service, which leads its own session and process group
+    {"ended": pid, "code": ...}       a service has ended; its process id is not reused before it is reaped
 
 The process ends when the other end of the socket is closed. Its services do not.
 """
@@ -31,11 +31,11 @@ from penstock.apps.service import SUPERVISED_VARIABLE
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
 _ARGUMENTS_BEGIN = 45
-"""Position of `arg_start` among the fields of /proc/self/stat after the name; `arg_end` follows (proc(5))."""
+"""Index of `arg_start` among the fields of /proc/self/stat after the command name; `arg_end` follows (proc(5))."""
 
 
 def main() -> None:
-    """Serves requests, in the template; runs the service and exits with its code, in a service."""
+    """Serves requests in the template; in a forked service, runs the service and exits with its code."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -57,7 +57,7 @@ class _Template:
         self._selector.register(control, selectors.EVENT_READ)
 
     def serve(self) -> list[str] | None:
-        """Returns None when the launcher is gone; the arguments of the service, in a service."""
+        """Serves requests; returns None when the launcher is gone or, in a forked service, the service's arguments."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._control:
@@ -102,7 +102,7 @@ class _Template:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.environ[SUPERVISED_VARIABLE] = request["name"]
-        # NumPy's own generator, which some environments draw from, would be the same in every service.
+        # Some environments draw from NumPy's global generator, whose state would be the same in every service.
         numpy.random.seed()
         arguments: list[str] = request["arguments"]
         sys.argv = ["penstock", *arguments]
@@ -113,10 +113,10 @@ class _Template:
 
 
 def show_as(command: list[str]) -> None:
-    """Has `ps` show this command, as much of it as fits in the place of the one that the process was started with."""
+    """Makes `ps` show this command line, cut to the space of the one that the process was started with."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_BEGIN + 1])
-    # The kernel takes a last byte that is not zero for a title that goes on in the environment.
+    # If the last byte is not zero, the kernel assumes that the title continues in the environment.
     shown = "\0".join(command).encode()[: end - start - 1]
     ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
 

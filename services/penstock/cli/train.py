@@ -1,4 +1,4 @@
-"""`penstock train`: options in, a run watched, a summary out."""
+"""`penstock train`: parses options, runs and displays the training, and prints a summary."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ from penstock.summary import Summary
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Runs the command; its exit code."""
+    """Runs the command; returns its exit code."""
     started = time.monotonic()
     options = parse(
         "penstock train", "Train an agent: all services as processes of this machine.", arguments, trains=True
@@ -33,7 +33,7 @@ def command(arguments: Sequence[str]) -> int:
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
         console.print(found if options.preset else f"no preset for {environment}: defaults")
     interrupt = _Interrupt()
-    # A `kill` of the launcher, and the end of its terminal, are a Ctrl-C from afar.
+    # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, interrupt)
@@ -49,14 +49,14 @@ def command(arguments: Sequence[str]) -> int:
 
 
 class _Interrupt:
-    """Raises `KeyboardInterrupt` for a signal, once for all that come at the same time."""
+    """A signal handler that raises `KeyboardInterrupt`, once for signals that arrive together."""
 
     def __init__(self) -> None:
         self._last = float("-inf")
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # The terminal is gone, and what is printed from now on must not fail.
+            # The terminal is gone, and further output must not fail.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)
@@ -66,7 +66,7 @@ class _Interrupt:
 
 
 def _describe_end(end: KeyboardInterrupt, run_dir: str) -> str:
-    """What an interrupted run has kept and lost, and how to go on."""
+    """Describes what an interrupted run has saved and lost, and how to resume it."""
     if not isinstance(end, Interrupted):
         if RunFolder(Path(run_dir)).config.exists():
             return f"stopped; the run is as its last checkpoint has it. Go on with:\n  {how_to_resume(run_dir)}"

@@ -1,6 +1,6 @@
-"""The variables of the environment that are Penstock's: settings, and the names beside them.
+"""Penstock's environment variables: settings, and a few others.
 
-A variable that looks like one of Penstock's and is none is refused, since its user means a setting by it.
+An unknown variable with Penstock's prefix is refused, since the user probably meant a setting.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from penstock.setting_types import NONE
 
 SETTING_PREFIX = "PENSTOCK__"
 PRESET = "PENSTOCK_PRESET"
-"""The preset, where --preset names none; compose reads it, too."""
+"""Variable that names the preset if --preset does not; docker-compose.yml reads it as well."""
 
 OF_COMPOSE = (
     "PENSTOCK_RUN",
@@ -28,18 +28,18 @@ OF_COMPOSE = (
     "PENSTOCK_ACTOR_MEMORY",
     "PENSTOCK_TAG",
 )
-"""What docker-compose.yml reads by itself; its `.env` brings all of it into the containers."""
+"""Variables that docker-compose.yml reads itself; its `.env` passes all of them into the containers."""
 
 _PREFIX = "PENSTOCK_"
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
-"""A pod gets such variables of every service in its namespace, and one may be called penstock-learner."""
+"""Variables that a pod gets for every service in its namespace, such as one called penstock-learner."""
 
 
 def settings_of_variables() -> dict[str, object]:
-    """The nested values of all `PENSTOCK__SECTION__KEY` variables.
+    """Returns the nested values of all `PENSTOCK__SECTION__KEY` variables.
 
     Raises:
-        ConfigurationError: A variable is none of Penstock's, or holds no JSON where a table is needed.
+        ConfigurationError: A variable with Penstock's prefix is unknown, or a table is not given as JSON.
     """
     for name, text in os.environ.items():
         _check(name.upper(), name, text)
@@ -54,7 +54,7 @@ def settings_of_variables() -> dict[str, object]:
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that do not change the settings of a process."""
+    """Returns the variables that do not change the settings of a process."""
     return {
         name: value
         for name, value in variables.items()
@@ -80,7 +80,7 @@ def _check(name: str, written: str, text: str) -> None:
 
 
 def _meant(name: str) -> str:
-    """The settings that this could stand for, to go on a sentence."""
+    """Returns a clause that suggests the settings the name may mean; empty if there are none."""
     settings = {f"{SETTING_PREFIX}{setting.replace('.', '__').upper()}": setting for setting in setting_names()}
     bare = _squeezed(name).removeprefix("PENSTOCK")
     same = [each for each in settings if _squeezed(each) == _squeezed(name)]
@@ -94,7 +94,7 @@ def _squeezed(name: str) -> str:
 
 
 def _unreadable(source: EnvSettingsSource) -> tuple[str, str | None]:
-    """The variable that can't be read, and its text: the error itself names none."""
+    """Finds the variable that can't be parsed, since the error does not name it; returns its name and its text."""
     for name, text in dict(source.env_vars).items():
         source.env_vars = {name: text}
         try:
