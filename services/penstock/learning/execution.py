@@ -10,7 +10,6 @@ captured, so they are copied there first: the steps of a batch once, then of eac
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,10 +27,6 @@ _WARM_UPS = 3
 
 _NONE = -1
 """In place of a row: there is none."""
-
-# Adam warns of steps without a capture if it was made for one, and the first steps are taken without. Set once:
-# `warnings.catch_warnings` is for one thread.
-warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
 Take = Callable[[], Descended]
 """Takes a gradient step whose inputs are known."""
