@@ -13,7 +13,6 @@ The process ends when the other end of the socket is closed. Its services do not
 """
 
 import ctypes
-import gc
 import importlib
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 import numpy
 
 from penstock.apps.service import SUPERVISED_VARIABLE
+from penstock.cli.imports import uncollected
 
 _MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
 _LARGEST_MESSAGE = 65_536
@@ -40,11 +40,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     show_as([*sys.orig_argv[: sys.orig_argv.index(sys.argv[1])]])
-    for module in _MODULES:
-        importlib.import_module(f"penstock.{module}")
-    # The collector would write to the pages of every object, which the services share until then.
-    gc.collect()
-    gc.freeze()
+    with uncollected():
+        for module in _MODULES:
+            importlib.import_module(f"penstock.{module}")
     control.send(json.dumps({"ready": True}).encode())
     arguments = _Template(control).serve()
     if arguments is not None:
