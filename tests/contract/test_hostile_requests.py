@@ -120,7 +120,7 @@ class Neighbourhood:
         try:
             while not self._stop.is_set():
                 for _ in self.trainer.train(1):
-                    self._stop.wait(0.002)
+                    self._stop.wait(0.01)
         except BaseException as error:
             self._failure = f"{type(error).__name__}: {error}"
 
