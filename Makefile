@@ -5,6 +5,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ARGS ?=
+# Compiled files are kept even if the shell forbids it: each of some hundred processes of a test would compile all sources.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test e2e check format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile attacks odd-environments soak priority-updates snapshot-latency

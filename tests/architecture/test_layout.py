@@ -1,12 +1,14 @@
 """The house holds together: dependencies point downwards, and the generated contract is current."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,7 @@ ONLY_IN: dict[str, set[str]] = {
     "matplotlib": {"cli"},
     "pickle": set(),
 }
+TRAINING = "from helpers.training import make_batch, make_learner; make_learner().train(make_batch(), 0.0)"
 
 
 def part_of(path: Path) -> str:
@@ -128,21 +131,26 @@ def test_every_part_of_the_package_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "unused"),
+    ("service", "use", "unused"),
     [
-        ("replay", ("torch", "gymnasium", "matplotlib")),
+        ("replay", "pass", ("torch", "gymnasium", "matplotlib")),
         # A compiler takes 120 MB and half a second of whoever only hands segments over or reads them.
-        ("actor", ("numba", "matplotlib")),
-        ("learner", ("numba", "matplotlib")),
+        ("actor", "pass", ("numba", "matplotlib")),
+        ("learner", TRAINING, ("numba", "matplotlib", "torch._dynamo")),
     ],
 )
-def test_a_service_does_not_load_what_it_does_not_use(service: str, unused: tuple[str, ...]) -> None:
+def test_a_service_does_not_load_what_it_does_not_use(service: str, use: str, unused: tuple[str, ...]) -> None:
     script = (
-        f"import sys, penstock.apps.{service}, penstock.cli.options;"
+        f"import sys, penstock.apps.{service}, penstock.cli.options;{use};"
         f"print([name for name in {unused!r} if name in sys.modules])"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+        env=os.environ | WITH_HELPERS,
     )
     assert loaded.stdout.strip() == "[]"
 

@@ -84,7 +84,7 @@ def test_a_step_without_a_finite_norm_is_refused_while_warming_up_and_when_captu
     for ordinary_before in (1, 6):
         for _ in range(ordinary_before):
             assert learner.train(batch, 0.0).refused_steps == 0
-        state = learner.optimizer.state[learner.parameters]
+        state = learner.optimizer.state
         held = [learner.parameters.detach(), *(state[name] for name in ("exp_avg", "exp_avg_sq", "step"))]
         before = [tensor.clone() for tensor in held]
         assert learner.train(absurd, 0.0).refused_steps == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.cli.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
+from penstock.cli.imports import uncollected
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -92,8 +93,8 @@ def _help() -> str:
 
 
 def _train(arguments: list[str]) -> int:
-    from penstock.cli.train import command
-
+    with uncollected():
+        from penstock.cli.train import command
     return command(arguments)
 
 
@@ -101,13 +102,16 @@ def _service(name: str) -> Callable[[list[str]], int]:
     def command(arguments: list[str]) -> int:
         import importlib
 
-        from penstock.cli.options import parse
+        with uncollected():
+            from penstock.cli.options import parse
 
         # A crash in a library leaves a stack in the log.
         faulthandler.enable()
         description = _COMMANDS[name][1]
         options = parse(f"penstock {name}", description, arguments, trains=False)
-        importlib.import_module(f"penstock.apps.{name}").run(options.config)
+        with uncollected():
+            service = importlib.import_module(f"penstock.apps.{name}")
+        service.run(options.config)
         return 0
 
     return command
@@ -115,43 +119,43 @@ def _service(name: str) -> Callable[[list[str]], int]:
 
 def _replay(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("snapshot", "snapshots"):
-        from penstock.cli import snapshots
-
+        with uncollected():
+            from penstock.cli import snapshots
         return snapshots.command(arguments[0], arguments[1:])
     if arguments and arguments[0] == "restore":
-        from penstock.cli import restore
-
+        with uncollected():
+            from penstock.cli import restore
         return restore.command(arguments[1:])
     return _service("replay")(arguments)
 
 
 def _evaluate(arguments: list[str]) -> int:
-    from penstock.cli.evaluate import command
-
+    with uncollected():
+        from penstock.cli.evaluate import command
     return command(arguments)
 
 
 def _plot(arguments: list[str]) -> int:
-    from penstock.cli.plot import command
-
+    with uncollected():
+        from penstock.cli.plot import command
     return command(arguments)
 
 
 def _status(arguments: list[str]) -> int:
-    from penstock.cli.status import command
-
+    with uncollected():
+        from penstock.cli.status import command
     return command(arguments)
 
 
 def _health(arguments: list[str]) -> int:
-    from penstock.cli.health import command
-
+    with uncollected():
+        from penstock.cli.health import command
     return command(arguments)
 
 
 def _doctor(arguments: list[str]) -> int:
-    from penstock.cli.doctor import command
-
+    with uncollected():
+        from penstock.cli.doctor import command
     return command(arguments)
 
 

@@ -26,6 +26,7 @@ from penstock.types import EnvironmentSpec, EvaluationSummary, VariantReturns
 
 _PROGRESS_KEY = "penstock.progress"
 _EVALUATION_KEY = "penstock.evaluation"
+_OPTIMIZER = "optimizer/0/"
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, SafetensorError)
 """Errors raised by parsing bytes that no digest has verified."""
@@ -94,8 +95,7 @@ class Recovered:
 def take(learner: Learner, progress: RunProgress) -> Snapshot:
     """Takes a checkpoint of the learner in its current state."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in learner.policy.state_dict().items()}
-    for index, state in learner.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer/{index}/{name}": value.detach().cpu().contiguous() for name, value in state.items()}
+    tensors |= {f"{_OPTIMIZER}{name}": value.cpu() for name, value in learner.optimizer.state.items()}
     tensors["randomness/shuffling"] = learner.generator.get_state()
     metadata = {
         policy_weights.METADATA_KEY: policy_weights.describe(learner.policy, progress.version),
@@ -196,7 +196,7 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     try:
         tensors = safetensors.torch.load(file.data)
         learner.policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
-        learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": _optimizer_state(tensors)})
+        learner.optimizer.load(_optimizer_state(tensors))
         learner.generator.set_state(tensors["randomness/shuffling"])
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
@@ -238,7 +238,6 @@ def _check_tensors(file: CheckpointFile, policy: Policy) -> None:
     try:
         tensors = safetensors.torch.load(file.data)
         policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
-        _optimizer_state(tensors)
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(file.path, f"its tensors can't be loaded ({error})") from None
 
@@ -295,13 +294,8 @@ def _policy_of(file: CheckpointFile) -> Policy:
         raise checkpoint_file.damaged(file.path, f"its policy can't be built ({error})") from None
 
 
-def _optimizer_state(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer/"):
-            _, index, part = name.split("/")
-            state.setdefault(int(index), {})[part] = tensor
-    return state
+def _optimizer_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
 
 
 def _read(path: Path) -> CheckpointFile:

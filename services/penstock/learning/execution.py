@@ -10,7 +10,6 @@ were captured, so they are copied there first: the steps once per batch, and the
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,10 +27,6 @@ _WARM_UPS = 3
 
 _NONE = -1
 """Row number that marks padding."""
-
-# Adam warns about uncaptured steps if it is capturable, and the warm-up steps are uncaptured. Set globally, because
-# `warnings.catch_warnings` is not thread-safe.
-warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
 
 Take = Callable[[], Descended]
 """Function that takes a gradient step with bound inputs."""

@@ -14,6 +14,7 @@ from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.parameters import clip_gradient
 from penstock.algo.policies import Policy
 from penstock.config import Precision
+from penstock.learning.adam import Adam
 from penstock.learning.devices import autocast
 
 _LARGEST_NORM = 1e18
@@ -113,24 +114,22 @@ class GradientStep:
     Attributes:
         objective: Objective to minimise.
         parameters: Flat parameters with their gradients.
-        optimizer: Adam in its fused form, which can skip a step on the device.
+        optimizer: Optimizer of the parameters, which can refuse a step on the device.
         max_gradient_norm: Norm to which larger gradients are scaled down.
     """
 
     objective: Objective
     parameters: nn.Parameter
-    optimizer: torch.optim.Adam
+    optimizer: Adam
     max_gradient_norm: float
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
         """Takes the step. `counted` is as in `ppo_loss`."""
         log_prob, loss = self.objective(steps, settings, counted)
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_gradient()
         loss.total.backward()  # type: ignore[no-untyped-call]
         norm = clip_gradient(self.parameters, self.max_gradient_norm)
         # `<` is false for NaN.
         refused = (norm < _LARGEST_NORM).logical_not().float()
-        # As torch.amp.GradScaler sets it: if it is 1, the fused step changes neither parameters nor state.
-        self.optimizer.found_inf = refused  # type: ignore[attr-defined]
-        self.optimizer.step()
+        self.optimizer.step(refused)
         return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)

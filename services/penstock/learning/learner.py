@@ -20,6 +20,7 @@ from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.errors import Diverged, TrainingFailed
 from penstock.learning import schedules, training_statistics
+from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
@@ -112,7 +113,7 @@ class Learner:
         graphed = execution == "graphed"
         # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
-        self.optimizer = torch.optim.Adam([self.parameters], lr=rate, eps=1e-5, fused=True, capturable=graphed)
+        self.optimizer = Adam(self.parameters, rate)
         self.generator = torch.Generator().manual_seed(seed)
         objective = objective_of(self.policy, precision, device)
         step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
@@ -130,7 +131,7 @@ class Learner:
         """
         ppo = self._ppo
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
-        self._set_learning_rate(rate)
+        self.optimizer.set_learning_rate(rate)
         settings = schedules.loss_settings(ppo, progress)
         estimated = self._estimate(batch, settings, progress)
         largest = max(batch.valid.shape[0], self._sampling.batch_segments) * batch.valid.shape[1]
@@ -182,8 +183,7 @@ class Learner:
 
         `train` never produces such values, but a damaged checkpoint or a faulty device can.
         """
-        state = self.optimizer.state.get(self.parameters, {})
-        held = [self.parameters, *self.policy.buffers(), *state.values()]
+        held = [self.parameters, *self.policy.buffers(), *self.optimizer.state.values()]
         # The sum of finite float32 values is finite in double precision.
         with torch.no_grad():
             sums = torch.stack([each.sum(dtype=torch.float64) for each in held])
@@ -192,13 +192,6 @@ class Learner:
                 "the policy or its optimizer holds numbers that are not finite, so it is neither published nor saved;"
                 " --resume continues from the newest checkpoint"
             )
-
-    def _set_learning_rate(self, rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
 
     @torch.no_grad()
     def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:

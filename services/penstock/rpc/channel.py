@@ -131,7 +131,7 @@ async def keep_open(
 ) -> PenstockError:
     """Runs a stream and reopens it after every break, with growing pauses.
 
-    Logs each new reason once, and when the peer has been unreachable for a while.
+    Logs the first reason of each break, each new kind of error, and when the peer has been unreachable for a while.
 
     Args:
         channel: Channel of the stream.
@@ -157,7 +157,7 @@ async def _keep_open(
     service: str,
     broken: Callable[[PenstockError], None],
 ) -> PenstockError:
-    backoff, reconnections, noted, failures = Backoff(), metrics.RECONNECTIONS.labels(service), "", 0
+    backoff, reconnections, noted, failures = Backoff(), metrics.RECONNECTIONS.labels(service), PenstockError, 0
     while True:
         began = time.monotonic()
         try:
@@ -178,9 +178,10 @@ async def _keep_open(
         if failures >= _PEER_FAILURES:
             return PenstockError(f"gave up after {failures} attempts: {error}")
         reconnections.inc()
-        if backoff.is_first or str(error) != noted:
-            noted = str(error)
-            logs.note("trying again", reason=noted)
+        # The texts of one break differ: a connection is lost, then refused, then timed out.
+        if backoff.is_first or type(error) is not noted:
+            noted = type(error)
+            logs.note("trying again", reason=str(error))
         await asyncio.sleep(backoff.next_s())
 
 

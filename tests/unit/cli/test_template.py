@@ -13,6 +13,21 @@ from penstock.cli.children import Children, free_ports, service_command
 from penstock.cli.template import ForkedProcess, Template
 from penstock.rpc.health import is_serving
 
+LINGERING = """
+import atexit
+import threading
+
+
+def linger():
+    threading.main_thread().join()
+    print("waited for")
+
+
+atexit.register(print, "told")
+threading.Thread(target=linger).start()
+print("imported", flush=True)
+"""
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Template]:
@@ -101,6 +116,21 @@ def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatc
             end(actor)
     assert draws[0][0] != draws[1][0]
     assert draws[0][1] != draws[1][1]
+
+
+def test_the_end_of_a_service_waits_for_threads_and_tells_what_is_to_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lingering.py").write_text(LINGERING)
+    monkeypatch.chdir(tmp_path)
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the imports")
+        arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["lingering"]', "--actor.metrics-port=0")
+        actor = fork(template, tmp_path / "output", *arguments)
+        wait_for(lambda: "imported" in (tmp_path / "output").read_text(), "its imports")
+        actor.send_signal(signal.SIGTERM)
+        assert end(actor) == 0
+    assert (tmp_path / "output").read_text().splitlines()[-2:] == ["waited for", "told"]
 
 
 def test_without_its_template_a_service_is_started_again_as_a_command(template: Template, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.parameters import flatten
 from penstock.errors import ConfigurationError
+from penstock.learning.adam import Adam
 from penstock.learning.execution import Descent, Eager, FixedShapes, descent_by
 from penstock.learning.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
 from penstock.learning.learner import Learner
@@ -29,8 +30,8 @@ TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def make_step(env_id: str) -> GradientStep:
     policy = fresh_policy(spec_of(env_id))
     parameters = flatten(policy)
-    optimizer = torch.optim.Adam([parameters], lr=1e-2, eps=1e-5, fused=True)
-    return GradientStep(objective_of(policy, "float32", CPU), parameters, optimizer, max_gradient_norm=0.5)
+    objective = objective_of(policy, "float32", CPU)
+    return GradientStep(objective, parameters, Adam(parameters, 1e-2), max_gradient_norm=0.5)
 
 
 def random_steps(env_id: str, count: int, seed: int) -> Steps:
