@@ -21,7 +21,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
 MOST_MB, MOST_S = 350.0, 5.0

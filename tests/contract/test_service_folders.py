@@ -15,7 +15,7 @@ from helpers.disks import make_full, make_read_only, mounted
 from helpers.processes import Command, run
 from helpers.segments import make_window
 from helpers.servers import PATIENCE_S, Loopback, plan_with, until
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 from penstock.cli.status import describe_disks
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
 from penstock.run_folder import RunFolder

@@ -3,7 +3,7 @@ import pytest
 
 from helpers.segments import PLAN, SCHEMA, make_columns
 from helpers.timing import AT_ONCE, Bound, seconds_of
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 from penstock.errors import Unavailable
 from penstock.rpc.batch_source import FAREWELL_S, ReplayBatchSource
 from penstock.rpc.loop import LoopThread

@@ -11,7 +11,8 @@ from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.timing import wait_for
 from penstock.cli.actor_count import ActorCount
 from penstock.cli.actors import HOST, Actors
-from penstock.cli.children import Children, free_ports
+from penstock.cli.children import Children
+from penstock.cli.ports import free_ports
 from penstock.rpc.health import is_serving
 from penstock.run_folder import RunFolder
 from penstock.types import RunStatus

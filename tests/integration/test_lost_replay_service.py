@@ -12,7 +12,7 @@ from helpers.processes import Command, Ended, end_of
 from helpers.servers import plan_with
 from penstock.acting.environments import make_environments
 from penstock.acting.spaces import segment_schema
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.description import read_description

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.processes import Command, Ended, end_in_time, listening, run
 from helpers.timing import PATIENCE_S
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 from penstock.rpc.health import is_serving
 
 SERVICES = ("replay", "learner", "actor", "evaluator")

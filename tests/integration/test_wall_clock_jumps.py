@@ -16,7 +16,7 @@ import pytest
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
 from helpers.timing import wait_for
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.replay.snapshot_folder import SnapshotFolder

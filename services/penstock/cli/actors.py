@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from penstock.cli.actor_count import ActorCount
-from penstock.cli.children import Children, free_ports, service_command
+from penstock.cli.children import Children, service_command
+from penstock.cli.ports import free_ports
 from penstock.files import write_json
 from penstock.run_folder import RunFolder
 from penstock.types import RunStatus

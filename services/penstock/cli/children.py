@@ -1,9 +1,7 @@
 """The services of a local run as child processes: started, watched, restarted, and always ended with the run."""
 
 import os
-import random
 import signal
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +22,6 @@ from penstock.cli.process_group import (
 from penstock.cli.template import PENSTOCK, Template
 from penstock.cli.variables import without_settings
 from penstock.errors import ConfigurationError, PenstockError
-
-_PORTS = range(20_000, 32_768)
-"""Ports below the range that Linux uses for outgoing connections, so that none of them takes a chosen port."""
 
 _GRACE_S = 8.0
 """Seconds to end for the replay service, which writes its store to disk, and for a learner with nothing to save."""
@@ -49,23 +44,6 @@ outside.
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 """Seconds before the second restart without progress, doubled for each further one. The first is immediate."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns loopback ports that are free now. Raises `ConfigurationError` if there are too few."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise ConfigurationError(
-        f"{count} free ports are needed between {_PORTS.start} and {_PORTS.stop}; there are {len(found)}"
-    )
 
 
 def service_command(*arguments: str) -> list[str]:

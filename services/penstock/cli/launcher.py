@@ -18,6 +18,7 @@ from penstock.cli.children import Children, service_command
 from penstock.cli.environment_check import check_environment
 from penstock.cli.places import Places, choose_places
 from penstock.cli.plot import draw
+from penstock.cli.ports import release_ports
 from penstock.cli.template import Template
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
@@ -162,6 +163,7 @@ class _Session:
         finally:
             with contextlib.suppress(OSError):
                 folder.services.unlink(missing_ok=True)
+            release_ports()
             self._thread.close()
 
     def _settings(self, places: Places) -> list[str]:

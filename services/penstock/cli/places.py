@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.cli.actors import HOST
-from penstock.cli.children import free_ports
+from penstock.cli.ports import free_ports
 from penstock.config import Config
 from penstock.run_folder import RunFolder, of_service, replay_services
 

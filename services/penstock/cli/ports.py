@@ -1,8 +1,18 @@
-"""Checks whether a port is free. Used by `cli.doctor` and `cli.containers`."""
+"""Ports of this host: whether one is free, and ports for the services of a run."""
 
 import errno
 import os
+import random
 import socket
+import sys
+
+from penstock.errors import ConfigurationError
+
+_PORTS = range(20_000, 32_768)
+"""Ports below the range that Linux uses for outgoing connections, so that none of them takes a chosen port."""
+
+_reserved: dict[int, socket.socket] = {}
+"""Reservations of this process, by port."""
 
 
 def refusal(host: str, port: int) -> str | None:
@@ -15,3 +25,53 @@ def refusal(host: str, port: int) -> str | None:
         return "unknown host"
     except OSError as error:
         return "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0).lower()
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns loopback ports that are free now, and reserves them until `release_ports` or the end of this process.
+
+    A port stays free until its service listens, so runs that start together could choose the same one. On Linux a
+    reservation keeps other processes from choosing it.
+
+    Raises:
+        ConfigurationError: There are too few.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        if _is_free(port) and _reserve(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise ConfigurationError(
+        f"{count} free ports are needed between {_PORTS.start} and {_PORTS.stop}; there are {len(found)}"
+    )
+
+
+def release_ports() -> None:
+    """Ends all reservations of this process."""
+    while _reserved:
+        _reserved.popitem()[1].close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _reserve(port: int) -> bool:
+    """Whether no process has reserved the port; this one has from now on."""
+    if sys.platform != "linux":
+        return True
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        # An abstract address is in no file system, and the kernel frees it when its process ends.
+        mark.bind(f"\0penstock-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    _reserved[port] = mark
+    return True

@@ -18,7 +18,7 @@ class Adam:
     """The optimizer of one flat tensor of parameters.
 
     Attributes:
-        learning_rate: Learning rate of the next steps. A captured step needs a tensor, and treats a number as a constant.
+        learning_rate: Learning rate of the next steps. A captured step needs a tensor: it treats a number as constant.
         state: Tensors on the parameters' device: `step`, <float32>[], counts the steps; `exp_avg` and `exp_avg_sq`,
             <float32>[P], are the running means of the gradient and of its square.
     """

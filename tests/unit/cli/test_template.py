@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from helpers.processes import wait_for
-from penstock.cli.children import Children, free_ports, service_command
+from penstock.cli.children import Children, service_command
+from penstock.cli.ports import free_ports
 from penstock.cli.template import ForkedProcess, Template
 from penstock.rpc.health import is_serving
 
