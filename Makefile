@@ -9,12 +9,12 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test e2e check format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile attacks odd-environments soak priority-updates snapshot-latency
+.PHONY: help install train test e2e check docs format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile attacks odd-environments soak priority-updates snapshot-latency
 
 help:
 	@sed -n 's/^# //p' Makefile
 	@echo "make e2e          runs the stack of docker-compose.yml, breaks it, and says what became of it; needs Docker"
-	@echo "make install | check | format | proto | dashboards | compose-settings | lock | clean"
+	@echo "make install | check | docs | format | proto | dashboards | compose-settings | lock | clean"
 	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
 	@echo "make actor-process     memory and start of an actor (docs/BENCHMARKS.md)"
 	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
@@ -49,6 +49,11 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Warnings are errors; needs no network.
+docs: install
+	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
+	@echo build/docs/index.html
 
 format: install
 	$(BIN)/ruff format .

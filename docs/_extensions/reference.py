@@ -1,0 +1,119 @@
+"""Writes the reference pages from the code before Sphinx reads its sources: settings, commands, metrics, contract."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from penstock.config import Config, Section
+from penstock.telemetry import metrics
+
+DOCS = Path(__file__).parents[1]
+FOLDER = DOCS / "reference"
+COMMANDS = ("train", "evaluate", "plot", "status", "replay", "learner", "actor", "evaluator", "health", "doctor")
+HELP_TIMEOUT_S = 600.0
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Registers the extension with Sphinx."""
+    app.connect("builder-inited", lambda app: write_pages(FOLDER))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def write_pages(folder: Path) -> None:
+    """Writes every generated page that is missing or out of date."""
+    pages: dict[str, Callable[[], str]] = {
+        "settings": settings_page,
+        "commands": commands_page,
+        "metrics": metrics_page,
+        "contract": contract_page,
+    }
+    folder.mkdir(exist_ok=True)
+    for name, render in pages.items():
+        path, text = folder / f"{name}.md", render()
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def settings_page() -> str:
+    """One section for each section of the configuration, one entry for each setting."""
+    page = [
+        "# Settings",
+        "Values come, strongest first, from command-line options (`--ppo.epochs 4`), environment variables"
+        " (`PENSTOCK__PPO__EPOCHS=4`), a TOML file (`--config`), a preset (`--preset`) and the defaults below.",
+    ]
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        assert isinstance(section, type) and issubclass(section, Section)
+        doc = (section.__doc__ or "").strip()
+        page += [f"## {name}", doc.removeprefix(f"[{name}] ")]
+        page += [_setting(name, key, setting) for key, setting in section.model_fields.items()]
+    return _joined(page)
+
+
+def _setting(section: str, key: str, field: FieldInfo) -> str:
+    default = field.default if field.default is not PydanticUndefined else field.default_factory
+    shown = "unset" if default is None else repr(default)
+    text = " ".join((field.description or "").split())
+    return f"`{section}.{key}` (default: `{shown}`)\n: {text}"
+
+
+def commands_page() -> str:
+    """The help text of each command, without the settings, which have a page of their own."""
+    page = ["# Commands", "Services and `penstock train` also take every [setting](settings.md) as an option."]
+    page += [_block("text", _help())]
+    for command in COMMANDS:
+        page += [f"## penstock {command}", _block("text", _help(command))]
+    return _joined(page)
+
+
+def _help(*command: str) -> str:
+    """The output of `penstock COMMAND --help`, with a short usage line and without the settings."""
+    result = subprocess.run(
+        [sys.executable, "-m", "penstock", *command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HELP_TIMEOUT_S,
+        env={"PATH": os.environ["PATH"], "COLUMNS": "100", "NO_COLOR": "1"},
+    )
+    usage, *blocks = result.stdout.strip().split("\n\n")
+    if "--run.seed" in usage:
+        usage = f"usage: penstock {' '.join(command)} [options] [--SECTION.SETTING VALUE ...]"
+    settings = tuple(f"{section} options:" for section in Config.model_fields)
+    return "\n\n".join([usage, *(block for block in blocks if not block.startswith(settings))])
+
+
+def metrics_page() -> str:
+    """A table of all metrics with their types and labels."""
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for value in vars(metrics).values():
+        if isinstance(value, prometheus_client.metrics.MetricWrapperBase):
+            (family,) = value.describe()
+            labels = ", ".join(f"`{label}`" for label in value._labelnames)
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            rows.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    opening = "Every process serves all of these at `/metrics` on its metrics port; those of other services stay at zero."
+    return _joined(["# Metrics", opening, "\n".join(rows)])
+
+
+def contract_page() -> str:
+    """The protocol's files as they are: their comments are the contract."""
+    page = ["# Contract", "The gRPC services and messages. They are enough to write a client in another language."]
+    for path in sorted((DOCS.parent / "proto" / "penstock" / "v1").glob("*.proto")):
+        page += [f"## {path.name}", _block("protobuf", path.read_text().strip())]
+    return _joined(page)
+
+
+def _block(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"
+
+
+def _joined(paragraphs: list[str]) -> str:
+    return "\n\n".join(paragraphs) + "\n"
