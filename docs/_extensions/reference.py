@@ -60,7 +60,7 @@ def settings_page() -> str:
 def _setting(section: str, key: str, field: FieldInfo) -> str:
     default = field.default if field.default is not PydanticUndefined else field.default_factory
     shown = "unset" if default is None else repr(default)
-    text = " ".join((field.description or "").split())
+    text = _escaped(" ".join((field.description or "").split()))
     return f"`{section}.{key}` (default: `{shown}`)\n: {text}"
 
 
@@ -98,8 +98,10 @@ def metrics_page() -> str:
             (family,) = value.describe()
             labels = ", ".join(f"`{label}`" for label in value._labelnames)
             name = f"{family.name}_total" if family.type == "counter" else family.name
-            rows.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
-    opening = "Every process serves all of these at `/metrics` on its metrics port; those of other services stay at zero."
+            rows.append(f"| `{name}` | {family.type} | {labels} | {_escaped(family.documentation)} |")
+    opening = (
+        "Every process serves all of these at `/metrics` on its metrics port; those of other services stay at zero."
+    )
     return _joined(["# Metrics", opening, "\n".join(rows)])
 
 
@@ -109,6 +111,11 @@ def contract_page() -> str:
     for path in sorted((DOCS.parent / "proto" / "penstock" / "v1").glob("*.proto")):
         page += [f"## {path.name}", _block("protobuf", path.read_text().strip())]
     return _joined(page)
+
+
+def _escaped(text: str) -> str:
+    """Plain text as Markdown: `<name>` would be taken for HTML, and a bar ends a table's cell."""
+    return text.replace("<", r"\<").replace("|", r"\|")
 
 
 def _block(language: str, text: str) -> str:

@@ -88,7 +88,8 @@ class Report:
         """Writes a table in Markdown."""
         rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(line.cells for line in self.lines)]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"| {' | '.join(map(_in_a_cell, row))} |\n" for row in rows))
+        table = "".join(f"| {' | '.join(map(_in_a_cell, row))} |\n" for row in rows)
+        path.write_text(f"# The stack of docker-compose.yml\n\n{table}")
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
