@@ -1,28 +1,47 @@
-# make train    trains an agent on CartPole-v1 through real services; ARGS='--seed 1' are options of `penstock train`
-# make test     runs the tests
-# Both install what they need into .venv first. The rest is for whoever changes the code.
+## make train              trains an agent on CartPole-v1 through real services; ARGS='--seed 1' for options
+## make test               runs the tests
+##
+## The targets first install what they need into .venv. All others are for development.
+##
+## make install            installs Penstock and its development tools into .venv
+## make check              checks formatting, lint and types
+## make format             formats the code and applies safe lint fixes
+## make docs               builds the documentation site into build/docs
+## make e2e                starts, scales, kills and pauses the stack of docker-compose.yml, and reports; needs Docker
+## make clean              deletes .venv, caches, build and runs, with all trained runs in it
+##
+## Generated files:
+## make proto              generates the Python code of the contract from proto
+## make dashboards         generates the Grafana dashboards
+## make compose-settings   generates the settings that Docker Compose reads from the shell
+## make lock               resolves the dependencies into requirements.lock
+##
+## Benchmarks (docs/BENCHMARKS.md), with results in build/bench:
+## make bench-loop         compares whole runs with other libraries
+## make bench-replay       compares the replay service with Reverb
+## make bench-sum-tree     compares the sum tree with cpprb
+## make bench-degrees      measures the wall time to the threshold by off-policy degree
+## make actor-process      measures the memory and the start of an actor
+## make torture            kills the replay service, learners and actors under load for 1,000 s; ARGS='--seconds 60' for less
+## make learner-kills      kills the learner of a run 100 times; ARGS='--kills 6' for fewer
+## make odd-environments   trains with every kind of misbehaving environment
+## make attacks            attacks the replay service beside a healthy actor and learner
+## make hostile            sends malformed requests to the replay service
+## make priority-updates   checks that priorities reach the right segments while the store turns over
+## make snapshot-latency   measures the learner's wait for batches during a snapshot
+## make soak               checks the memory of the replay service over half an hour of full load
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ARGS ?=
-# Compiled files are kept even if the shell forbids it: each of some hundred processes of a test would compile all sources.
+# Overrides the shell, because otherwise each of some hundred processes of a test would compile all sources.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test e2e check docs format proto dashboards compose-settings lock clean bench-replay bench-sum-tree bench-degrees bench-loop actor-process torture learner-kills hostile attacks odd-environments soak priority-updates snapshot-latency
 
 help:
-	@sed -n 's/^# //p' Makefile
-	@echo "make e2e          runs the stack of docker-compose.yml, breaks it, and says what became of it; needs Docker"
-	@echo "make install | check | docs | format | proto | dashboards | compose-settings | lock | clean"
-	@echo "make bench-loop | bench-replay | bench-sum-tree     beside the peers, into build/bench (docs/BENCHMARKS.md)"
-	@echo "make actor-process     memory and start of an actor (docs/BENCHMARKS.md)"
-	@echo "make bench-degrees     wall time to the threshold by off-policy degree (docs/BENCHMARKS.md)"
-	@echo "make torture      kills the replay service under load; ARGS='--seconds 60' for less than 1,000 s"
-	@echo "make odd-environments     trains with every kind of misbehaving environment"
-	@echo "make learner-kills     kills the learner of a whole run 100 times; ARGS='--kills 6' for fewer"
-	@echo "make attacks      attacks the replay service and says what a healthy actor and learner lose by it"
-	@echo "make hostile | soak | priority-updates | snapshot-latency     the replay service's other promises (docs/BENCHMARKS.md)"
+	@sed -n 's/^## \{0,1\}//p' Makefile
 
 install: .venv/.installed
 
@@ -32,13 +51,13 @@ install: .venv/.installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@$(BIN)/python -c 'import penstock.replay.buffer' # so that the sum tree is compiled once, into its cache
+	@$(BIN)/python -c 'import penstock.replay.buffer' # compiles the sum tree once, into its cache
 	@touch $@
 
 train: install
 	@$(BIN)/penstock train $(ARGS)
 
-# Several processes take whole files, in their order: the long ones are not the last.
+# Each worker runs whole files, in collection order, so that the long files do not run last.
 test: install
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -50,7 +69,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Warnings are errors; needs no network.
+# Warnings are errors. The build needs no network.
 docs: install
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
 	@echo build/docs/index.html
@@ -59,25 +78,25 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The Python of the contract is committed; a test checks that it is current.
+# The generated Python code is committed. A test checks that it is current.
 proto: install
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=services --pyi_out=services proto/penstock/v1/*.proto
 
-# So are Grafana's dashboards.
+# The generated dashboards are committed. A test checks that they are current.
 dashboards: install
 	$(BIN)/python deploy/grafana/dashboards.py
 
-# And the settings that compose takes from the shell.
+# The generated settings are committed. A test checks that they are current.
 compose-settings: install
 	$(BIN)/python deploy/compose/settings.py
 
-# torch's local version (+cpu) is left out of the lock, so that a GPU machine may take the CUDA build of the same release.
+# The lock omits torch's local version (+cpu), so that a GPU machine can install the CUDA build of the same release.
 lock: install
 	$(BIN)/pip-compile --quiet --extra dev --extra gpu --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
 	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|#|$$)/d' requirements.lock
 
-# Each peer is installed into an environment of its own, in build/peers, the first time.
+# The first run installs each peer into its own environment in build/peers.
 bench-replay: install
 	@$(BIN)/python benchmarks/replay.py $(ARGS)
 
