@@ -1,5 +1,6 @@
 """gRPC server with the standard health service, on one address."""
 
+import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -113,6 +114,10 @@ class Server:
         """Reports that it stops serving, gives open calls a moment to end, then cancels them."""
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.stop(_DRAIN_S)
+        # gRPC prints a traceback for each of its own tasks that the end of the loop would cancel.
+        ending = [task for task in asyncio.all_tasks() if _is_of_grpc(task)]
+        if ending:
+            await asyncio.wait(ending, timeout=_DRAIN_S)
 
     async def tell_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""
@@ -122,6 +127,10 @@ class Server:
     async def _set_health(self, status: Any) -> None:
         for service in ("", *self._services):
             await self._health.set(service, status)
+
+
+def _is_of_grpc(task: "asyncio.Task[Any]") -> bool:
+    return getattr(task.get_coro(), "__qualname__", "").startswith("_schedule_rpc_coro")
 
 
 async def serve_health_only(listen: str) -> Server:
