@@ -1,6 +1,6 @@
-"""The dashboards: `make dashboards` reads what panels they have from `panels/` and writes `dashboards/` for Grafana.
+"""Generates Grafana's dashboards: `make dashboards` reads `panels/` and writes `dashboards/`.
 
-Made of Grafana's own types (grafana-foundation-sdk), so that it opens what is written. An entry that no panel has is an
+Uses Grafana's own types (grafana-foundation-sdk), so that Grafana can read the result. An unknown key of a panel is an
 error.
 """
 
@@ -39,7 +39,7 @@ DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
 def render() -> dict[str, str]:
-    """The JSON of every dashboard, by the name of its file."""
+    """Returns the JSON of every dashboard by file name."""
     described = {file.stem: yaml.safe_load(file.read_text()) for file in sorted((FOLDER / "panels").glob("*.yml"))}
     titles = {_uid(name): each["title"] for name, each in described.items()}
     encoder = JSONEncoder(indent=2, sort_keys=True)
@@ -54,7 +54,7 @@ def _uid(name: str) -> str:
 
 
 def _panel_id(title: str) -> int:
-    # Of the title, so that links to a panel stay when others come and go.
+    # Derived from the title, so that links to a panel survive changes to other panels.
     return zlib.crc32(title.encode()) & 0x7FFF_FFFF
 
 
@@ -87,14 +87,14 @@ def _dashboard(
             builder.link(link.url(f"/d/{other}").tooltip(other_title).keep_time(True))
     for row, panels in rows.items():
         builder.with_row(grafana.Row(row).id(_panel_id(f"row {row}")))
-        # Rows of four, three or two, so that none has a gap.
+        # Four, three or two charts per line, so that no line has a gap.
         charts_a_line = next(count for count in (4, 3, 2, 1) if len(panels) % count == 0)
         for panel in panels:
             built = _number(**panel) if "number" in panel else _chart(**panel).span(24 // charts_a_line)
             builder.with_panel(built)
     dashboard = builder.build()
     for shown in dashboard.links or []:
-        # The default hides them in a menu, and there is no name for the other place.
+        # The default hides the links in a menu, and the SDK has no name for the alternative.
         shown.placement = None  # type: ignore[assignment]
     return dashboard
 
@@ -123,7 +123,7 @@ def _chart(
     least: float | None = None,
     most: float | None = None,
 ) -> timeseries.Panel:
-    """Lines over time; `limit` is a dashed line, `least` and `most` those of the axis."""
+    """Builds a chart over time. `limit` is a dashed line; `least` and `most` bound the axis."""
     legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
     panel = (
         timeseries.Panel()
@@ -154,7 +154,7 @@ def _chart(
 
 
 def _number(*, number: str, description: str, unit: str, query: str, limit: float | None = None) -> stat.Panel:
-    """The latest value, a sixth of the screen wide; red from `limit` on."""
+    """Builds a panel with the latest value, a sixth of the screen wide; red from `limit` on."""
     return (
         stat.Panel()
         .id(_panel_id(number))
