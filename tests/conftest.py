@@ -18,5 +18,5 @@ hypothesis.settings.load_profile("penstock")
 
 
 def pytest_xdist_auto_num_workers(config: object) -> int:
-    """Processes for `-n auto`: one more than cores, since many tests wait."""
-    return (os.cpu_count() or 1) + 1
+    """Processes for `-n auto`: two more than there are cores, because many tests wait."""
+    return (os.cpu_count() or 1) + 2
