@@ -48,7 +48,8 @@ async def run():
     async with connect(sys.argv[1]) as channel:
         call = open_stream(channel, methods.APPEND_SEGMENTS)
         await call.write(replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat()))
-        await call.read()
+        await anext(aiter(call))
+        print("opened", flush=True)
         await asyncio.sleep(3600)
 asyncio.run(run())
 """
@@ -111,11 +112,10 @@ async def seconds_until_given_up(address: str, pid: int) -> float:
 
 
 def test_a_peer_that_hangs_is_given_up_by_its_client_and_by_its_server(loopback: Loopback) -> None:
-    opened, ended = [], []
+    ended: list[float] = []
 
     async def linger(requests: AsyncIterator[object], context: Any) -> None:
         await context.write(replay_pb2.AppendSegmentsResponse())
-        opened.append(time.monotonic())
         try:
             await asyncio.Event().wait()
         finally:
@@ -124,7 +124,8 @@ def test_a_peer_that_hangs_is_given_up_by_its_client_and_by_its_server(loopback:
     server = loopback.methods({methods.APPEND_SEGMENTS: linger})
     with process(SERVER) as hanging_server, process(CLIENT, server.address) as hanging_client:
         address = address_of(hanging_server)
-        wait_for(lambda: opened, "the client's stream")
+        assert hanging_client.stdout is not None
+        assert hanging_client.stdout.readline() == "opened\n"
         os.kill(hanging_client.pid, signal.SIGSTOP)
         stopped = time.monotonic()
         seconds = loopback.thread.run(seconds_until_given_up(address, hanging_server.pid), PATIENCE_S)
