@@ -38,7 +38,7 @@ def free_ports(count: int) -> list[int]:
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-        if _is_free(port) and _reserve(port):
+        if refusal("127.0.0.1", port) is None and _reserve(port):
             found.append(port)
         if len(found) == count:
             return found
@@ -51,15 +51,6 @@ def release_ports() -> None:
     """Ends all reservations of this process."""
     while _reserved:
         _reserved.popitem()[1].close()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _reserve(port: int) -> bool:

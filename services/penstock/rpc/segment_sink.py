@@ -151,7 +151,7 @@ class ReplaySegmentSink:
             raise self._failure
 
     def _account(self) -> None:
-        """Spends one of this stream's grants for a window, as the server does, whichever stream granted it."""
+        """Spends one of this stream's grants for a window, as the server does, even if another stream issued it."""
         if self._taken:
             self._taken -= 1
         elif self._grants:
