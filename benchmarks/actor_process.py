@@ -1,7 +1,8 @@
-"""What an actor process takes: memory, and seconds from its start to its first environment step.
+"""`make bench-actor-process`: memory and start time of an actor process.
 
-A run is going on, and actors join it one after another as a person would start them, with `penstock actor`. It fails
-if any takes more than 350 MB or steps later than 5 s after its start. Writes build/bench/actor_process.json.
+A run uses both cores, and actors join it one after another through `penstock actor`. The benchmark fails if an actor
+takes more than 350 MB, or more than 5 s from its start to its first environment step. The result is
+build/bench/actor_process.json.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.ports import free_ports
+from penstock.local.ports import free_ports
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
 MOST_MB, MOST_S = 350.0, 5.0

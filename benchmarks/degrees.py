@@ -1,8 +1,8 @@
-"""Wall time to the threshold by `off_policy_degree`: fixed ones, and the one that the run chooses itself (-1).
+"""`make bench-degrees`: wall time to the threshold for fixed and automatic values of `off_policy_degree`.
 
-Whole runs of `penstock train` with a preset, one after another, the degrees in turn. What counts is the time from the
-first environment step to the evaluation that met the threshold. Writes `build/bench/degrees.json`; exits with 1 where
-the chosen degree took more than 1.05 times the best fixed one's time.
+Runs of `penstock train` with a preset alternate between the degrees. The figure is the time from the first environment
+step to the evaluation that reached the threshold. The result is build/bench/degrees.json. The exit code is 1 if the
+automatic degree took more than 1.05 times as long as the best fixed one.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import penstock_loop
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import penstock_loop
 from penstock.presets import preset
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "degrees.json"

@@ -1,8 +1,8 @@
-"""The loop with nothing between its processes but shared memory: what the services' path can at best come to.
+"""Runs the training loop with only shared memory between its processes: an upper bound for the services' data path.
 
-An actor and a learner as `penstock train` has them, with their own collector, learner and training loop. Windows go
-through a ring that both map, weights through another piece of memory, and semaphores do the rest: no messages, no
-priorities, no checks, nobody else who could join, and nothing left of it when a process dies.
+An actor and a learner use the collector, learner and training loop of `penstock train`. Windows pass through a ring
+that both processes map, weights through a second shared block, and semaphores synchronise them. There are no messages,
+priorities or checks, no other process can join, and a dead process ends the run. Called by `loop.py`.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from study.in_process import learn
 
+from helpers.single_process import learn
 from penstock.acting.collector import Collector
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
@@ -29,19 +29,11 @@ from penstock.apps.environments import make_configured
 from penstock.config import Config, build, merge
 from penstock.presets import preset_values
 from penstock.run_folder import RunFolder
-from penstock.types import (
-    Assignment,
-    Batch,
-    Columns,
-    CommitOutcome,
-    EnvironmentSpec,
-    EvaluationResult,
-    EvaluationTask,
-    SamplingPlan,
-    Schema,
-    StoreCounts,
-    Weights,
-)
+from penstock.types.block import Columns, Schema
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.replay import Batch, BatchHead, CommitOutcome, SamplingPlan, StoreCounts
+from penstock.types.run import Assignment, Weights
+from penstock.types.spaces import EnvironmentSpec
 
 RING_WINDOWS = 16
 _WEIGHTS_BYTES = 2**22
@@ -100,12 +92,12 @@ def act(config: Config, ring: SharedRing) -> None:
         if runner is None:
             runner = PolicyRunner(ring.weights())
         elif ring.published.value != runner.version:
-            runner.update(ring.weights())
+            runner.refresh(ring.weights())
         window = collector.collect(runner)
         begin = slot * ring.window
         for row, column in zip(rows, window.columns.arrays, strict=True):
             row[begin : begin + ring.window] = column
-        ring.versions[slot] = window.version
+        ring.versions[slot] = window.head.version
         slot = (slot + 1) % RING_WINDOWS
         ring.cpu_s.value = time.process_time()
         ring.filled.release()
@@ -129,7 +121,7 @@ class FifoSource:
     uniformly from the ring.
     """
 
-    waiting_for = ""
+    waiting_for = None
 
     def __init__(self, ring: SharedRing) -> None:
         self._ring, self._columns = ring, ring.columns()
@@ -178,13 +170,15 @@ class FifoSource:
             )
         )
         return Batch(
-            number,
-            plan.fresh_segments,
-            rows.astype(np.uint64),
-            np.array(ring.versions, np.int64)[rows // ring.window],
-            np.ones(rows.size),
-            np.ones(rows.size),
-            StoreCounts(stored=RING_WINDOWS * ring.window, capacity=RING_WINDOWS * ring.window),
+            BatchHead(
+                number,
+                plan.fresh_segments,
+                rows.astype(np.uint64),
+                np.array(ring.versions, np.int64)[rows // ring.window],
+                np.ones(rows.size),
+                np.ones(rows.size),
+                StoreCounts(stored=RING_WINDOWS * ring.window, capacity=RING_WINDOWS * ring.window),
+            ),
             Columns(ring.schema, tuple(array[rows] for array in self._columns.arrays)),
         )
 

@@ -1,7 +1,7 @@
-"""The whole loop beside its peers: environment steps per second, and wall time to a return, on the same two cores.
+"""`make bench-loop`: environment steps per second and wall time to a return, compared with other libraries.
 
-Each system trains in turn, in processes of its own, at the settings that were fastest here for the peers and with the
-shipped preset for Penstock. Only ratios within one run say something; `docs/BENCHMARKS.md` tells more.
+The systems train in turn in separate processes on the same cores. Each peer runs with the settings that were fastest on
+this machine, Penstock with the shipped preset. Only ratios within one run are meaningful; see docs/BENCHMARKS.md.
 """
 
 import argparse
@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import penstock_loop
-from peers.environment import peer_python
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import penstock_loop
+from benchmarks.peers.environment import peer_python
 from penstock.presets import preset
 
-HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "build" / "bench" / "loop.json"
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / "build" / "bench" / "loop.json"
 CORES = 2
 LIMIT_S = 600.0
 
@@ -126,7 +126,7 @@ def peer(name: str, task: Task, seed: int) -> Run:
         f"--seed={seed}",
         *more,
     ]
-    return _ask(peer_python(environment), HERE / "peers" / f"{environment}_loop.py", options)
+    return _ask(peer_python(environment), f"benchmarks.peers.{environment}_loop", options)
 
 
 def penstock(task: Task, seed: int) -> Run:
@@ -152,7 +152,7 @@ def penstock(task: Task, seed: int) -> Run:
 def fifo(task: Task, seed: int) -> Run:
     """The same processes with shared memory between them, for the pace."""
     options = [f"--preset={task.preset}", f"--total-steps={task.penstock_steps}", f"--seed={seed}"]
-    return _ask(Path(sys.executable), HERE / "fifo_loop.py", options)
+    return _ask(Path(sys.executable), "benchmarks.fifo_loop", options)
 
 
 def measure(name: str, task: Task, seed: int) -> Run:
@@ -162,9 +162,10 @@ def measure(name: str, task: Task, seed: int) -> Run:
     return fifo(task, seed) if name == "fifo" else peer(name, task, seed)
 
 
-def _ask(python: Path, script: Path, options: Sequence[str]) -> Run:
+def _ask(python: Path, module: str, options: Sequence[str]) -> Run:
     # What they print beside their answer would garble the display; it is shown if they fail.
-    done = subprocess.run([python, script, *options], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command: list[str | Path] = [python, "-m", module, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
         sys.stderr.write(done.stderr)
         raise subprocess.CalledProcessError(done.returncode, done.args)

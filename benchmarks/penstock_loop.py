@@ -1,4 +1,4 @@
-"""Penstock's side of the loop benchmark: `penstock train` as it is shipped, watched from outside."""
+"""Penstock's side of the loop benchmark: `penstock train` with shipped presets, observed from outside."""
 
 import json
 import subprocess

@@ -1,10 +1,11 @@
-"""Loads a Penstock replay service as a user's processes would, and prints one JSON line with what it bore.
+"""Loads a Penstock replay service as user processes do, and prints the throughput as one JSON line.
 
-The service is the real `penstock replay`, a process of its own; this process is the actor and the learner, with the
-clients that actors and learners use. Called by `benchmarks/replay.py`, in turn with the peer.
+The service is `penstock replay` in a separate process. This process is the actor and the learner, and uses their
+clients. Called by `replay.py`, alternately with the peer.
 
-Sampling is the whole cycle: a batch is drawn, travels, every column of it is looked at, and it is committed with new
-priorities. Every store is filled once round before anything is measured, so that rows are overwritten as in a long run.
+A sampling measurement covers the whole cycle: the service draws and sends a batch, the client reads every column of it,
+and a commit returns new priorities. The store is filled once before the measurement, so that the service overwrites
+rows as it does in a long run.
 """
 
 import argparse
@@ -23,15 +24,17 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from segments import PIXEL, VECTOR, random_columns
 
-from penstock.apps import allocator
+from helpers.random_segments import PIXEL, VECTOR, random_columns
+from penstock.process import allocator
 from penstock.rpc import methods
-from penstock.rpc.batch_source import ReplayBatchSource
 from penstock.rpc.channel import connect, open_stream
+from penstock.rpc.clients.batch_source import ReplayBatchSource
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.segment_sink import ReplaySegmentSink
-from penstock.types import Assignment, SamplingPlan, Schema, Window
+from penstock.types.block import Schema
+from penstock.types.replay import SamplingPlan, Window, WindowHead
+from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
 from penstock.wire import replay as wire
 
@@ -132,15 +135,16 @@ class Load:
         channel = connect(self._address)
         plan, updated, spent, number = self.plan, 0, 0.0, 0
         call = open_stream(channel, methods.SAMPLE_BATCHES)
+        responses = aiter(call)
         await call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(plan)))
-        await call.read()
+        await anext(responses)
         priorities = np.random.default_rng(3).random(self.batch) + 0.1
         while spent < seconds:
             heads = []
             for _ in range(LEASES):
                 request = replay_pb2.BatchRequest(batch=number, parts=1, head_only=True)
                 await call.write(replay_pb2.SampleBatchesRequest(batch=request))
-                heads.append(wire.decode_batch_head((await call.read()).message))
+                heads.append(wire.decode_batch_head((await anext(responses)).message))
                 number += 1
             started = time.monotonic()
             for head in heads:
@@ -152,7 +156,7 @@ class Load:
                 )
                 await call.write(replay_pb2.SampleBatchesRequest(commit=commit))
             for _ in heads:
-                updated += (await call.read()).message.committed.updated
+                updated += (await anext(responses)).message.committed.updated
             spent += time.monotonic() - started
         await channel.close()
         return updated, spent
@@ -174,7 +178,7 @@ class Load:
         environments = np.arange(size, dtype=np.uint32)
         while going_on():
             assert sink.next_grant(PATIENCE_S) is not None
-            sink.send(Window(slot, 1, self._sent[slot] + 1, 0, environments, self._columns))
+            sink.send(Window(WindowHead(slot, 1, self._sent[slot] + 1, 0, environments), self._columns))
             self._sent[slot] += size
         assert sink.drain(PATIENCE_S)
 

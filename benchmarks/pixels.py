@@ -1,13 +1,17 @@
-"""Pace of the presets that learn from pixels, and where their processor time goes. Writes build/bench/pixels.json."""
+"""`make bench-pixels`: pace and CPU time of the presets that learn from pixels.
+
+The result is build/bench/pixels.json.
+"""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-import penstock_loop
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks import penstock_loop
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "pixels.json"
 

@@ -1,7 +1,7 @@
-"""`make bench-replay`: Penstock's replay service beside Reverb's, in turn, on the same cores, in one run.
+"""`make bench-replay`: throughput of the replay service, compared with Reverb.
 
-Each side is a server process and a client process on loopback, and each is measured at its best: of several
-configurations the fastest counts (docs/BENCHMARKS.md). Rounds alternate, and the median of the rounds is reported.
+Both sides alternate on the same cores. Each side is a server process and a client process on loopback, measured with
+the fastest of several configurations (docs/BENCHMARKS.md). The report contains the median of the rounds.
 """
 
 import argparse
@@ -12,12 +12,13 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from peers.environment import peer_python
 from rich.console import Console
 from rich.table import Table
 
-HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "build" / "bench" / "replay.json"
+from benchmarks.peers.environment import peer_python
+
+ROOT = Path(__file__).parents[1]
+OUTPUT = ROOT / "build" / "bench" / "replay.json"
 LIMIT_S = 300.0
 
 
@@ -77,12 +78,12 @@ class Case:
     peer_configuration: str
 
 
-def measure(python: Path, script: Path, case: str, segment: str, seconds: float) -> Measured:
+def measure(python: Path, module: str, case: str, segment: str, seconds: float) -> Measured:
     """One round of one side, in a process of its own environment."""
-    command = [str(python), str(script), "--case", case, "--segment", segment, "--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command = [str(python), "-m", module, "--case", case, "--segment", segment, "--seconds", str(seconds)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
-        raise SystemExit(f"{script.name} --case {case} --segment {segment} failed:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{module} --case {case} --segment {segment} failed:\n{done.stderr[-2000:]}")
     line = json.loads(done.stdout.strip().splitlines()[-1])
     return Measured(line["per_s"], line["cpu_s_per_million"], line["configuration"])
 
@@ -97,10 +98,10 @@ def compare(comparison: Comparison, reverb: Path, rounds: int, seconds: float) -
     ours, theirs = [], []
     for _ in range(rounds):
         theirs.append(
-            measure(reverb, HERE / "peers" / "reverb_replay.py", comparison.peer_case, comparison.segment, seconds)
+            measure(reverb, "benchmarks.peers.reverb_replay", comparison.peer_case, comparison.segment, seconds)
         )
         ours.append(
-            measure(Path(sys.executable), HERE / "penstock_replay.py", comparison.case, comparison.segment, seconds)
+            measure(Path(sys.executable), "benchmarks.penstock_replay", comparison.case, comparison.segment, seconds)
         )
     penstock, peer = median(ours), median(theirs)
     return Case(

@@ -1,16 +1,17 @@
-"""The sum tree against cpprb's, in process: `make bench-sum-tree`.
+"""`make bench-sum-tree`: time per call of the sum tree, compared with cpprb.
 
-Both sides do what a learner asks of a replay buffer in each step: draw a stratified batch with new random numbers, with
-probabilities and importance weights, and gather one float of it; then give what was drawn new priorities,
-alpha and epsilon included. They take turns, each peer's round in a process of its own environment, because machines
-drift; what is compared are medians over rounds of medians over calls.
+Both sides do the work of a learner's step on a replay buffer: draw a stratified batch with new random numbers,
+probabilities and importance weights, gather one float of it, and update its priorities, including alpha and epsilon.
+The sides alternate because machines drift, and each round of the peer runs in its own environment. The benchmark
+compares medians over rounds of medians over calls.
 
-cpprb walks up from a leaf only as far as a sum changes. An update with the priorities that the leaves have already
-therefore costs it next to nothing; that is timed too, and reported apart from the updates that change something.
+cpprb walks up from a leaf only as far as a sum changes. An update that repeats the present priorities therefore costs
+it almost nothing. The benchmark reports such updates separately.
 
-Prints a table and writes build/bench/sum_tree.json.
+The result is a table and build/bench/sum_tree.json.
 """
 
+import argparse
 import dataclasses
 import json
 import statistics
@@ -22,9 +23,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from peers.environment import peer_python
-from peers.sum_tree_workload import ALPHA, BETA, EPSILON, Timing, run
 
+from benchmarks.peers.environment import peer_python
+from benchmarks.peers.sum_tree_workload import ALPHA, BETA, EPSILON, Timing, run
 from penstock.replay.sum_tree import SumTree
 
 _ROOT = Path(__file__).parents[1]
@@ -83,6 +84,7 @@ class _Penstock:
 
 def main() -> None:
     """Runs the rounds and reports."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     python = peer_python("cpprb")
     ours, theirs = [], []
     for number in range(_ROUNDS):
@@ -98,8 +100,8 @@ def main() -> None:
 
 
 def _peer_round(python: Path, seed: int) -> list[Timing]:
-    script = _ROOT / "benchmarks" / "peers" / "cpprb_sum_tree.py"
-    finished = subprocess.run([python, script, str(seed)], check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+    command: list[str | Path] = [python, "-m", "benchmarks.peers.cpprb_sum_tree", str(seed)]
+    finished = subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
     return [Timing(**timing) for timing in json.loads(finished.stdout)]
 
 

@@ -1,9 +1,9 @@
-"""Environment steps per second of `penstock train` over 1, 2, 4, 8 and 14 actor processes.
+"""Environment steps per second of `penstock train` with 1, 2, 4, 8 and 14 actor processes.
 
-A batch grows with the actors, so that each of them has windows on their way all the time, and is used once, so that it
-is actors and their path that are measured; where the learner is what limits them, the table says so: it hardly waits.
-Counts that the machine has no cores for are left out. Writes build/bench/gpu_actors.json; `--steps 20000 --counts 1 2`
-shows within a minute that it works.
+The batch grows with the actors, so that each of them always has windows in flight. Each batch is used once, so that the
+actors and their data path are the bottleneck. If the learner is the bottleneck instead, the table shows that it hardly
+waits. Counts for which the machine has too few cores are left out. The result is build/bench/gpu_actors.json. `--steps
+20000 --counts 1 2` is a check that takes a minute.
 """
 
 import argparse
@@ -18,10 +18,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+# Runs as a file too.
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import penstock_loop
-
+from benchmarks import penstock_loop
 from penstock.presets import preset
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_actors.json"

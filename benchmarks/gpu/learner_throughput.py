@@ -1,9 +1,9 @@
-"""The learner's samples per second: small and convolutional policy, ways of execution, float32 and bfloat16.
+"""Samples per second of the learner by policy (small, convolutional), execution, and precision.
 
-A learner alone, fed with random batches as they come from the replay service, each of them copied to the device while
-the one before trains. A sample is a valid step that a gradient was taken of, so that each counts once an epoch. What
-is done once (captures, compilation) is over before the clock starts, and told apart. Writes
-build/bench/gpu_learner.json; `--device cpu --small` shows within a minute that it works.
+The learner trains on random batches in the form in which the replay service sends them. Each batch is copied to the
+device while the previous one trains. A sample is one valid step in one gradient, so that a step counts once per epoch.
+One-time work (captures, compilation) ends before the clock starts and is reported separately. The result is
+build/bench/gpu_learner.json. `--device cpu --small` is a check that takes a minute.
 """
 
 import argparse
@@ -25,7 +25,9 @@ from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.learning.batches import BatchFeed
 from penstock.learning.devices import torch_device
 from penstock.learning.learner import Learner
-from penstock.types import Batch, BoxSpace, Columns, DiscreteSpace, EnvironmentSpec, StoreCounts
+from penstock.types.block import Columns
+from penstock.types.replay import Batch, BatchHead, StoreCounts
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_learner.json"
 WARM_UPS = 3
@@ -117,13 +119,15 @@ def random_batch(workload: Workload, number: int) -> Batch:
     for array in arrays:
         array.setflags(write=False)
     return Batch(
-        number,
-        segments // 2,
-        np.arange(segments, dtype=np.uint64),
-        np.full(segments, number, np.int64),
-        np.ones(segments),
-        np.ones(segments),
-        StoreCounts(),
+        BatchHead(
+            number,
+            segments // 2,
+            np.arange(segments, dtype=np.uint64),
+            np.full(segments, number, np.int64),
+            np.ones(segments),
+            np.ones(segments),
+            StoreCounts(),
+        ),
         Columns(schema, arrays),
     )
 

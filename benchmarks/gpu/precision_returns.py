@@ -1,6 +1,6 @@
-"""Returns of a preset by the precision of its learner, over seeds: whole runs of `penstock train`, one after another.
+"""Returns of a preset by the learner's precision, over several seeds of `penstock train`.
 
-Writes build/bench/precision_returns.json.
+The result is build/bench/precision_returns.json.
 """
 
 import argparse
@@ -14,9 +14,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+# Runs as a file too.
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import penstock_loop
+from benchmarks import penstock_loop
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "precision_returns.json"
 PRECISIONS = ("float32", "bfloat16")

@@ -12,7 +12,8 @@ from typing import Any
 import cpprb
 import numpy as np
 from numpy.typing import NDArray
-from sum_tree_workload import ALPHA, BETA, EPSILON, run
+
+from benchmarks.peers.sum_tree_workload import ALPHA, BETA, EPSILON, run
 
 
 class _Cpprb:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import reverb
 from reverb import structured_writer
-from reverb_segments import Segment
-from reverb_table import FullTable, Rate, metered
+
+from benchmarks.peers.reverb_segments import Segment
+from benchmarks.peers.reverb_table import FullTable, Rate, metered
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import numpy as np
 import reverb
 import tensorflow as tf
 from numpy.typing import NDArray
-from reverb_sampling import DatasetSampling
-from reverb_table import FullTable, Rate, metered
+
+from benchmarks.peers.reverb_sampling import DatasetSampling
+from benchmarks.peers.reverb_table import FullTable, Rate, metered
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,11 @@ import json
 import sys
 from collections.abc import Sequence
 
-from reverb_insertion import insertion_candidates
-from reverb_priorities import priorities_candidates
-from reverb_sampling import sampling_candidates
-from reverb_segments import segment_kind
-from reverb_table import Candidate, FullTable, Rate, full_table
+from benchmarks.peers.reverb_insertion import insertion_candidates
+from benchmarks.peers.reverb_priorities import priorities_candidates
+from benchmarks.peers.reverb_sampling import sampling_candidates
+from benchmarks.peers.reverb_segments import segment_kind
+from benchmarks.peers.reverb_table import Candidate, FullTable, Rate, full_table
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

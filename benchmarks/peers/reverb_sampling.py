@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import reverb
 import tensorflow as tf
 import tree
-from reverb_segments import Segment
-from reverb_table import FullTable, Rate, metered
+
+from benchmarks.peers.reverb_segments import Segment
+from benchmarks.peers.reverb_table import FullTable, Rate, metered
 
 
 @dataclass(frozen=True, slots=True)

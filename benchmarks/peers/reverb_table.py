@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import psutil
 import reverb
-from reverb_segments import Segment, SegmentKind
+
+from benchmarks.peers.reverb_segments import Segment, SegmentKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,7 @@ def full_table(kind: SegmentKind) -> Iterator[FullTable]:
 
 @contextlib.contextmanager
 def _server(table: str, max_size: int) -> Iterator[tuple[str, int]]:
-    script = Path(__file__).with_name("reverb_server.py")
-    command = [sys.executable, str(script), "--table", table, "--max-size", str(max_size)]
+    command = [sys.executable, "-m", "benchmarks.peers.reverb_server", "--table", table, "--max-size", str(max_size)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield f"localhost:{_read_port(process)}", process.pid

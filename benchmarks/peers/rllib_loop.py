@@ -8,8 +8,9 @@ import time
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 import ray
-from loop_run import Course, Task
 from ray.rllib.algorithms.appo import APPOConfig
+
+from benchmarks.peers.loop_run import Course, Task
 
 ENVIRONMENTS = 32
 BATCH = 1024

@@ -12,11 +12,12 @@ import time
 
 import gymnasium as gym
 import numpy as np
-from loop_run import Course, Task
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
+
+from benchmarks.peers.loop_run import Course, Task
 
 EPISODES = 100
 COMMON = {

@@ -4,11 +4,12 @@ import time
 from typing import Any
 
 import torch
-from loop_run import Course, Task
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+
+from benchmarks.peers.loop_run import Course, Task
 
 EPISODES = 20
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.study.experiments import EXPERIMENTS, TASKS
-from benchmarks.study.in_process import Outcome
 from benchmarks.study.report import draw, table, write_into
 from benchmarks.study.running import Run, play_all
+from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
 

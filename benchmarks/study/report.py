@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.study.estimates import Estimate, estimate
 from benchmarks.study.experiments import TASKS, Experiment
-from benchmarks.study.in_process import Outcome
+from helpers.single_process import Outcome
 
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """By task and label of setting: one a seed."""

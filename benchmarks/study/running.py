@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.study.experiments import TASKS, Experiment, Setting
-from benchmarks.study.in_process import Outcome, train
+from helpers.single_process import Outcome, train
 from penstock.config import Config
 from penstock.files import write_json
 

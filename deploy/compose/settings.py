@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from penstock.cli.variables import SETTING_PREFIX
 from penstock.config import Config, setting_names
+from penstock.local.variables import SETTING_PREFIX
 
 FILE = Path(__file__).parent / "settings.yaml"
 ROOT = Path(__file__).parents[2]

@@ -68,7 +68,9 @@ def read(path: Path) -> CheckpointFile:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigurationError(f"there is no checkpoint {path}; name a run's folder or a .safetensors file") from None
+        raise ConfigurationError(
+            f"the checkpoint {path} does not exist; choose a run folder or a .safetensors file"
+        ) from None
     except OSError as error:
         raise damaged(path, f"it can't be read: {error.strerror or error}") from None
     verified = _verify(path, data)
@@ -76,7 +78,7 @@ def read(path: Path) -> CheckpointFile:
         header, _ = _split(data)
         metadata = {name: str(text) for name, text in header["__metadata__"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise damaged(path, "it does not begin as a safetensors file of Penstock does") from None
+        raise damaged(path, "it is not a safetensors file of Penstock") from None
     if verified and metadata[_FORMAT_KEY] != str(FORMAT):
         raise ConfigurationError(
             f"the checkpoint {path} has format {metadata[_FORMAT_KEY]}, and this release reads format {FORMAT} and"
@@ -98,12 +100,12 @@ def _verify(path: Path, data: bytes) -> bool:
     if data[_LENGTH_BYTES:_DIGEST_AT] != _OPENING:
         # Only files of releases without digests lack the format's name.
         if _FORMAT_KEY.encode() in data[: _LENGTH_BYTES + header_bytes]:
-            raise damaged(path, "its header is not the one that was written")
+            raise damaged(path, "its header differs from the one that was written")
         return False
     digest = hashlib.sha256(data[:_DIGEST_AT] + _NO_DIGEST)
     digest.update(memoryview(data)[_DIGEST_END:])
     if data[_DIGEST_AT:_DIGEST_END] != digest.hexdigest().encode():
-        raise damaged(path, "its bytes are not those that were written (their SHA-256 differs)")
+        raise damaged(path, "its bytes differ from those that were written (SHA-256 mismatch)")
     return True
 
 

@@ -46,11 +46,11 @@ class Section(pydantic.BaseModel):
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _refuse_truth_values_as_numbers(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        """Refuses truth values for settings that take numbers; Pydantic would read true as 1."""
+    def _refuse_booleans_as_numbers(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        """Refuses booleans for settings that take numbers; Pydantic would read true as 1."""
         assert info.field_name is not None
         if holds_bool(value) and takes_numbers_only(cls.model_fields[info.field_name].annotation):
-            raise ValueError(f"takes numbers, not true or false; got {value!r}")
+            raise ValueError(f"must be a number, not true or false; got {value!r}")
         return value
 
 
@@ -74,7 +74,7 @@ class EnvironmentConfig(Section):
     id: str = "CartPole-v1"
     """Registered Gymnasium id, or package:Id-v0 to first import the package that registers it."""
     kwargs: dict[str, Scalar] = {}
-    """Arguments for gymnasium.make: numbers, truth values, text or None; as an option name=value,name=value. In a file,
+    """Arguments for gymnasium.make: numbers, booleans, text or None; as an option name=value,name=value. In a file,
     None is written "None"."""
     variants: Tables = ()
     """Tables of arguments that override kwargs; one policy trains in all of them. Written as [[environment.variants]]
@@ -87,8 +87,8 @@ class EnvironmentConfig(Section):
     """Form of the vector environment. sync: single environments, stepped one after another. native: the environment's
     own vectorised form."""
     frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of last frames that the policy sees at once, stacked along the first axis; each is sent and stored only
-    once. 4 is usual for Atari."""
+    """Number of most recent frames that the policy sees at once, stacked along the first axis; each is sent and stored
+    only once. 4 is usual for Atari."""
     training_kwargs: dict[str, Scalar] = {}
     """Arguments that override kwargs for the actors only. Use them for changes to the task that ease learning, such as
     clipped rewards or an episode's end at every lost life. Evaluations do not use them."""
@@ -172,7 +172,7 @@ class PPOConfig(Section):
     """Global norm to which larger gradients are scaled down."""
     max_refused_batches: PositiveInt = 10
     """Consecutive batches with refused gradient steps after which the run ends. A step is refused if its gradients have
-    no finite norm. One bad segment spoils a batch or two; after ten in a row the run learns nothing any more."""
+    no finite norm. One bad segment spoils a batch or two; after ten in a row the run no longer learns."""
     normalise_advantages: bool = True
     """Whether to centre and scale advantages over each minibatch."""
     clip_anchor: UnitInterval = 0.5
@@ -197,8 +197,8 @@ class SamplingConfig(Section):
     """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. 1: no replay.
     0: all segments are replayed as soon as they are stored, and collection is not limited."""
     off_policy_degree: Annotated[int, Field(ge=-1)] = 1
-    """Batches that collection may run ahead of training. 0: synchronous. -1: adjusted during training, higher if the
-    learner would otherwise wait, as long as enough of the data still counts."""
+    """Batches that collection may run ahead of training. 0: synchronous. -1: adjusted during training; raised while
+    the learner waits, as long as the effective sample size of fresh data stays large enough."""
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
     alpha: NonNegativeFloat = 0.6
@@ -248,8 +248,8 @@ class ReplayConfig(Section):
     folder: str | None = None
     """Folder of the mapped store, which survives the process. Unset: anonymous memory."""
     stop_with_run: bool = False
-    """Whether a service started on its own, not by `penstock train`, exits with code 0 when the learner has finished
-    the run, so that a batch system's job ends. It continues if a learner is only stopped or lost."""
+    """Whether an individually started service, not one of `penstock train`, exits with code 0 when the learner has
+    finished the run, so that a batch system's job ends. It continues if a learner is only stopped or lost."""
     capacity_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=2**16)
     """Size of the store in bytes, allocated at start."""
     staging_bytes: ByteSize = ByteSize(2**30)
@@ -397,7 +397,7 @@ class TrainConfig(Section):
 
     actors: PositiveInt | Literal["auto"] = 2
     """Actor processes. auto: one per two cores at first, then more while the learner waits for fresh segments, and
-    fewer while actors wait for the learner. Where services are started on their own: planned number of actors, over
+    fewer while actors wait for the learner. With individually started services: planned number of actors, over
     which environment.variants and temperatures are spread."""
     replay_shards: PositiveInt = 1
     """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it limits
@@ -496,8 +496,8 @@ class Config(BaseSettings):
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
         if shards > 1 and fresh == 0:
             raise ValueError(
-                f"sampling.fresh_fraction 0 works with one replay service, and there are {shards}: a batch is put"
-                " together by its fresh segments; raise the fraction or use one service"
+                f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts"
+                " of a batch are matched by its fresh segments; raise the fraction or use one service"
             )
         if shards > 1 and degree == 0 and fresh % (shards * window):
             raise ValueError(
@@ -527,9 +527,9 @@ class Config(BaseSettings):
             )
         if actors == 1 and self.actor.lowest_temperature < self.actor.highest_temperature:
             raise ValueError(
-                f"one actor has one temperature, not a spread from {self.actor.lowest_temperature:g} to"
+                f"a single actor can't have temperatures from {self.actor.lowest_temperature:g} to"
                 f" {self.actor.highest_temperature:g}; raise train.actors, or set actor.lowest_temperature and"
-                " actor.highest_temperature alike"
+                " actor.highest_temperature to the same value"
             )
         return self
 
@@ -561,7 +561,7 @@ def _without_none(value: object) -> object:
 
 
 def build(values: dict[str, object]) -> Config:
-    """Builds the configuration from nested values. Raises a `ConfigurationError` that lists all faults in one line."""
+    """Builds the configuration from nested values. Raises a `ConfigurationError` that lists all errors in one line."""
     try:
         return Config(**values)  # type: ignore[arg-type]
     except pydantic.ValidationError as error:
@@ -598,7 +598,7 @@ def _remedy(unknown: str) -> str:
     names = setting_names() if "." in written else list(Config.model_fields)
     of_that_key = [name for name in setting_names() if name.partition(".")[2] == written.rpartition(".")[2]]
     meant = ([written] if written in names else of_that_key) or difflib.get_close_matches(written, names, n=1)
-    return f"did you mean {' or '.join(meant)}?" if meant else "`penstock train --help` lists them all"
+    return f"did you mean {' or '.join(meant)}?" if meant else "`penstock train --help` lists all settings"
 
 
 def load_toml(path: Path) -> dict[str, object]:
@@ -608,7 +608,7 @@ def load_toml(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
 
 
 def merge(*layers: dict[str, object]) -> dict[str, object]:

@@ -88,7 +88,7 @@ def decode_record(data: bytes) -> object:
             return json.loads(text)
     except ValueError:
         pass
-    raise DamagedFile("the bytes are not those that were written: their SHA-256 differs")
+    raise DamagedFile("the bytes differ from those that were written (SHA-256 mismatch)")
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,11 +1,13 @@
 """The layout of a run's folder.
 
 config.toml            reproduces the run
-metrics.jsonl          one record per line, of training and evaluation; metrics.damaged: lines that are no records
+metrics.jsonl          one record per line, of training and evaluation; metrics.damaged: lines that are not records
+services.json          addresses of the services, while the run is active
 summary.json           written at the end
 learning_curve.png     drawn at the end
 checkpoints/           the newest few as <env steps>.safetensors, and best.safetensors
 logs/                  one file per service
+videos/                recordings of `penstock evaluate --record-video`
 versions.json, roster.json           numbers already assigned, so that none repeats; roster.copy.json is a copy
 replay/                the mapped store, while the run is active
 snapshots/             snapshots of the policy and that store, if any were taken
@@ -96,7 +98,7 @@ class RunFolder:
 
     @property
     def damaged_metrics(self) -> Path:
-        """Lines of the metrics file that are no records."""
+        """Lines of the metrics file that are not records."""
         return damaged_lines_of(self.metrics)
 
     @property

@@ -14,7 +14,7 @@ import pydantic
 from pydantic import Field, PositiveInt
 from pydantic_settings import NoDecode
 
-from penstock.types import MAX_SLOTS
+from penstock.types.replay import MAX_SLOTS
 
 NONE = "None"
 """Spelling of None among an environment's arguments in a file, because TOML has no null."""
@@ -24,7 +24,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def read_scalar(text: object) -> object:
-    """Returns the value that text spells in JSON or in Python: a number, a truth value, None, or quoted text.
+    """Returns the value that text spells in JSON or in Python: a number, a boolean, None, or quoted text.
 
     Other text, and values that are not text, are returned unchanged.
     """
@@ -40,7 +40,7 @@ def read_scalar(text: object) -> object:
 
 
 def takes_numbers_only(annotation: object) -> bool:
-    """Returns whether a setting of this type accepts numbers but no truth values."""
+    """Returns whether a setting of this type accepts numbers but no booleans."""
     kinds = [kind for kind in _kinds(annotation) if issubclass(kind, (int, float))]
     return bool(kinds) and bool not in kinds
 
@@ -53,7 +53,7 @@ def _kinds(annotation: object) -> list[type]:
 
 
 def holds_bool(value: object) -> bool:
-    """Returns whether a value is a truth value or a list that holds one."""
+    """Returns whether a value is a boolean or a list that contains one."""
     return isinstance(value, bool) or (isinstance(value, (list, tuple)) and any(holds_bool(each) for each in value))
 
 
@@ -91,7 +91,7 @@ def _check_argument(value: object) -> object:
 
 def _check_device(name: str) -> str:
     if not _DEVICE.fullmatch(name):
-        raise ValueError(f"must be auto, cpu, cuda, or cuda:N for the GPU of number N, got {name!r}")
+        raise ValueError(f"must be auto, cpu, cuda, or cuda:N for GPU number N; got {name!r}")
     return name
 
 

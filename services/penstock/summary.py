@@ -4,12 +4,13 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
-from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.records import plain, record_of
+from penstock.types.statistics import CoordinatorStatistics
+from penstock.types.status import Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Summary:
         policy_version: Version of the evaluated checkpoint.
         staleness_mean: Mean age of trained segments, in policy versions.
         samples_per_insert: Uses of segments per collected segment.
-        stopped: Reason for the end of the run: total_steps, stop_at_return or interrupted.
+        stopped: Reason for the end of the run.
         variants: Results in each environment variant, in their order; empty if the run has none.
         statistics: Statistics of collection and training in this session; None in summaries of earlier releases.
         best_evaluation: Evaluation by which the best checkpoint was chosen; None if there was none.
@@ -81,7 +82,7 @@ class Summary:
     policy_version: int
     staleness_mean: float
     samples_per_insert: float
-    stopped: str
+    stopped: Stopped
     variants: tuple[VariantOutcome, ...] = ()
     statistics: CoordinatorStatistics | None = None
     best_evaluation: EvaluationOutcome | None = None
@@ -100,39 +101,25 @@ class Summary:
         if self.stopped == "interrupted":
             return ""
         if self.env_steps >= run.total_steps:
-            return f"this run has trained its {run.total_steps:,} steps; raise --total-steps to go on"
+            return f"this run has already trained {run.total_steps:,} steps; raise --total-steps to continue"
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return (
-                f"this run has reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f}); raise"
-                " --stop-at-return to go on"
+                f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f});"
+                " raise --stop-at-return to continue"
             )
         return ""
 
     def write(self, path: Path) -> None:
         """Writes the summary atomically."""
-        write_json(path, dataclasses.asdict(self))
+        write_json(path, plain(self))
 
     @classmethod
     def read(cls, path: Path) -> "Summary":
         """Reads a summary. Raises `ConfigurationError` if there is none or it can't be read."""
         try:
-            values = json.loads(path.read_text())
-            evaluation = _read_evaluation(values.pop("evaluation"))
-            # Summaries of earlier releases lack the following values.
-            best_evaluation = _read_evaluation(values.pop("best_evaluation", None))
-            variants = tuple(
-                VariantOutcome(**{**variant, "evaluation": _read_evaluation(variant["evaluation"])})
-                for variant in values.pop("variants", ())
-            )
-            statistics = values.pop("statistics", None)
-            return cls(
-                evaluation=evaluation,
-                best_evaluation=best_evaluation,
-                variants=variants,
-                statistics=_read_statistics(statistics) if statistics else None,
-                **values,
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            # Summaries of earlier releases lack some values, which have defaults.
+            return record_of(cls, json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(f"can't read the summary {path}: {error}") from None
 
 
@@ -145,16 +132,3 @@ def nothing_left(path: Path, run: RunConfig) -> str:
         return Summary.read(path).nothing_left(run) if path.exists() else ""
     except ConfigurationError:
         return ""
-
-
-def _read_evaluation(values: dict[str, Any] | None) -> EvaluationOutcome | None:
-    return EvaluationOutcome(**values) if values else None
-
-
-def _read_statistics(values: dict[str, Any]) -> CoordinatorStatistics:
-    for name, kind in (("lag", Ages), ("staleness", Ages), ("last", LearningNumbers), ("recent", LearningNumbers)):
-        if values[name] is not None:
-            values[name] = kind(**values[name])
-    values["times"], values["drops"] = MeanTimes(**values["times"]), Drops(**values["drops"])
-    values["waits"] = tuple(Wait(**wait) for wait in values["waits"])
-    return CoordinatorStatistics(**values)

@@ -1,4 +1,4 @@
-"""What the code must not do, by reading it: run data as code, start a shell, or write files in ways of its own."""
+"""Static rules: code does not execute data, start a shell, or write files except through `penstock.files`."""
 
 import ast
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "joblib
 WRITES = {"write_text", "write_bytes", "tofile"}
 MAY_WRITE = {
     "files.py",
-    "apps/disk_watch.py",  # tries whether the disk can be written
-    "cli/child_log.py",  # the logs of services
+    "process/disk_watch.py",  # tries whether the disk can be written
+    "local/child_log.py",  # the logs of services
     "cli/train.py",  # /dev/null
     "learning/journal.py",  # appends
     "learning/versions.py",  # overwrites one of two lines
-    "replay/chunk_files.py",  # past the page cache
-    "replay/ring_store.py",  # mapped
-    "replay/staging.py",  # mapped
+    "replay/snapshots/chunk_files.py",  # past the page cache
+    "replay/store/ring_store.py",  # mapped
+    "replay/store/staging.py",  # mapped
 }
-"""Files that write without `penstock.files`, and why."""
+"""Files that write without `penstock.files`, with the reason."""
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -54,7 +54,7 @@ def writes(name: str, call: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_data_is_run_as_code_and_files_are_written_in_one_way(path: Path) -> None:
+def test_no_data_is_executed_and_files_are_written_in_one_way(path: Path) -> None:
     tree, name = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))
     assert not imported(tree) & MODULES
     for function, call in calls(tree):
@@ -65,7 +65,7 @@ def test_no_data_is_run_as_code_and_files_are_written_in_one_way(path: Path) -> 
             assert not writes(function, call), ast.unparse(call)
 
 
-def test_every_file_that_may_write_does() -> None:
+def test_every_exception_to_the_rule_for_writing_is_needed() -> None:
     for name in MAY_WRITE - {"files.py"}:
         found = calls(ast.parse((PACKAGE / name).read_text()))
         assert any(writes(function, call) for function, call in found), name
@@ -75,5 +75,5 @@ def test_every_file_that_may_write_does() -> None:
     "code",
     ["Path(x).open('w')", "open(x, mode='ab')", "os.open(x, os.O_WRONLY)", "place.write_text('')", "path.open('r+b')"],
 )
-def test_writing_is_seen(code: str) -> None:
+def test_writes_are_detected(code: str) -> None:
     assert any(writes(function, call) for function, call in calls(ast.parse(code)))

@@ -57,7 +57,7 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from penstock.config import TelemetryConfig
-from penstock.apps.service import Service
+from penstock.process.service import Service
 from penstock.files import write_atomically
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import serve_health_only
@@ -111,7 +111,7 @@ async def seconds_until_given_up(address: str, pid: int) -> float:
         return time.monotonic() - stopped
 
 
-def test_a_peer_that_hangs_is_given_up_by_its_client_and_by_its_server(loopback: Loopback) -> None:
+def test_client_and_server_abandon_a_peer_that_hangs(loopback: Loopback) -> None:
     ended: list[float] = []
 
     async def linger(requests: AsyncIterator[object], context: Any) -> None:
@@ -156,7 +156,7 @@ def test_a_connection_without_a_call_is_closed(loopback: Loopback) -> None:
     assert loopback.replay_status(server).actors == 0
 
 
-def test_a_connection_that_says_nothing_is_closed(loopback: Loopback) -> None:
+def test_a_silent_connection_is_closed(loopback: Loopback) -> None:
     server = loopback.replay()
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as silent:
         while silent.recv(4096):

@@ -18,8 +18,8 @@ from helpers.servers import (
 from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError
 from penstock.rpc import methods
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.contract import CONTRACT, check_contract, contract_of, stamped
-from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.service import Method
 from penstock.telemetry import logs
 from penstock.v1 import replay_pb2, run_pb2
@@ -38,7 +38,7 @@ def test_all_streams_have_the_number_in_the_same_field(method: Method) -> None:
         assert contract_of(read) == 7
 
 
-def test_six_streams_are_looked_at() -> None:
+def test_all_six_streams_are_checked() -> None:
     assert len(STREAMS) == 6
 
 
@@ -51,7 +51,7 @@ def test_six_streams_are_looked_at() -> None:
     ],
 )
 @pytest.mark.parametrize("number", [0, CONTRACT + 1, 2**32 - 1])
-def test_a_replay_service_refuses_a_client_of_another_contract_and_both_say_why(
+def test_a_replay_service_refuses_a_client_of_another_contract_and_both_log_the_reason(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch, method: Method, opening: Message, number: int
 ) -> None:
     refuses(loopback, loopback.replay(), monkeypatch, method, opening, number)
@@ -65,7 +65,7 @@ def test_a_replay_service_refuses_a_client_of_another_contract_and_both_say_why(
     ],
 )
 @pytest.mark.parametrize("number", [0, CONTRACT + 1])
-def test_a_learner_refuses_a_client_of_another_contract_and_both_say_why(
+def test_a_learner_refuses_a_client_of_another_contract_and_both_log_the_reason(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path, method: Method, opening: Message, number: int
 ) -> None:
     refuses(loopback, loopback.run(tmp_path / "roster.json"), monkeypatch, method, opening, number)
@@ -113,7 +113,7 @@ def test_a_client_refuses_a_server_of_another_contract(loopback: Loopback, numbe
     sink.close()
 
 
-def test_only_the_own_number_and_the_one_before_are_known() -> None:
+def test_only_the_current_contract_number_and_the_previous_one_are_accepted() -> None:
     check_contract(CONTRACT, "the client")
     for number in (0, CONTRACT + 1, *range(CONTRACT - 1)):
         with pytest.raises(ConfigurationError, match="update the older"):

@@ -15,7 +15,7 @@ from helpers.servers import (
     until,
 )
 from penstock.rpc import methods
-from penstock.types import Window
+from penstock.types.replay import Window
 from penstock.v1 import replay_pb2
 from penstock.wire.replay import encode_window
 

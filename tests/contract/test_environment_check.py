@@ -16,9 +16,9 @@ import pytest
 from helpers.odd_environments import KINDS, Where, env_id
 from helpers.processes import PATIENCE_S, WITH_HELPERS, wait_for
 from penstock.acting.environment_check import Task, check
-from penstock.cli.environment_check import check_environment
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
+from penstock.local.environment_check import check_environment
 
 # Gymnasium warns of what the kinds do, which is what they are for.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -143,10 +143,10 @@ class Seen(Exception):
 def test_a_slow_stage_is_shown_while_it_lasts(
     outcomes: dict[str, Future[Checked]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.cli.environment_check._SLOW_S", 0.2)
+    monkeypatch.setattr("penstock.local.environment_check._SLOW_S", 0.2)
 
     def say(line: str) -> None:
-        if line.startswith(f"still resetting the environment {env_id('reset_hangs')}, "):
+        if line.startswith(f"still resetting the environment {env_id('reset_hangs')}: "):
             raise Seen(line)
 
     # What its caller raises ends the check as well, and leaves nothing.
@@ -171,13 +171,13 @@ def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[st
 
 def test_text_for_a_truth_value_is_refused(outcomes: dict[str, Future[Checked]]) -> None:
     config = settings("CartPole-v1", "helpers.environments", kwargs={"sutton_barto_reward": "no"})
-    assert "the argument sutton_barto_reward of CartPole-v1 is True or False" in checked(config).refusal
+    assert "the argument sutton_barto_reward of CartPole-v1 must be True or False" in checked(config).refusal
 
 
 def test_the_native_form_is_checked_through_the_adapter_that_actors_use(outcomes: dict[str, Future[Checked]]) -> None:
     assert checked(settings("CartPole-v1", "helpers.environments", vectorization="native")) == Checked([], "")
     refusal = checked(settings("NeverResets-v0", "helpers.environments", vectorization="native")).refusal
-    assert "does not reset by itself" in refusal
+    assert "does not reset automatically" in refusal
 
 
 def test_an_import_that_fails_is_told_with_its_place(tmp_path: Path, outcomes: dict[str, Future[Checked]]) -> None:

@@ -27,14 +27,15 @@ from helpers.timing import AT_ONCE, Bound
 from penstock import errors
 from penstock.errors import ConfigurationError, Overloaded, PenstockError, Unavailable
 from penstock.rpc import methods
-from penstock.rpc.batch_source import ReplayBatchSource
-from penstock.rpc.evaluation_work import EvaluationWork
+from penstock.rpc.clients.batch_source import ReplayBatchSource
+from penstock.rpc.clients.evaluation_work import EvaluationWork
+from penstock.rpc.clients.membership import Membership
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.health import is_serving
-from penstock.rpc.membership import Membership
-from penstock.rpc.segment_sink import ReplaySegmentSink
 from penstock.rpc.server import MAX_MESSAGE_BYTES, serve_health_only
 from penstock.rpc.service import Method
-from penstock.types import Weights
+from penstock.types.run import Weights
+from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
 
 Code = grpc.StatusCode
@@ -270,7 +271,7 @@ def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
         sink.send(make_window())
         assert not sink.drain(0.05)
         assert source.next(0.05) is None
-        assert source.waiting_for == "the replay service"
+        assert source.waiting_for == WaitReason(Awaited.REPLAY_SERVICE)
         assert member.assignment(0.05) is None
         assert member.at_least(0, 0.05) is None
         assert work.next(0.05) is None
@@ -317,7 +318,7 @@ def one_end_then(end: Behaviour, response: object) -> Behaviour:
 
 
 GRANT = replay_pb2.AppendSegmentsResponse(grants=[replay_pb2.Grant(batch=3, minimum_version=2)])
-WAITING = replay_pb2.SampleBatchesResponse(waiting="spring")
+WAITING = replay_pb2.SampleBatchesResponse(waiting="actors")
 PLACE = run_pb2.JoinResponse(assignment=run_pb2.Assignment(slot=3, incarnation=4, environments=[5, 6]))
 FINISHED = evaluation_pb2.RunEvaluationsResponse(finished=run_pb2.Finished(reason="enough"))
 
@@ -327,8 +328,8 @@ def grant_of(sink: ReplaySegmentSink) -> bool:
     return grant is not None and grant.batch == 3
 
 
-def waits_for_spring(source: ReplayBatchSource) -> bool:
-    return source.next(0.01) is None and source.waiting_for == "spring"
+def waits_for_actors(source: ReplayBatchSource) -> bool:
+    return source.next(0.01) is None and source.waiting_for == WaitReason(Awaited.ACTORS)
 
 
 def slot_of(member: Membership) -> bool:
@@ -345,7 +346,7 @@ def is_finished(work: EvaluationWork) -> bool:
 
 CLIENTS: list[tuple[Method, object, Callable[[Loopback, LiveServer], Any], Callable[[Any], bool]]] = [
     (methods.APPEND_SEGMENTS, GRANT, lambda loopback, server: loopback.sink(0, server), grant_of),
-    (methods.SAMPLE_BATCHES, WAITING, lambda loopback, server: loopback.source(server, plan_with()), waits_for_spring),
+    (methods.SAMPLE_BATCHES, WAITING, lambda loopback, server: loopback.source(server, plan_with()), waits_for_actors),
     (methods.JOIN, PLACE, lambda loopback, server: loopback.membership(server), slot_of),
     (methods.RUN_EVALUATIONS, FINISHED, lambda loopback, server: loopback.work(server), is_finished),
 ]

@@ -9,10 +9,12 @@ import pytest
 from helpers.servers import PATIENCE_S, SPEC, LiveRun, Loopback, PlainStream, hello_request, until
 from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
-from penstock.types import DiscreteSpace, EvaluationResult, EvaluationTask, Weights
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.run import Weights
+from penstock.types.spaces import DiscreteSpace
 from penstock.v1 import evaluation_pb2
 from penstock.wire.run import WeightsAssembler, decode_task, encode_result
-from penstock.wire.schema import encode_environment
+from penstock.wire.spaces import encode_environment
 
 Code = grpc.StatusCode
 Request = evaluation_pb2.RunEvaluationsRequest
@@ -57,7 +59,7 @@ def answer(message: EvaluationResult) -> Request:
     return Request(result=encode_result(message))
 
 
-def test_a_task_goes_out_and_its_result_comes_back(loopback: Loopback, server: LiveRun) -> None:
+def test_an_evaluator_receives_a_task_and_returns_its_result(loopback: Loopback, server: LiveRun) -> None:
     work = loopback.work(server)
     assert work.next(0.05) is None
     for identity in (3, 4):
@@ -69,13 +71,13 @@ def test_a_task_goes_out_and_its_result_comes_back(loopback: Loopback, server: L
     assert server.servicer.result(0.05) is None
 
 
-def test_a_task_says_over_how_many_variants_its_episodes_are_spread(loopback: Loopback, server: LiveRun) -> None:
+def test_a_task_contains_its_number_of_variants(loopback: Loopback, server: LiveRun) -> None:
     work = loopback.work(server)
     server.servicer.ask(replace(task(3), variants=5))
     assert until(lambda: work.next(0.5), "a task") == replace(task(3), variants=5)
 
 
-def test_a_task_says_within_which_bounds_its_episodes_are_played(loopback: Loopback, server: LiveRun) -> None:
+def test_a_task_contains_the_bounds_of_its_episodes(loopback: Loopback, server: LiveRun) -> None:
     work = loopback.work(server)
     bounded = replace(task(3), max_episode_steps=500, max_seconds=12.5)
     server.servicer.ask(bounded)
@@ -90,9 +92,7 @@ def test_a_task_says_within_which_bounds_its_episodes_are_played(loopback: Loopb
         EvaluationResult(7, 7, (), (), 0.5, failure="RuntimeError: simulator lost"),
     ],
 )
-def test_what_was_not_played_to_the_end_is_reported(
-    loopback: Loopback, server: LiveRun, came_of_it: EvaluationResult
-) -> None:
+def test_unfinished_episodes_are_reported(loopback: Loopback, server: LiveRun, came_of_it: EvaluationResult) -> None:
     work = loopback.work(server)
     server.servicer.ask(task(7))
     assert until(lambda: work.next(0.5), "a task") == task(7)
@@ -103,12 +103,12 @@ def test_what_was_not_played_to_the_end_is_reported(
     assert until(lambda: work.next(0.5), "a task") == task(8)
 
 
-def test_a_task_that_says_nothing_of_variants_is_for_one() -> None:
+def test_a_task_without_variants_has_one() -> None:
     head = evaluation_pb2.EvaluationTask(id=3, version=3, episodes=2, deterministic=True, seed=2**64 - 3)
     assert decode_task(head, Weights.of(3, b"weights")) == task(3)
 
 
-def test_a_task_that_was_not_begun_gives_way_to_a_newer_one(loopback: Loopback, server: LiveRun) -> None:
+def test_a_newer_task_replaces_one_that_has_not_begun(loopback: Loopback, server: LiveRun) -> None:
     for identity in (1, 2, 3):
         server.servicer.ask(task(identity))
     stream = plain_evaluator(loopback, server)
@@ -120,7 +120,7 @@ def test_a_task_that_was_not_begun_gives_way_to_a_newer_one(loopback: Loopback, 
     assert server.servicer.result(PATIENCE_S) == result(3)
 
 
-def test_a_task_whose_evaluator_is_lost_goes_to_the_next(loopback: Loopback, server: LiveRun) -> None:
+def test_the_next_evaluator_gets_the_task_of_a_lost_one(loopback: Loopback, server: LiveRun) -> None:
     server.servicer.ask(task(1))
     for end in (PlainStream.close, PlainStream.leave):
         lost = plain_evaluator(loopback, server)
@@ -135,7 +135,7 @@ def test_a_task_whose_evaluator_is_lost_goes_to_the_next(loopback: Loopback, ser
     assert loopback.work(server).next(0.1) is None
 
 
-def test_results_of_other_tasks_as_from_before_a_restart_are_passed_over(loopback: Loopback, server: LiveRun) -> None:
+def test_results_of_other_tasks_are_ignored(loopback: Loopback, server: LiveRun) -> None:
     server.servicer.ask(task(7))
     stream = plain_evaluator(loopback, server)
     assert receive_task(stream) == 7
@@ -159,7 +159,7 @@ def test_an_evaluator_outlives_a_restart_of_the_learner(loopback: Loopback, serv
     assert server.servicer.result(PATIENCE_S) == result(2)
 
 
-def test_finish_ends_the_work_and_says_why(loopback: Loopback, server: LiveRun) -> None:
+def test_finish_ends_the_work_with_its_reason(loopback: Loopback, server: LiveRun) -> None:
     work, stream = loopback.work(server), plain_evaluator(loopback, server)
     until(lambda: server.servicer.evaluators == 2, "both evaluators are there")
     server.servicer.finish("total_steps", PATIENCE_S)
@@ -169,7 +169,7 @@ def test_finish_ends_the_work_and_says_why(loopback: Loopback, server: LiveRun) 
         until(lambda: work.next(0.5), "the end")
 
 
-def test_an_evaluator_in_the_middle_of_a_tasks_weights_is_told_of_the_end_too(
+def test_an_evaluator_that_is_receiving_weights_learns_that_the_run_has_ended(
     loopback: Loopback, server: LiveRun
 ) -> None:
     server.servicer.ask(task(1, LARGE * 4))
@@ -193,20 +193,20 @@ def test_an_evaluator_of_other_spaces_is_refused(loopback: Loopback, server: Liv
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (HELLO, "the result of evaluation 7 was expected"),
-        (answer(result(7, float("nan"), 1.0)), "a return of nan; finite ones"),
+        (HELLO, "expected the result of evaluation 7"),
+        (answer(result(7, float("nan"), 1.0)), "a return of nan; its magnitude"),
         (answer(EvaluationResult(7, 7, (), (), 0.1)), "0 returns"),
-        (answer(result(7, 1.0)), "1 returns and 1 lengths, 0 of them unfinished; 2 episodes were asked for"),
+        (answer(result(7, 1.0)), "1 returns and 1 lengths, 0 of them unfinished; 2 episodes were requested"),
         (answer(result(7, 1.0, 2.0, 3.0)), "3 returns"),
-        (answer(result(7, 1e308, 1.7e308)), "a return of 1e+308; finite ones of at most 1e+100"),
-        (answer(replace(result(7), version=6)), "is of version 7, and its result is of version 6"),
+        (answer(result(7, 1e308, 1.7e308)), "a return of 1e+308; its magnitude must be at most 1e+100"),
+        (answer(replace(result(7), version=6)), "has version 7, but its result has version 6"),
         (answer(replace(result(7), seconds=float("nan"))), "nan seconds"),
         (answer(replace(result(7), unfinished=3)), "3 of them unfinished"),
         (answer(EvaluationResult(7, 7, (1.0, 2.0), (3,), 0.1)), "2 returns and 1 lengths"),
         (b"\xff\xff\xff", "malformed message"),
     ],
 )
-def test_a_malformed_result_is_refused_and_the_task_goes_to_the_next(
+def test_a_malformed_result_is_refused_and_the_next_evaluator_gets_the_task(
     loopback: Loopback, server: LiveRun, request_: Request | bytes, reason: str
 ) -> None:
     server.servicer.ask(task(7))

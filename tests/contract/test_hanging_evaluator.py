@@ -8,7 +8,7 @@ from pathlib import Path
 from helpers.environments import fresh_weights, spec_of
 from helpers.processes import WITH_HELPERS
 from helpers.servers import PATIENCE_S, Loopback
-from penstock.types import EvaluationTask
+from penstock.types.evaluation import EvaluationTask
 
 HOUR_S = 3600.0
 
@@ -26,7 +26,7 @@ def test_an_evaluator_that_hangs_reports_it_and_ends_with_1(loopback: Loopback, 
             result = server.servicer.result(PATIENCE_S)
             assert result is not None, "no result"
             assert (result.id, result.returns) == (5, ())
-            assert result.failure == "the environment did not come back from a step within 2 s"
+            assert result.failure == "the environment did not return from a step within 2 s"
             assert evaluator.wait(PATIENCE_S) == 1
         finally:
             evaluator.kill()

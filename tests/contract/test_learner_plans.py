@@ -9,7 +9,7 @@ from helpers.servers import Actor, Loopback, Recorder, Trainer, plan_request, pl
 from penstock.errors import SchemaMismatch
 from penstock.rpc import methods
 from penstock.telemetry import logs
-from penstock.types import LARGEST_VERSION_JUMP
+from penstock.types.run import LARGEST_VERSION_JUMP
 
 Code = grpc.StatusCode
 PLAN = plan_with(batch_segments=4, fresh_segments=4)
@@ -32,7 +32,7 @@ def test_a_plan_of_another_session_is_refused_while_the_learner_is_connected(loo
     actor.end()
 
 
-def test_a_learner_has_its_turn_when_the_other_has_ended_and_says_once_why_it_waits(
+def test_a_second_learner_waits_for_the_first_and_logs_the_reason_once(
     loopback: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons: list[str] = []
@@ -66,7 +66,7 @@ def test_a_second_stream_of_the_same_session_is_served(loopback: Loopback) -> No
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_plan_that_begins_far_above_the_store_is_refused_and_changes_nothing(
+def test_a_plan_that_begins_far_above_the_store_version_is_refused_and_changes_nothing(
     loopback: Loopback, connected: bool
 ) -> None:
     server, recorder = loopback.replay(), Recorder()

@@ -14,7 +14,7 @@ ACTORS = 256
 
 
 @pytest.mark.parametrize("silent", [0, 16])
-def test_256_actors_send_as_many_windows_each(loopback: Loopback, silent: int) -> None:
+def test_256_actors_send_equal_numbers_of_windows(loopback: Loopback, silent: int) -> None:
     server = loopback.replay(rows=4000, max_actors=ACTORS)
     plan = plan_with(batch_segments=128, fresh_segments=128, off_policy_degree=4)
     sinks = [loopback.sink(slot, server) for slot in range(ACTORS)]
@@ -38,7 +38,7 @@ def test_256_actors_send_as_many_windows_each(loopback: Loopback, silent: int) -
             batch = until(lambda: source.next(0.5), f"batch {number} ({source.waiting_for})")
             version = number + 1
             source.commit(batch, np.ones(128))
-            environments = batch.environments
+            environments = batch.head.environments
             came += np.bincount(environments // 2, minlength=ACTORS)
     finally:
         done.set()
@@ -49,7 +49,7 @@ def test_256_actors_send_as_many_windows_each(loopback: Loopback, silent: int) -
     assert going.max() - going.min() <= 2 * 3, (going.min(), going.max())
 
 
-def test_one_more_is_refused_and_takes_the_place_of_one_that_leaves(loopback: Loopback) -> None:
+def test_an_actor_beyond_the_limit_is_refused_until_another_leaves(loopback: Loopback) -> None:
     server = loopback.replay(max_actors=4)
     sinks = [loopback.sink(slot, server) for slot in range(4)]
     until(lambda: server.store.schema is not None and loopback.replay_status(server).actors == 4, "all connect")

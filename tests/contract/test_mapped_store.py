@@ -23,9 +23,10 @@ from helpers.servers import (
     until,
 )
 from penstock.errors import ConfigurationError
-from penstock.replay.store_reader import StoreReader
+from penstock.replay.store.store_reader import StoreReader
 from penstock.rpc import methods
-from penstock.types import MappedStore, Schema
+from penstock.types.block import Schema
+from penstock.types.replay import MappedStore, Window
 from penstock.v1 import replay_pb2
 
 
@@ -83,16 +84,14 @@ def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
         shutil.copytree(store.folder, copy)
         return StoreReader(replace(store, folder=str(copy)), schema)
 
-    monkeypatch.setattr("penstock.rpc.batch_source.StoreReader", read_copy)
+    monkeypatch.setattr("penstock.rpc.clients.sampling_stream.StoreReader", read_copy)
     monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, values)))
     server = loopback.replay(folder=tmp_path / "store", staging_bytes=0)
     source, sink = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2)), loopback.sink(0, server)
     pass_windows(sink, source, 3)
     assert source.reads == "gRPC"
     assert sample("penstock_learner_reads_mapped_store") == 0
-    assert [event for event, _ in notes if event.endswith("in messages")] == [
-        "batches come from the replay service in messages"
-    ]
+    assert [event for event, _ in notes if event.endswith("in messages")] == ["batches received in messages"]
 
 
 @pytest.mark.parametrize("rows", [400, 512])
@@ -135,7 +134,7 @@ def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segme
         sequence = 1
         while not done.is_set():
             if sink.next_grant(0.5) is not None:
-                sink.send(replace(make_window(sequence, schema=IMAGES), columns=columns[sequence // 2 % 4]))
+                sink.send(Window(make_window(sequence, schema=IMAGES).head, columns[sequence // 2 % 4]))
                 sequence += 2
 
     sending = threading.Thread(target=send)

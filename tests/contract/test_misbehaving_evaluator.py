@@ -13,7 +13,7 @@ import pytest
 from helpers.environments import fresh_weights, spec_of
 from helpers.processes import WITH_HELPERS
 from helpers.servers import PATIENCE_S, LiveRun, Loopback
-from penstock.types import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_an_evaluator_ends_on_a_signal_that_its_environments_ignore(server: Live
         ("reset raises", "RuntimeError: simulator lost at reset"),
     ],
 )
-def test_what_an_environment_raises_is_the_evaluation_s_failure_and_the_next_one_works(
+def test_an_environments_exception_fails_its_evaluation_and_not_the_next_one(
     kind: str, failure: str, server: LiveRun, tmp_path: Path
 ) -> None:
     at, once = (0 if kind.startswith("reset") else 3), tmp_path / "failed"
@@ -79,7 +79,7 @@ def test_what_an_environment_raises_is_the_evaluation_s_failure_and_the_next_one
     assert "Traceback" not in log
 
 
-def test_environments_that_can_t_be_made_again_are_the_evaluation_s_failure(server: LiveRun, tmp_path: Path) -> None:
+def test_an_evaluation_fails_if_its_environments_can_not_be_made_again(server: LiveRun, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with evaluator(server, "Fragile-v0", f'{{"gone": "{gone}"}}') as process:
         assert evaluated(server, 1).failure == ""

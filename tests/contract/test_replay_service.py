@@ -31,11 +31,13 @@ from helpers.servers import (
 )
 from helpers.timing import AT_ONCE
 from penstock.errors import InvalidSegment, SchemaMismatch
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
-from penstock.rpc.segment_sink import ReplaySegmentSink
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.telemetry import metrics
-from penstock.types import Batch, Column, Extent, Grant, SamplingPlan, Schema
+from penstock.types.block import Column, Extent, Schema
+from penstock.types.replay import Batch, Grant, SamplingPlan
+from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire.replay import encode_window
 from penstock.wire.schema import encode_schema
@@ -234,7 +236,7 @@ def test_while_a_batch_is_not_ready_the_learner_is_told_why(loopback: Loopback) 
     server = loopback.replay()
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))
     assert source.next(0.0) is None
-    until(lambda: source.waiting_for == "actors", "the learner waits for actors")
+    until(lambda: source.waiting_for == WaitReason(Awaited.ACTORS), "the learner waits for actors")
     status = loopback.replay_status(server)
     assert (status.training_waits_for, status.collection_waits_for) == ("actors", "actors")
 
@@ -546,7 +548,7 @@ def test_who_watches_is_told_that_a_run_is_over_until_the_next_begins(loopback: 
     server = loopback.replay()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
-    until(lambda: old.waiting_for != "the replay service", "the first learner is heard")
+    until(lambda: old.waiting_for != WaitReason(Awaited.REPLAY_SERVICE), "the first learner is heard")
     old.finish()
     assert run_finished() == 1.0
     old.close()
@@ -588,7 +590,7 @@ APPENDING = [
     ([HEARTBEAT], Code.INVALID_ARGUMENT, "must begin with `open`"),
     ([b"\xff\xff\xff"], Code.INVALID_ARGUMENT, "malformed message"),
     ([open_request(1, schema=Schema(0, SCHEMA.columns))], Code.INVALID_ARGUMENT, "needs steps and columns"),
-    ([open_request(1, schema=TWINS)], Code.INVALID_ARGUMENT, "two columns alike"),
+    ([open_request(1, schema=TWINS)], Code.INVALID_ARGUMENT, "two columns of the same name"),
     ([open_request(1, schema=OTHER)], Code.FAILED_PRECONDITION, f"{OTHER.hash:016x}"),
     ([open_request(1, segments=0)], Code.INVALID_ARGUMENT, "must have segments"),
     ([open_request(1, segments=401)], Code.INVALID_ARGUMENT, "1 to 400 segments"),
@@ -618,7 +620,7 @@ APPENDING = [
     (
         [open_request(1), damaged(lambda window: setattr(window.block, "total_bytes", 2**50))],
         Code.RESOURCE_EXHAUSTED,
-        "at most",
+        "the maximum is",
     ),
 ]
 
@@ -647,7 +649,7 @@ PLAN_BESIDE = plan_with(fresh_segments=4, batch_segments=4)
 SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] = [
     ([batch_request(0)], Code.INVALID_ARGUMENT, "must begin with `plan`"),
     ([b"\xff\xff\xff"], Code.INVALID_ARGUMENT, "malformed message"),
-    ([plan_request(replace(PLAN_BESIDE, session=0))], Code.INVALID_ARGUMENT, "session must not be 0"),
+    ([plan_request(replace(PLAN_BESIDE, session=0))], Code.INVALID_ARGUMENT, "invalid plan: session 0"),
     ([plan_request(replace(PLAN_BESIDE, half_life=0.0))], Code.INVALID_ARGUMENT, "positive"),
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
     ([plan_request(plan_with(next_batch=2))], Code.UNAVAILABLE, "another learner of this run is connected"),

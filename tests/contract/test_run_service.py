@@ -1,5 +1,4 @@
 import hashlib
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,29 +18,18 @@ from helpers.servers import (
     sample,
     until,
 )
-from helpers.statistics import TRAINING, counted_batch
+from helpers.statistics import counted_batch, learnt
 from penstock.errors import InvalidSegment, PenstockError, RunFinished, SchemaMismatch
 from penstock.rpc import methods
-from penstock.rpc.membership import Membership
-from penstock.types import (
-    ActorReport,
-    Ages,
-    Assignment,
-    CommitOutcome,
-    CoordinatorStatistics,
-    DiscreteSpace,
-    Drops,
-    EnvironmentSpec,
-    Episode,
-    EvaluationSummary,
-    LearningNumbers,
-    MeanTimes,
-    Schema,
-    StoreCounts,
-    VariantReturns,
-    VariantStatus,
-    Weights,
-)
+from penstock.rpc.clients.membership import Membership
+from penstock.types.block import Schema
+from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.replay import CommitOutcome, StoreCounts
+from penstock.types.run import ActorReport, Assignment, Episode, Weights
+from penstock.types.spaces import DiscreteSpace, EnvironmentSpec
+from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Timing
+from penstock.types.status import VariantStatus
+from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import run_pb2
 from penstock.wire.run import decode_assignment, encode_report
 
@@ -79,9 +67,7 @@ def receive_weights(stream: PlainStream) -> Weights:
 def report(*returns: float, env_steps: int = 10, first_step_at_s: float = 0.0) -> ActorReport:
     """What an actor with these finished episodes tells."""
     episodes = tuple(Episode(value, 5, environment, False) for environment, value in enumerate(returns))
-    return ActorReport(
-        env_steps, first_step_at_s, episodes, environment_s=0.1, policy_s=0.2, waiting_s=0.3, building_s=0.4
-    )
+    return ActorReport(env_steps, first_step_at_s, episodes, Timing(0.1, 0.2, 0.4, 0.3))
 
 
 # Places
@@ -99,7 +85,7 @@ def test_two_actors_get_different_slots_and_environments(loopback: Loopback, tmp
     assert {(place.variant, place.temperature) for place in (one, other)} == {(0, 1.0)}
 
 
-def test_an_actor_that_comes_back_with_its_token_is_whom_it_was(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_returns_with_its_token_gets_its_former_place(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     left, assignment = join(loopback, server)
     left.close()
@@ -110,7 +96,7 @@ def test_an_actor_that_comes_back_with_its_token_is_whom_it_was(loopback: Loopba
     assert other.slot != assignment.slot
 
 
-def test_an_actor_that_comes_back_too_late_is_somebody_new(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_returns_too_late_gets_a_new_place(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
     left, assignment = join(loopback, server)
     left.close()
@@ -121,7 +107,9 @@ def test_an_actor_that_comes_back_too_late_is_somebody_new(loopback: Loopback, t
     assert again.token != assignment.token
 
 
-def test_the_end_of_an_actors_old_stream_does_not_take_its_new_ones_place(loopback: Loopback, tmp_path: Path) -> None:
+def test_the_end_of_an_actors_old_stream_does_not_release_the_place_of_its_new_one(
+    loopback: Loopback, tmp_path: Path
+) -> None:
     server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
     old, assignment = join(loopback, server)
     new, again = join(loopback, server, assignment.token)
@@ -135,7 +123,7 @@ def test_the_end_of_an_actors_old_stream_does_not_take_its_new_ones_place(loopba
     assert receive_weights(new) == receive_weights(stranger)
 
 
-def test_a_restarted_learner_takes_its_actors_back_as_they_were(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_restarted_learner_restores_the_slots_of_its_actors(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     memberships = [loopback.membership(server) for _ in range(3)]
     before = [assigned(membership) for membership in memberships]
@@ -173,7 +161,7 @@ def test_more_actors_than_slots_are_refused_until_one_leaves(loopback: Loopback,
     assert assigned(patient).slot == assignment.slot
 
 
-def test_an_actor_that_leaves_is_not_told_that_the_run_is_over(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_leaves_receives_no_end_of_the_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     stream, _ = join(loopback, server)
     stream.leave()
@@ -185,7 +173,7 @@ def test_an_actor_that_leaves_is_not_told_that_the_run_is_over(loopback: Loopbac
 # Variants and temperatures
 
 
-def test_every_actor_hears_of_its_variant_and_its_temperature(loopback: Loopback, tmp_path: Path) -> None:
+def test_every_actor_receives_its_variant_and_its_temperature(loopback: Loopback, tmp_path: Path) -> None:
     spread = {"variants": ("g=9", "g=11"), "temperatures": (0.5, 1.25, 3.0)}
     server = loopback.run(tmp_path / "roster.json", **spread)
     members = [loopback.membership(server) for _ in range(4)]
@@ -198,13 +186,13 @@ def test_every_actor_hears_of_its_variant_and_its_temperature(loopback: Loopback
     assert sorted((assigned(member) for member in members), key=lambda place: place.slot) == places
 
 
-def test_a_plain_client_hears_of_them_too(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_plain_client_receives_them_too(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json", variants=("g=9", "g=11"), temperatures=(0.5, 2.0))
     places = [join(loopback, server)[1] for _ in range(2)]
     assert [(place.variant, place.temperature) for place in places] == [(0, 0.5), (1, 2.0)]
 
 
-def test_what_an_actor_reports_counts_for_its_variant(loopback: Loopback, tmp_path: Path) -> None:
+def test_reports_of_an_actor_count_for_its_variant(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json", variants=("g=9", "g=11"))
     client = loopback.status(server.address)
     members = [loopback.membership(server) for _ in range(3)]
@@ -222,12 +210,12 @@ def test_what_an_actor_reports_counts_for_its_variant(loopback: Loopback, tmp_pa
     assert status.return_mean == pytest.approx((4 * 0.5 + 2 * 10.5) / 6)
 
 
-def test_an_assignment_that_says_nothing_of_a_temperature_leaves_the_policy_as_learnt() -> None:
+def test_an_assignment_without_a_temperature_uses_the_policy_unchanged() -> None:
     assert decode_assignment(run_pb2.Assignment(slot=1, environments=[0])).temperature == 1.0
 
 
 @pytest.mark.parametrize("temperature", [-1.0, float("inf"), float("nan")])
-def test_a_temperature_that_nobody_could_act_with_is_refused(temperature: float) -> None:
+def test_an_invalid_temperature_is_refused(temperature: float) -> None:
     with pytest.raises(InvalidSegment, match="temperature"):
         decode_assignment(run_pb2.Assignment(slot=1, environments=[0], temperature=temperature))
 
@@ -240,7 +228,7 @@ def test_a_temperature_that_nobody_could_act_with_is_refused(temperature: float)
     [
         (Schema(4, SCHEMA.columns), SPEC, "4 steps"),
         (SCHEMA, replace(SPEC, action=DiscreteSpace(3)), "trains Counting-v0"),
-        (SCHEMA, replace(SPEC, id="Other-v0"), "brought Other-v0"),
+        (SCHEMA, replace(SPEC, id="Other-v0"), "offered Other-v0"),
     ],
 )
 def test_an_actor_of_another_run_is_refused(
@@ -279,7 +267,7 @@ def unknown_space(request: run_pb2.JoinRequest) -> run_pb2.JoinRequest:
         ([hello_request(), b"\xff\xff\xff"], "malformed message"),
     ],
 )
-def test_what_an_actor_may_not_say_is_refused_and_its_neighbour_is_not_disturbed(
+def test_an_actors_invalid_message_is_refused_without_effect_on_another_actor(
     loopback: Loopback, tmp_path: Path, requests: list[run_pb2.JoinRequest | bytes], reason: str
 ) -> None:
     server = loopback.run(tmp_path / "roster.json")
@@ -297,7 +285,7 @@ def test_what_an_actor_may_not_say_is_refused_and_its_neighbour_is_not_disturbed
 # Weights
 
 
-def test_large_weights_travel_in_chunks_and_arrive_whole(loopback: Loopback, tmp_path: Path) -> None:
+def test_large_weights_are_sent_in_chunks_and_reassembled(loopback: Loopback, tmp_path: Path) -> None:
     server, weights = loopback.run(tmp_path / "roster.json"), Weights.of(7, LARGE)
     stream, _ = join(loopback, server)
     member = loopback.membership(server)
@@ -306,7 +294,7 @@ def test_large_weights_travel_in_chunks_and_arrive_whole(loopback: Loopback, tmp
     assert until(lambda: member.at_least(7, 0.5), "weights") == weights
 
 
-def test_whoever_joins_gets_the_latest_weights_alone_and_each_version_once(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_new_actor_receives_only_the_latest_weights_and_each_version_once(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     for version in (3, 4, 5):
         server.servicer.publish(Weights.of(version, bytes([version])))
@@ -329,7 +317,7 @@ def test_an_actor_waits_for_the_version_it_needs_and_gets_the_newest(loopback: L
     assert until(lambda: member.at_least(5, 0.5), "weights") == Weights.of(8, b"new")
 
 
-def test_a_reader_that_is_slow_skips_versions_and_delays_nobody(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_slow_reader_skips_versions_and_delays_no_other(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     slow, _ = join(loopback, server)
     quick = loopback.membership(server)
@@ -346,11 +334,11 @@ def test_weights_that_differ_from_their_digest_are_refused(loopback: Loopback, t
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     server.servicer.publish(Weights(3, b"weights", hashlib.sha256(b"other weights").digest()))
-    with pytest.raises(InvalidSegment, match="version 3 arrived with another SHA-256"):
+    with pytest.raises(InvalidSegment, match="the SHA-256 of the weights of version 3 differs"):
         member.at_least(1, PATIENCE_S)
 
 
-def test_weights_come_again_from_a_restarted_learner(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_restarted_learner_sends_its_weights_again(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     server.servicer.publish(Weights.of(4, LARGE))
@@ -364,7 +352,7 @@ def test_weights_come_again_from_a_restarted_learner(loopback: Loopback, tmp_pat
 # The end
 
 
-def test_finish_ends_every_stream_and_says_why(loopback: Loopback, tmp_path: Path) -> None:
+def test_finish_ends_every_stream_with_its_reason(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     members = [loopback.membership(server) for _ in range(2)]
     for member in members:
@@ -386,7 +374,7 @@ def test_finish_ends_every_stream_and_says_why(loopback: Loopback, tmp_path: Pat
     until(lambda: server.roster.connected == 0, "all are gone")
 
 
-def test_an_actor_in_the_middle_of_its_weights_is_told_of_the_end_too(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_is_receiving_weights_learns_that_the_run_has_ended(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     stream, _ = join(loopback, server)
     server.servicer.publish(Weights.of(1, LARGE * 3))
@@ -398,7 +386,7 @@ def test_an_actor_in_the_middle_of_its_weights_is_told_of_the_end_too(loopback: 
     assert stream.status()[0] == Code.OK
 
 
-def test_an_actor_that_joins_again_is_somebody_new(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_joins_again_gets_a_new_place(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     first = assigned(member)
@@ -425,7 +413,7 @@ def test_an_actor_that_closes_its_membership_frees_its_place(loopback: Loopback,
 # Reports and status
 
 
-def test_what_actors_report_reaches_the_runs_status(loopback: Loopback, tmp_path: Path) -> None:
+def test_reports_of_actors_reach_the_status_of_the_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client = loopback.status(server.address)
     before = client.get(PATIENCE_S)
@@ -445,25 +433,25 @@ def test_what_actors_report_reaches_the_runs_status(loopback: Loopback, tmp_path
     assert before.coordinator is None and after.coordinator is None
 
 
-def test_what_the_coordinator_counts_reaches_the_runs_status_field_by_field(loopback: Loopback, tmp_path: Path) -> None:
+def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client, statistics = loopback.status(server.address), server.statistics
-    statistics.works_by(PLAN, chosen=True)
+    statistics.session.set_plan(PLAN, chosen=True)
     begun = client.get(PATIENCE_S).coordinator
     # What is not known yet is absent on the wire, and not 0.
     assert begun == CoordinatorStatistics("chosen", PLAN.off_policy_degree)
     loopback.membership(server).report(report(1.0, env_steps=10))
     until(lambda: client.get(PATIENCE_S).episodes == 1, "the report arrives")
-    statistics.waited("fresh segments", 0.25)
+    statistics.session.waited(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)
     counts = StoreCounts(capacity=100, inserted=6, unseen=4, leased=2, refused=3, refunded=5)
     for late in (0, 8):
         batch = counted_batch(replace(counts, late=late))
-        training = replace(TRAINING, entropy=math.nan)
+        training = learnt(entropy=None)
         statistics.trained(batch, training, version=1, env_steps=20, updates=1, samples_per_insert=2.0, train_s=0.5)
-    statistics.committed(CommitOutcome(1, 9))
+    statistics.session.committed(CommitOutcome(1, 9))
     statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
     told = client.get(PATIENCE_S).coordinator
-    assert told is not None and told == statistics.coordinator
+    assert told is not None and told == statistics.session.statistics()
     assert replace(told, waits=()) == CoordinatorStatistics(
         mode="chosen",
         off_policy_degree=PLAN.off_policy_degree,
@@ -480,10 +468,10 @@ def test_what_the_coordinator_counts_reaches_the_runs_status_field_by_field(loop
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
         recent_batches=2,
     )
-    assert [(wait.reason, wait.seconds) for wait in told.waits] == [("fresh segments", 0.25)]
+    assert [(wait.reason, wait.seconds) for wait in told.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
 
 
-def test_reports_wait_for_a_learner_that_is_away_and_the_oldest_are_let_go(loopback: Loopback, tmp_path: Path) -> None:
+def test_reports_wait_for_an_absent_learner_and_the_oldest_are_dropped(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     assigned(member)

@@ -15,8 +15,8 @@ from helpers.disks import make_full, make_read_only, mounted
 from helpers.processes import Command, run
 from helpers.segments import make_window
 from helpers.servers import PATIENCE_S, Loopback, plan_with, until
-from penstock.cli.ports import free_ports
-from penstock.cli.status import describe_disks
+from penstock.cli.status import disk_lines
+from penstock.local.ports import free_ports
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
 from penstock.run_folder import RunFolder
 
@@ -81,18 +81,18 @@ def test_a_store_on_a_disk_that_can_not_be_written_goes_on_and_says_so(
         run_folder = RunFolder(disk.parent / "run")
         run_folder.root.mkdir()
         run_folder.services.write_text(json.dumps({"replay": server.address}))
-        (line,) = describe_disks(str(run_folder.root))
-        assert line.startswith("the disk of the replay service can't be written")
+        (line,) = disk_lines(str(run_folder.root))
+        assert line.startswith("the replay service can't write to its disk")
         assert gauge(metrics_port, "penstock_storage_fails") == 1
-        (begin,) = lines(command, "the disk can't be written, and the service goes on")
+        (begin,) = lines(command, "disk not writable, service continues")
         assert begin["folder"] == str(disk / "store")
         assert begin["reason"] in ("No space left on device", "Read-only file system")
         breaks(disk, False)
         command.until(lambda: not storage_fails(server.address, 5.0), f"{STORAGE} serves")
         train(2)
         command.until(lambda: gauge(metrics_port, "penstock_storage_fails") == 0, "the metric is 0")
-        command.until(lambda: lines(command, "the disk can be written again"), "the end of the fault is logged")
-        assert len(lines(command, "the disk can't be written, and the service goes on")) == 1
+        command.until(lambda: lines(command, "disk writable again"), "the end of the fault is logged")
+        assert len(lines(command, "disk not writable, service continues")) == 1
         assert [path.name for path in (disk / "store").iterdir() if path.name.startswith(".")] == []
 
 

@@ -12,9 +12,9 @@ import pytest
 from helpers.segments import SCHEMA
 from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.rpc.segment_sink import ReplaySegmentSink
-from penstock.rpc.sharded_source import ShardedBatchSource
-from penstock.types import Batch, SamplingPlan
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.rpc.clients.sharded_source import ShardedBatchSource
+from penstock.types.replay import Batch, SamplingPlan
 
 TIMEOUT_S = 0.3
 """Of a shard, where the test has one that is away."""
@@ -98,7 +98,7 @@ def by_slot(names: Counter[Name]) -> Counter[int]:
     return counts
 
 
-def test_batches_of_two_shards_are_those_of_one_buffer(loopback: Loopback) -> None:
+def test_batches_of_two_shards_equal_those_of_one_buffer(loopback: Loopback) -> None:
     servers = [loopback.replay(), loopback.replay()]
     training = Training(loopback, servers, plan_with(**PLAN))
     for slot in range(4):
@@ -118,7 +118,7 @@ def test_batches_of_two_shards_are_those_of_one_buffer(loopback: Loopback) -> No
     assert 0.3 < (replayed[0] + replayed[2]) / sum(replayed.values()) < 0.7
 
 
-def test_each_batch_of_two_shards_arrives_on_the_loop_before_it_is_handed_out(loopback: Loopback) -> None:
+def test_each_batch_of_two_shards_arrives_on_the_loop_before_next_returns_it(loopback: Loopback) -> None:
     arrived: list[tuple[Batch, str]] = []
     servers = [loopback.replay(), loopback.replay()]
     training = Training(
@@ -140,7 +140,7 @@ def test_each_batch_of_two_shards_arrives_on_the_loop_before_it_is_handed_out(lo
     training.end()
 
 
-def test_probabilities_are_of_the_global_mass(loopback: Loopback) -> None:
+def test_probabilities_refer_to_the_global_mass(loopback: Loopback) -> None:
     # No row is overwritten: what takes its place is drawn later, from more mass.
     servers = [loopback.replay(), loopback.replay(rows=200)]
     training = Training(loopback, servers, plan_with(**PLAN, half_life=1e9))
@@ -150,7 +150,7 @@ def test_probabilities_are_of_the_global_mass(loopback: Loopback) -> None:
         pass
     batch = next(training.train(1))
     replayed = slice(batch.fresh_segments, None)
-    priorities, probabilities = batch.priorities[replayed], batch.probabilities[replayed]
+    priorities, probabilities = batch.priorities[replayed], batch.head.probabilities[replayed]
     masses = (priorities + training.plan.epsilon) ** training.plan.alpha
     # One normaliser for the whole batch, but for what was committed between the two shards' draws.
     normalisers = probabilities / masses
@@ -188,7 +188,7 @@ def test_a_shard_without_actors_is_not_waited_for_twice(loopback: Loopback) -> N
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_training_goes_on_while_a_shard_is_away_and_takes_it_back(
+def test_training_continues_while_a_shard_is_absent_and_includes_it_after_its_return(
     loopback: Loopback, tmp_path_factory: pytest.TempPathFactory, lost: bool
 ) -> None:
     folders = [tmp_path_factory.mktemp("shard") for _ in range(2)]
@@ -226,7 +226,7 @@ def test_a_batch_too_small_for_its_shards_is_refused(loopback: Loopback) -> None
         Training(loopback, servers, plan_with(batch_segments=4, fresh_segments=2))
 
 
-def test_with_degree_0_every_batch_has_each_actors_window_of_the_weights_before(loopback: Loopback) -> None:
+def test_with_degree_0_every_batch_has_one_window_of_each_actor_and_the_previous_version(loopback: Loopback) -> None:
     servers = [loopback.replay(), loopback.replay()]
     training = Training(loopback, servers, plan_with(**{**PLAN, "off_policy_degree": 0}), opened=False)
     for slot in range(4):
@@ -235,7 +235,7 @@ def test_with_degree_0_every_batch_has_each_actors_window_of_the_weights_before(
         until(lambda server=server: loopback.replay_status(server).actors == 2, "both actors connect")
     training.source.open(training.plan)
     for batch in training.train(20):
-        assert batch.environments.tolist() == list(range(8))
+        assert batch.head.environments.tolist() == list(range(8))
         assert (batch.versions[:8] == batch.number).all()
     training.end()
     assert by_slot(training.fresh) == dict.fromkeys(range(4), 40)

@@ -14,13 +14,14 @@ from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overlo
 from penstock.learning.checkpoints import RunProgress, Snapshot
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
-from penstock.replay.records import session_of
-from penstock.replay.restoring import Restored, restore_store
-from penstock.replay.ring_store import RingStore
-from penstock.replay.snapshot_folder import SnapshotFolder
+from penstock.replay.snapshots.folder import SnapshotFolder
+from penstock.replay.snapshots.restoring import Restored, restore_store
+from penstock.replay.store.records import session_of
+from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
 from penstock.rpc.run_snapshots import RunSnapshotServicer
-from penstock.types import SnapshotProgress, SnapshotRequest, Weights
+from penstock.types.run import Weights
+from penstock.types.snapshots import SnapshotProgress, SnapshotRequest
 from penstock.wire.snapshots import encode_requests
 
 ROWS = 400
@@ -87,7 +88,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
     run = RunSnapshots(loopback.stores(server), RunStatistics(total_steps=1, earlier_s=0.0), interval_s=0.0)
     client = loopback.run_snapshots(loopback.methods(RunSnapshotServicer(run).behaviours))
-    with pytest.raises(NotReady, match="does not train now"):
+    with pytest.raises(NotReady, match="is not training"):
         client.take("early")
     run.open()
     for _ in trainer.train(10):
@@ -112,7 +113,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
     records = source.records(manifest)
     assert int(session_of(records)["next_batch"][0]) == taken.version
     run.close()
-    with pytest.raises(NotReady, match="does not train now"):
+    with pytest.raises(NotReady, match="is not training"):
         client.take("late")
 
 
@@ -162,7 +163,7 @@ def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_agai
     assert again.store.watermark(0, 1) >= 40
     until(lambda: actor.error, "the actor to notice")
     assert isinstance(actor.error, PlaceLost)
-    assert re.search(r"holds this actor's segments up to \d+, and it had stored \d+", str(actor.error))
+    assert re.search(r"has this actor's segments up to sequence \d+, but it acknowledged \d+", str(actor.error))
     successor = Actor(
         loopback.sink(0, again, incarnation=2), recorder, lambda: trainer.published, slot=0, incarnation=2
     )

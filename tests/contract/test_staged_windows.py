@@ -27,10 +27,12 @@ from helpers.servers import (
     until,
 )
 from penstock.errors import ConfigurationError, PlaceLost
-from penstock.replay import staging
-from penstock.replay.staging import SLOTS, StagingAreas, StagingSlots
+from penstock.replay.store import staging
+from penstock.replay.store.staging import SLOTS, StagingAreas, StagingSlots
 from penstock.rpc import methods
-from penstock.types import Column, Columns, Schema, StagingOffer
+from penstock.types.block import Column, Columns, Schema
+from penstock.types.payloads import columns_in, layout
+from penstock.types.replay import StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire.replay import encode_staged_window, encode_window
@@ -45,7 +47,9 @@ def staging_files(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("schema", [SCHEMA, IMAGES])
 @pytest.mark.parametrize("through", ["slots", "messages"])
-def test_what_is_sent_is_stored_either_way(loopback: Loopback, tmp_path: Path, schema: Schema, through: str) -> None:
+def test_windows_are_stored_staged_or_in_messages(
+    loopback: Loopback, tmp_path: Path, schema: Schema, through: str
+) -> None:
     staging_bytes = 2**27 if through == "slots" else 0
     server = loopback.replay(folder=tmp_path, schema=schema, rows=60, staging_bytes=staging_bytes)
     source = loopback.source(server, plan_with(batch_segments=4, fresh_segments=4), schema=schema)
@@ -64,9 +68,7 @@ def test_what_is_sent_is_stored_either_way(loopback: Loopback, tmp_path: Path, s
     until(lambda: not staging_files(tmp_path), "the file is removed")
 
 
-def test_windows_of_a_broken_stream_are_stored_once_from_the_memory_they_lie_in(
-    loopback: Loopback, tmp_path: Path
-) -> None:
+def test_staged_windows_of_a_broken_stream_are_stored_once(loopback: Loopback, tmp_path: Path) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, off_policy_degree=2, min_replay_segments=8)
     source = loopback.source(server, plan)
@@ -85,7 +87,9 @@ def test_windows_of_a_broken_stream_are_stored_once_from_the_memory_they_lie_in(
     assert len(set(trainer.fresh)) == len(trainer.fresh)
 
 
-def test_areas_are_removed_with_their_stream_and_after_a_kill_and_keep_to_their_budget(tmp_path: Path) -> None:
+def test_staging_areas_are_removed_with_their_stream_or_after_a_kill_and_stay_within_their_limit(
+    tmp_path: Path,
+) -> None:
     areas = StagingAreas(tmp_path, 3 * (1 + SLOTS) * 4096)
     given = [areas.allocate(4000), areas.allocate(4096)]
     assert areas.allocate(4097) is None
@@ -137,10 +141,10 @@ def staged_request(slot: int) -> replay_pb2.AppendSegmentsRequest:
 
 def staged(client: StagedStream, slot: int, schema: Schema = SCHEMA) -> Columns:
     """The window of two segments that is in a slot."""
-    return block.columns_in(schema, 2, client.slots[slot, : block.layout(schema, 2)[1]])
+    return columns_in(schema, 2, client.slots[slot, : layout(schema, 2)[1]])
 
 
-def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_staged_window_with_one_flipped_bit_is_refused_and_counted(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
     window = make_window()
@@ -150,7 +154,7 @@ def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopbac
         checksum = staged_checksum(staged(client, 2))
         staged(client, 2).arrays[column].reshape(-1).view(np.uint8)[byte] ^= 1
         request = replay_pb2.AppendSegmentsRequest.FromString(encode_staged_window(window, 2, checksum))
-        assert "another checksum in the staging area" in client.refused(request)
+        assert "a different checksum in the staging area" in client.refused(request)
     counts = loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts
     assert (counts.refused, counts.inserted) == (6, 0)
     assert server.store.headers["key"].max() == 0
@@ -162,7 +166,7 @@ def test_a_staged_window_of_which_one_bit_differs_is_refused_and_counted(loopbac
         pass
 
 
-def test_a_window_that_arrives_changed_in_the_staging_area_is_sent_again_in_messages(
+def test_a_window_damaged_in_the_staging_area_is_sent_again_in_messages(
     loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Incoherent(StagingSlots):
@@ -173,7 +177,7 @@ def test_a_window_that_arrives_changed_in_the_staging_area_is_sent_again_in_mess
             self.slots = self.slots.copy()
 
     notes: list[tuple[str, str]] = []
-    monkeypatch.setattr("penstock.rpc.segment_sink.StagingSlots", Incoherent)
+    monkeypatch.setattr("penstock.rpc.clients.segment_sink.StagingSlots", Incoherent)
     monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, str(values))))
     server = loopback.replay(folder=tmp_path, rows=60)
     source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
@@ -182,11 +186,9 @@ def test_a_window_that_arrives_changed_in_the_staging_area_is_sent_again_in_mess
     pass_windows(sink, source, 2 * SLOTS)
     assert sample("penstock_actor_stages_windows") == 0
     assert loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 2
-    lines = [(event, values) for event, values in notes if "another checksum" in values]
+    lines = [(event, values) for event, values in notes if "a different checksum" in values]
     assert [event for event, _ in lines if event == "actor left"] == ["actor left"]
-    assert [event for event, _ in lines if event.endswith("in messages")] == [
-        "windows go to the replay service in messages"
-    ]
+    assert [event for event, _ in lines if event.endswith("in messages")] == ["windows sent in messages"]
 
 
 def test_a_window_that_changed_before_it_was_stored_is_not_sent(loopback: Loopback, tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_window_that_changed_before_it_was_stored_is_not_sent(loopback: Loopba
     assert server.store.headers["key"].max() == 0
 
 
-def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_staged_payload_is_checked_like_one_in_a_message(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
     client = StagedStream(loopback, server).proved()
@@ -218,7 +220,7 @@ def test_what_lies_in_a_slot_is_checked_like_what_comes_in_a_message(loopback: L
     assert server.store.headers["key"].max() == 0
 
 
-def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_window_without_a_valid_row_is_refused_in_messages_and_staged(loopback: Loopback, tmp_path: Path) -> None:
     schema = Schema(2, (Column("observation", "float32", (2,)), Column("valid", "bool")))
     server = loopback.replay(folder=tmp_path, schema=schema)
     loopback.source(server, plan_with(), schema=schema)
@@ -246,14 +248,14 @@ def test_a_window_without_a_valid_row_is_refused_however_it_comes(loopback: Loop
     assert sink.drain(PATIENCE_S)
 
 
-def test_a_slot_that_is_not_there_is_invalid(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_slot_outside_the_staging_area_is_invalid(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
     for slot in (SLOTS, SLOTS + 1, 2**31, 2**32 - 1):
         assert f"slot {slot} of" in StagedStream(loopback, server).proved().refused(staged_request(slot))
     request = staged_request(0)
     request.window.block.payload = b"1234"
-    assert "a staged block with a payload" in StagedStream(loopback, server).proved().refused(request)
+    assert "a staged block has a payload" in StagedStream(loopback, server).proved().refused(request)
     request = staged_request(0)
     request.window.block.parts = 2
     assert "part 0 of 2" in StagedStream(loopback, server).proved().refused(request)
@@ -278,7 +280,7 @@ def test_a_window_is_staged_only_in_memory_that_the_client_has_proved(loopback: 
     assert server.store.headers["key"].max() == 0
 
 
-def test_where_the_file_is_seen_and_not_the_memory_windows_go_in_messages(
+def test_windows_are_sent_in_messages_if_only_the_file_is_shared(
     loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_here, notes = staging._open, []
@@ -289,16 +291,14 @@ def test_where_the_file_is_seen_and_not_the_memory_windows_go_in_messages(
         shutil.copy(offer.path, copy)
         return open_here(replace(offer, path=str(copy)))
 
-    monkeypatch.setattr("penstock.replay.staging._open", open_copy)
+    monkeypatch.setattr("penstock.replay.store.staging._open", open_copy)
     monkeypatch.setattr("penstock.telemetry.logs.note", lambda event, **values: notes.append((event, values)))
     server = loopback.replay(folder=tmp_path / "store", rows=60)
     source = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
     sink = loopback.sink(0, server)
     pass_windows(sink, source, 2 * SLOTS)
     assert sample("penstock_actor_stages_windows") == 0
-    assert [event for event, _ in notes if event.endswith("in messages")] == [
-        "windows go to the replay service in messages"
-    ]
+    assert [event for event, _ in notes if event.endswith("in messages")] == ["windows sent in messages"]
 
 
 def linked(path: Path, target: Path) -> Path:
@@ -338,7 +338,7 @@ SIZE = (1 + SLOTS) * 4096
         pytest.param(lambda folder, area: folder / ("f" * 32), id="not there"),
     ],
 )
-def test_a_rogue_service_can_have_no_other_file_written(
+def test_a_rogue_service_can_not_make_the_client_write_another_file(
     tmp_path: Path, disguised: Callable[[Path, Path], Path]
 ) -> None:
     area = StagingAreas(tmp_path, 2**20).allocate(4096)

@@ -3,25 +3,27 @@ import pytest
 
 from helpers.segments import PLAN, SCHEMA, make_columns
 from helpers.timing import AT_ONCE, Bound, seconds_of
-from penstock.cli.ports import free_ports
 from penstock.errors import Unavailable
-from penstock.rpc.batch_source import FAREWELL_S, ReplayBatchSource
+from penstock.local.ports import free_ports
+from penstock.rpc.clients.batch_source import FAREWELL_S, ReplayBatchSource
 from penstock.rpc.loop import LoopThread
-from penstock.types import Batch, StoreCounts
+from penstock.types.replay import Batch, BatchHead, StoreCounts
 
 
 def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_is_gone(
     first_answer_s: float,
 ) -> None:
     batch = Batch(
-        number=0,
-        fresh_segments=1,
-        keys=np.ones(1, np.uint64),
-        versions=np.zeros(1, np.int64),
-        priorities=np.zeros(1),
-        probabilities=np.ones(1),
-        counts=StoreCounts(),
-        columns=make_columns([(0, 1, 1)]),
+        BatchHead(
+            number=0,
+            fresh_segments=1,
+            keys=np.ones(1, np.uint64),
+            versions=np.zeros(1, np.int64),
+            priorities=np.zeros(1),
+            probabilities=np.ones(1),
+            counts=StoreCounts(),
+        ),
+        make_columns([(0, 1, 1)]),
     )
     thread = LoopThread()
     (nobody,) = free_ports(1)

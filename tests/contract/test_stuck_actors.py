@@ -24,7 +24,9 @@ from helpers.servers import (
     window_request,
 )
 from penstock.rpc import methods
-from penstock.types import ActorProgress, ActorReport, ActorState, EnvironmentFault
+from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault
+from penstock.types.statistics import Timing
+from penstock.types.status import ActorState
 from penstock.v1 import replay_pb2, run_pb2
 
 # The gate
@@ -127,7 +129,7 @@ def test_what_an_actor_does_reaches_the_status_field_by_field(loopback: Loopback
     client = loopback.status(server.address)
     at = ActorProgress(steps=33, doing="step", environment=1, window_step=5, window_steps=32)
     member = loopback.membership(server, name="actor-0", progress=lambda: at)
-    member.report(ActorReport(64, 0.0, (), 0.1, 0.1, 0.1, 0.1, segments=4))
+    member.report(ActorReport(64, 0.0, (), Timing(0.1, 0.1, 0.1, 0.1), segments=4))
     member.tell(EnvironmentFault("environment 1: RuntimeError: lost\nand gone (My-v0)", dropped=True))
     member.drain(PATIENCE_S)
 
@@ -175,8 +177,8 @@ def long_name() -> run_pb2.JoinRequest:
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (run_pb2.JoinRequest(report=run_pb2.ActorReport(env_steps=2**63)), "at most"),
-        (run_pb2.JoinRequest(report=run_pb2.ActorReport(segments=2**63)), "at most"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(env_steps=2**63)), "the maximum is"),
+        (run_pb2.JoinRequest(report=run_pb2.ActorReport(segments=2**63)), "the maximum is"),
         (run_pb2.JoinRequest(report=run_pb2.ActorReport(environment_s=math.nan)), "environment_s nan"),
         (run_pb2.JoinRequest(report=run_pb2.ActorReport(waiting_s=-1e300)), "waiting_s -1e+300"),
         (run_pb2.JoinRequest(report=run_pb2.ActorReport(policy_s=math.inf)), "policy_s inf"),
@@ -191,7 +193,7 @@ def long_name() -> run_pb2.JoinRequest:
         (run_pb2.JoinRequest(progress=run_pb2.ActorProgress(steps=2**63)), "at most"),
         (run_pb2.JoinRequest(progress=run_pb2.ActorProgress(doing="nothing good")), "'nothing good'"),
         (run_pb2.JoinRequest(fault=run_pb2.EnvironmentFault(text="x" * 1001)), "1001 characters"),
-        (long_name(), "name of 101 characters"),
+        (long_name(), "the name of an actor has 101 characters"),
     ],
 )
 def test_numbers_that_no_actor_can_have_are_refused_and_leave_no_trace(
@@ -206,4 +208,4 @@ def test_numbers_that_no_actor_can_have_are_refused_and_leave_no_trace(
     assert (code, reason in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
     status = server.statistics.status()
     assert (status.return_mean, status.episodes, status.coordinator) == (None, 0, None)
-    assert server.statistics.totals().actor_steps == 0
+    assert server.statistics.session.totals().actor_steps == 0

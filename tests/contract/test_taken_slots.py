@@ -10,8 +10,8 @@ from helpers.servers import LiveReplay, Loopback, open_request, plan_with, until
 from helpers.timing import PATIENCE_S
 from penstock.errors import PlaceLost
 from penstock.rpc import methods
-from penstock.rpc.membership import Membership
-from penstock.types import Assignment, largest_incarnation
+from penstock.rpc.clients.membership import Membership
+from penstock.types.run import Assignment, largest_incarnation
 
 
 def assigned(member: Membership) -> Assignment:

@@ -15,8 +15,8 @@ import yaml
 
 from helpers.timing import PATIENCE_S
 from penstock.cli.options import parse
-from penstock.cli.variables import OF_COMPOSE, PRESET
 from penstock.config import Config, build, setting_names
+from penstock.local.variables import OF_COMPOSE, PRESET
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("replay", "learner", "actor", "evaluator")

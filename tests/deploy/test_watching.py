@@ -18,9 +18,9 @@ from grafana_foundation_sdk.models import units
 from prometheus_client import REGISTRY, Metric
 
 import penstock.telemetry.metrics  # noqa: F401 - which registers them
-from e2e.panels import DASHBOARDS, VARIABLES, queries
 from helpers.timing import PATIENCE_S
 from penstock.config import Config
+from tests.e2e.panels import DASHBOARDS, VARIABLES, queries
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = ROOT / "deploy" / "prometheus", ROOT / "deploy" / "grafana"

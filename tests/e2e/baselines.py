@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from e2e.report import Report
 from helpers.timing import Bound
+from tests.e2e.report import Report
 
 TRIES = 3
 """A duration over its bound is measured again, with its baseline, as often: the load of the machine may have changed

@@ -13,17 +13,17 @@ import signal
 import sys
 import time
 
-from e2e.alerts import Alert
-from e2e.baselines import Baseline, compare
-from e2e.images import IMAGES, TAG, bare_start_s, look_inside
-from e2e.panels import Prometheus, count, missing_at_last
-from e2e.progress import SERVICES, Progress
-from e2e.recovery import ACTORS, PAUSED_S, Recovery
-from e2e.report import Report
-from e2e.scaling import scale
-from e2e.stack import ROOT, Failure, Stack, command
-from e2e.versions import VersionWatch
 from helpers.timing import PATIENCE_S, Bound, wait_for
+from tests.e2e.alerts import Alert
+from tests.e2e.baselines import Baseline, compare
+from tests.e2e.images import IMAGES, TAG, bare_start_s, look_inside
+from tests.e2e.panels import Prometheus, count, missing_at_last
+from tests.e2e.progress import SERVICES, Progress
+from tests.e2e.recovery import ACTORS, PAUSED_S, Recovery
+from tests.e2e.report import Report
+from tests.e2e.scaling import scale
+from tests.e2e.stack import ROOT, Failure, Stack, command
+from tests.e2e.versions import VersionWatch
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/compose.yaml")
 CONFIGURATIONS = (

@@ -2,7 +2,7 @@
 
 import time
 
-from e2e.stack import Failure, Stack, command
+from tests.e2e.stack import Failure, Stack, command
 
 TAG = "e2e"
 IMAGES = ("penstock-actor", "penstock-learner")

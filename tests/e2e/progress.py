@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from e2e.stack import Container, Failure, Metrics, Stack, command, look_again
 from helpers.timing import wait_for
+from tests.e2e.stack import Container, Failure, Metrics, Stack, command, look_again
 
 SERVICES = ("actor", "replay", "learner", "evaluator")
 WORK = {

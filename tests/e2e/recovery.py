@@ -7,13 +7,13 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from e2e.baselines import Baseline, compare
-from e2e.images import bare_start_s
-from e2e.progress import SERVICES, Progress, answer_of, work_before, work_of
-from e2e.report import Report
-from e2e.stack import Container, Failure, Stack, command, look_again
 from helpers.timing import Bound, wait_for
 from penstock.config import Config
+from tests.e2e.baselines import Baseline, compare
+from tests.e2e.images import bare_start_s
+from tests.e2e.progress import SERVICES, Progress, answer_of, work_before, work_of
+from tests.e2e.report import Report
+from tests.e2e.stack import Container, Failure, Stack, command, look_again
 
 ACTORS = 2
 """Replicas while services are killed: with one of them gone or paused, training can go on with the other."""

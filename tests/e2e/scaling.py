@@ -3,12 +3,12 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from e2e.baselines import compare
-from e2e.progress import Progress, work_before, work_of
-from e2e.recovery import ACTORS, Recovery
-from e2e.report import Report
-from e2e.stack import Container, Stack
 from helpers.timing import wait_for
+from tests.e2e.baselines import compare
+from tests.e2e.progress import Progress, work_before, work_of
+from tests.e2e.recovery import ACTORS, Recovery
+from tests.e2e.report import Report
+from tests.e2e.stack import Container, Stack
 
 MANY = 8
 """Actors that the stack is scaled to."""

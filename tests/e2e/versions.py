@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 
-from e2e.stack import Container, Failure, Metrics, Stack, look_again
+from tests.e2e.stack import Container, Failure, Metrics, Stack, look_again
 
 _LOOK_S = 0.5
 

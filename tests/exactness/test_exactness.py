@@ -12,8 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from benchmarks.study import in_process as study
-from exactness.textbook_ppo import Settings, TextbookPPO
+from helpers import single_process as study
 from helpers.processes import Command, end_of
 from helpers.servers import Loopback
 from penstock.acting import randomness
@@ -24,6 +23,7 @@ from penstock.learning import checkpoints
 from penstock.rpc import methods
 from penstock.run_folder import RunFolder
 from penstock.v1 import replay_pb2
+from tests.exactness.textbook_ppo import Settings, TextbookPPO
 
 pytestmark = pytest.mark.exactness
 

@@ -4,7 +4,7 @@ import torch
 
 from helpers.training import CPU, collect_batch, make_learner
 from penstock.learning.batches import BatchFeed, TrainingBatch, to_tensors
-from penstock.types import Batch
+from penstock.types.replay import Batch
 
 
 def assert_same(ours: TrainingBatch, batch: Batch) -> None:

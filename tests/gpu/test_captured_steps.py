@@ -10,7 +10,7 @@ import torch
 from helpers.training import SMALL, make_batch, make_learner, parameters_of
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
-from penstock.learning.learner import Learner
+from penstock.learning.learner import Learner, TrainingOutcome
 from penstock.run_folder import RunFolder
 
 SHARED = dataclasses.replace(SMALL, trunk="shared")
@@ -30,6 +30,13 @@ def assert_close(one: Learner, other: Learner) -> None:
     torch.testing.assert_close(one.parameters, other.parameters, rtol=1e-3, atol=2e-5)
 
 
+def numbers_of(outcome: TrainingOutcome) -> list[float | None]:
+    """Returns the losses of a batch and the statistics of its steps."""
+    statistics, learning = outcome.statistics, outcome.statistics.learning
+    moved = [learning.entropy, learning.gradient_norm, learning.approximate_kl, learning.clipped_share]
+    return [statistics.policy_loss, statistics.value_loss, *moved]
+
+
 @pytest.mark.parametrize(
     ("env_id", "network"),
     [("CartPole-v1", SMALL), ("CartPole-v1", SHARED), ("Pendulum-v1", SMALL), ("Pendulum-v1", SQUASHED)],
@@ -44,9 +51,8 @@ def test_captured_and_eager_steps_learn_the_same_from_batches_of_all_sizes(
     for progress, segments in RUN:
         batch = make_batch(env_id, device=cuda, segments=segments)
         expected, outcome = (learner.train(batch, progress) for learner in (eager, graphed))
-        for name in ("policy_loss", "value_loss", "entropy", "gradient_norm", "approximate_kl", "clipped_share"):
-            ours, theirs = getattr(outcome.statistics, name), getattr(expected.statistics, name)
-            assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4), name
+        for ours, theirs in zip(numbers_of(outcome), numbers_of(expected), strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
         assert_close(graphed, eager)
 
 

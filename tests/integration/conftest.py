@@ -1,4 +1,4 @@
-"""One run of CartPole to its end, with every way to set a setting, for all who ask what is there afterwards."""
+"""One finished run of CartPole that uses every source of settings, shared by the tests of its results."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def ended_run(tmp_path_factory: pytest.TempPathFactory) -> EndedRun:
         ports = set[int]()
 
         def all_seen() -> bool:
-            # Not always at the same time: the run may be over soon after the last of them has started.
+            # Not necessarily at the same time: the run may end soon after the last of them has started.
             ports.update(command.ports())
             return len(ports) == 8
 

@@ -1,4 +1,4 @@
-"""An actor's process, whatever its environments do to it: a learner of the test's own takes it in."""
+"""The process of an actor with intrusive environments; the test plays its learner."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from helpers.servers import LiveRun, Loopback, until
 
 @contextmanager
 def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator[Command]:
-    """An actor that has joined; there is no replay service, so that it never gets a grant."""
+    """An actor that has joined. Without a replay service, it never receives a grant."""
     arguments = [
         f"--env-id={env_id}",
         "--env-import=helpers.failing",
@@ -27,7 +27,7 @@ def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator
         yield command
 
 
-def test_an_actor_is_its_own_master_whatever_its_environment_did_to_the_process(tmp_path: Path) -> None:
+def test_an_actor_overrides_process_settings_changed_by_its_environment(tmp_path: Path) -> None:
     with Loopback() as loopback:
         server = loopback.run(tmp_path / "roster.json")
         with actor(server, tmp_path, "Rude-v0") as command:
@@ -50,7 +50,7 @@ def test_a_child_that_an_environment_forked_can_be_ended_by_a_signal(tmp_path: P
     assert ended.left_behind == []
 
 
-def test_an_actor_ends_when_told_to_although_its_environment_hangs(tmp_path: Path) -> None:
+def test_an_actor_ends_on_sigterm_even_if_its_environment_hangs(tmp_path: Path) -> None:
     with Loopback() as loopback:
         server = loopback.run(tmp_path / "roster.json")
         kwargs = "--environment.kwargs=kind=reset hangs,at=0"
@@ -62,13 +62,13 @@ def test_an_actor_ends_when_told_to_although_its_environment_hangs(tmp_path: Pat
     assert "Traceback" not in ended.stderr
 
 
-def test_an_actor_whose_environment_hangs_for_too_long_tells_so_and_ends(tmp_path: Path) -> None:
+def test_an_actor_whose_environment_hangs_too_long_reports_it_and_ends(tmp_path: Path) -> None:
     with Loopback() as loopback:
         server = loopback.run(tmp_path / "roster.json")
         options = ["--environment.kwargs=kind=reset hangs,at=0", "--actor.step-timeout-s=10"]
         with actor(server, tmp_path, "Failing-v0", *options) as command:
             ended = end_of(command)
-        # The learner may have told before that the actor is stuck: what the actor says is the last.
+        # The learner may have reported the stuck actor before; the actor's own report is the last.
         notice = [each for each in server.statistics.status().notices if "has not returned" in each.text][-1]
     assert ended.code == 1
     says = "environment 0: reset has not returned for 10 s (Failing-v0)"

@@ -1,4 +1,4 @@
-"""One of four actors has environments that hang, are slow, or die: the pace of the others, and the run's end."""
+"""The pace of three actors, and the run's end, while the environments of a fourth hang, are slow or die."""
 
 import time
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import pytest
 
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_of, watching
 from helpers.timing import Bound
-from penstock.types import ActorState
+from penstock.types.status import ActorState
 
 FAULTS = ("slow", "dead", "hung")
 FAULTY, OTHERS = "actor-0", ("actor-1", "actor-2", "actor-3")
@@ -15,7 +15,7 @@ KEPT = 0.7
 SPAN_S = 3.0
 GRANT_TIMEOUT_S = 2.0
 RECOVERY_S = GRANT_TIMEOUT_S + 5.0
-"""After which the others must have their pace again: the faulty actor's grants return to them after the timeout."""
+"""Seconds until the others must have their pace again: they receive the faulty actor's grants after the timeout."""
 
 OPTIONS = (
     "--env-id=Tail-v0 --env-import=helpers.paced --actors=4 --envs-per-actor=2 --actor.unroll-length=8"
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What actors did in some seconds.
+    """The work of actors during some seconds.
 
     Attributes:
         seconds: Its length.
@@ -42,13 +42,13 @@ class Span:
 
     @property
     def pace(self) -> float:
-        """Environment steps a second of the others."""
+        """Environment steps per second of the others."""
         return self.others / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of the run: without a fault, some time into each, and how it ended while the last one went on."""
+    """Observations of the run: without a fault, during each fault, and at its end during the last."""
 
     before: Span
     during: dict[str, Span]
@@ -70,7 +70,7 @@ def span(watch: Watch) -> Span:
 
 
 def all_work(watch: Watch) -> None:
-    """Waits until every actor has handed segments over from now on."""
+    """Waits until every actor has sent new segments."""
     before = {name: state.segments for name, state in states(watch).items()}
     watch.until(
         lambda now: len([a for a in now.actor_states if a.segments > before.get(a.name, 0)]) == 1 + len(OTHERS),
@@ -84,7 +84,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     run, told, during = folder / "run", folder / "told", dict[str, Span]()
 
     def tell(kind: str) -> None:
-        # Replaced as a whole: it is read at every step.
+        # Replaced atomically, because it is read at every step.
         (folder / "next").write_text(kind)
         (folder / "next").rename(told)
 
@@ -108,17 +108,17 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_the_others_soon_keep_their_pace_while_one_actors_environments_are(seen: Seen, kind: str) -> None:
+def test_the_other_actors_soon_regain_their_pace_while_one_is_faulty(seen: Seen, kind: str) -> None:
     assert seen.during[kind].pace >= KEPT * seen.before.pace, seen.before
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_the_fault_went_on_meanwhile(seen: Seen, kind: str) -> None:
-    # At most a window, which takes a slow actor longer than the span.
+def test_the_fault_lasted_during_the_measurement(seen: Seen, kind: str) -> None:
+    # At most one window, which takes a slow actor longer than the measurement.
     assert seen.during[kind].faulty <= 2 < seen.before.faulty
 
 
-def test_the_actor_that_died_was_started_again_every_time(seen: Seen) -> None:
+def test_the_actor_that_died_was_restarted_every_time(seen: Seen) -> None:
     assert seen.end.stdout.count(f"{FAULTY} ended with exit code 1") > 1
 
 

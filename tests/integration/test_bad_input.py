@@ -1,4 +1,4 @@
-"""What a user gets wrong: always one line that says so, exit code 2, no traceback, and nothing left running."""
+"""Mistakes of a user: always one line that names the mistake, exit code 2, no traceback and no process left."""
 
 import re
 import shutil
@@ -47,14 +47,14 @@ for kind in ("dict", "tuple", "image", "icon"):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What commands may refer to: folders, and a port that is in use."""
+    """Things that commands may refer to: folders, and a port in use."""
 
     root: Path
     ended: Path
     port: int
 
     def copy(self, name: str) -> Path:
-        """A copy of a run that has ended."""
+        """Returns a copy of an ended run."""
         shutil.copytree(self.ended, self.root / name)
         return self.root / name
 
@@ -85,7 +85,7 @@ def truncated(place: Place) -> Mistake:
         path.write_bytes(path.read_bytes()[:-1000])
     return Mistake(
         ["learner", f"--run-dir={folder}", "--learner.metrics-port=0"],
-        [*map(str, checkpoints), "SHA-256 differs", "no checkpoint of the run is sound", "remove them"],
+        [*map(str, checkpoints), "SHA-256 mismatch", "all checkpoints of the run are damaged", "remove them"],
     )
 
 
@@ -106,7 +106,7 @@ def file_for_store(place: Place) -> Mistake:
 def odd_space(kind: str, shown: str) -> Callable[[Place], Mistake]:
     def make(place: Place) -> Mistake:
         options = [f"--env-id=Odd-{kind}-v0", "--env-import=odd_spaces", f"--run-dir={place.root / kind}"]
-        # Commands are given in that folder, so that its modules are found.
+        # Commands run in that folder, so that its modules are found.
         return Mistake(train(*options), [f"Odd-{kind}-v0", shown])
 
     return make
@@ -116,7 +116,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "nothing_but_truncated_checkpoints": truncated,
     "a_checkpoint_of_another_architecture": other_architecture,
     "a_file_where_the_store_should_be": file_for_store,
-    "an_unknown_command": lambda place: Mistake(["trian"], ["'trian'", "there are: train, "]),
+    "an_unknown_command": lambda place: Mistake(["trian"], ["'trian'", "choose from: train, "]),
     "an_unknown_environment": lambda place: Mistake(
         train("--env-id=Nothing-v0", f"--run-dir={place.root / 'unknown'}"),
         ["'Nothing-v0'", "--env-id", "--env-import"],
@@ -147,7 +147,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     ),
     "an_unknown_preset": lambda place: Mistake(train("--preset=nothing"), ["'nothing'", "cartpole"]),
     "a_variable_of_an_unknown_section": lambda place: Mistake(
-        train(), ["PENSTOCK__POP__EPOCHS", "there are: run, "], {"PENSTOCK__POP__EPOCHS": "3"}
+        train(), ["PENSTOCK__POP__EPOCHS", "choose from: run, "], {"PENSTOCK__POP__EPOCHS": "3"}
     ),
     "a_variable_of_an_unknown_setting": lambda place: Mistake(
         train(), ["unknown setting ppo.epoch;"], {"PENSTOCK__PPO__EPOCH": "3"}
@@ -173,25 +173,25 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
         train(f"--run-dir={place.root / 'odd_spaces.py' / 'run'}"), ["odd_spaces.py/run", "--run-dir"]
     ),
     "a_folder_that_holds_a_run": lambda place: Mistake(
-        train(f"--run-dir={place.ended}"), [str(place.ended), "holds a run already", f"--resume {place.ended}"]
+        train(f"--run-dir={place.ended}"), [str(place.ended), "already contains a run", f"--resume {place.ended}"]
     ),
     "a_resume_of_what_is_no_run": lambda place: Mistake(
-        ["train", f"--resume={place.root}"], [f"{place.root} is no run's folder"]
+        ["train", f"--resume={place.root}"], [f"{place.root} is not a run folder"]
     ),
     "a_resume_with_a_preset": lambda place: Mistake(
-        ["train", f"--resume={place.ended}", "--preset=acrobot"], ["its own settings", "--preset"]
+        ["train", f"--resume={place.ended}", "--preset=acrobot"], ["uses the settings of the run", "--preset"]
     ),
     "an_evaluation_in_other_spaces": lambda place: Mistake(
         ["evaluate", str(place.ended), "--env-id=Pendulum-v1"], ["CartPole-v1", "Pendulum-v1"]
     ),
     "a_status_of_nothing": lambda place: Mistake(["status", str(place.root)], [f"{place.root} is neither"]),
-    "a_plot_of_nothing": lambda place: Mistake(["plot", str(place.root)], [f"{place.root} holds no run"]),
+    "a_plot_of_nothing": lambda place: Mistake(["plot", str(place.root)], [f"{place.root} contains no run"]),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A mistake that was made, and how it ended."""
+    """The result of a mistake."""
 
     mistake: Mistake
     end: Ended
@@ -207,7 +207,7 @@ def place(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def made(place: Place) -> Iterator[dict[str, Future[Made]]]:
-    """All mistakes, a few at a time, since most of their time is for starting."""
+    """Makes all mistakes, a few at a time, because starting takes most of their time."""
 
     def make(name: str) -> Made:
         mistake = MISTAKES[name](place)
@@ -218,10 +218,10 @@ def made(place: Place) -> Iterator[dict[str, Future[Made]]]:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_in_one_line(made: dict[str, Future[Made]], name: str) -> None:
+def test_a_mistake_is_reported_in_one_line(made: dict[str, Future[Made]], name: str) -> None:
     mistake, end = made[name].result().mistake, made[name].result().end
     assert end.code == 2, end.stderr
-    # A service has gRPC's own errors in its log, beside the line for people.
+    # The log of a service also contains gRPC's own errors.
     (line,) = [line for line in end.stderr.splitlines() if not GRPC_ERROR.match(line)]
     assert line.startswith("penstock: ")
     for text in mistake.says:
@@ -230,7 +230,7 @@ def test_a_mistake_is_told_in_one_line(made: dict[str, Future[Made]], name: str)
     assert end.left_behind == []
 
 
-def test_a_refused_resume_leaves_the_run_as_it_was(made: dict[str, Future[Made]], place: Place) -> None:
+def test_a_refused_resume_leaves_the_run_unchanged(made: dict[str, Future[Made]], place: Place) -> None:
     name = "a_checkpoint_of_another_architecture"
     made[name].result()
     for file in ("config.toml", "summary.json", "metrics.jsonl"):
@@ -238,9 +238,9 @@ def test_a_refused_resume_leaves_the_run_as_it_was(made: dict[str, Future[Made]]
     assert not RunFolder(place.root / name).services.exists()
 
 
-def test_what_only_a_service_refuses_makes_no_run_of_a_new_folder(made: dict[str, Future[Made]], place: Place) -> None:
+def test_a_refusal_by_a_service_leaves_no_run_in_a_new_folder(made: dict[str, Future[Made]], place: Place) -> None:
     made["a_file_where_the_store_should_be"].result()
-    # The folder and the file in it had been there.
+    # The folder and its file existed before.
     assert {path.name for path in (place.root / "file_for_store").iterdir()} == {"replay"}
 
 

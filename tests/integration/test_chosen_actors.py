@@ -1,4 +1,4 @@
-"""`--actors auto`: actors that come and go while a run goes on."""
+"""`--actors auto` adds and removes actors during a run."""
 
 import json
 import os
@@ -9,16 +9,16 @@ import pytest
 
 from helpers.processes import WITH_HELPERS, Command, end_of
 from helpers.timing import wait_for
-from penstock.cli.actor_count import ActorCount
-from penstock.cli.actors import HOST, Actors
-from penstock.cli.children import Children
-from penstock.cli.ports import free_ports
+from penstock.local.actor_count import ActorCount
+from penstock.local.actors import HOST, Actors
+from penstock.local.children import Children
+from penstock.local.ports import free_ports
 from penstock.rpc.health import is_serving
 from penstock.run_folder import RunFolder
-from penstock.types import RunStatus
+from penstock.types.status import RunStatus
 
 SETTINGS = (
-    # So slow that the learner starves on any machine.
+    # Slow enough to starve the learner on any machine.
     "--env-id=Paced-v0 --env-import=helpers.paced --environment.kwargs=pause_s=0.002"
     " --actors=auto --envs-per-actor=8 --ppo.epochs=1"
     " --evaluation.episodes=5 --evaluation.interval-steps=1000000 --total-steps=10000000"
@@ -30,13 +30,13 @@ def services(folder: RunFolder) -> list[str]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has one actor")
-def test_a_run_whose_learner_starves_gets_another_actor_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+def test_a_run_with_a_starved_learner_gets_another_actor_and_leaves_no_process(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     with Command("train", *SETTINGS.split(), f"--run-dir={folder.root}", environment=WITH_HELPERS) as command:
         first = command.until(lambda: [name for name in services(folder) if name.startswith("actor")], "a first actor")
         another = f"actor-{len(first)}"
         command.until(lambda: another in services(folder), "another actor")
-        command.until(lambda: f"{len(first) + 1} actors from now on" in command.stdout, "that it is told")
+        command.until(lambda: f"now {len(first) + 1} actors: " in command.stdout, "that it is told")
         log = folder.logs / f"{another}.log"
         command.until(lambda: log.exists() and "joined" in log.read_text(), "it joins")
         os.kill(command.pid, signal.SIGINT)
@@ -45,7 +45,7 @@ def test_a_run_whose_learner_starves_gets_another_actor_and_nothing_is_left_of_i
     assert not folder.services.exists()
 
 
-def test_an_actor_that_is_not_needed_ends_well_and_is_not_started_again(tmp_path: Path) -> None:
+def test_a_superfluous_actor_ends_in_order_and_is_not_restarted(tmp_path: Path) -> None:
     folder, count = RunFolder(tmp_path / "run"), ActorCount(least=2, most=2)
     folder.create()
     ports = free_ports(5)
@@ -53,7 +53,7 @@ def test_an_actor_that_is_not_needed_ends_well_and_is_not_started_again(tmp_path
     places = [(f"{HOST}:{ports[0]}", ports[1]), (f"{HOST}:{ports[2]}", ports[3])]
     with Children(max_restarts=0) as children:
         others = {"learner": f"{HOST}:{ports[4]}"}
-        actors = Actors(places, count, children, folder, settings, others, step_timeout_s=120.0)
+        actors = Actors(places, count, children, folder=folder, settings=settings, others=others, step_timeout_s=120.0)
         assert services(folder) == ["learner", "actor-0", "actor-1"]
         actors.start()
         leaving = children.find("actor-1")

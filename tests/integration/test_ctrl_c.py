@@ -1,4 +1,4 @@
-"""A Ctrl-C while the learner trains: it is waited for in sight, and a second one kills and says what is lost."""
+"""Ctrl-C during training: the first one waits visibly for the learner; a second one kills it and reports the loss."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LONG = r"stopping, waiting for the learner, (9|1\d) s of at most 600 s \(Ctrl-C 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How a session ended, and the step of the newest checkpoint after it."""
+    """The end of a session, and the step of the newest checkpoint after it."""
 
     end: Ended
     saved: int
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def waited_for(folder: Path) -> Stopped:
-    """A learner that can't finish its batch for longer than any grace period of a second or two."""
+    """Stops a session whose learner needs longer for its batch than a grace period of a second or two."""
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= 1_500, "some steps")
@@ -57,36 +57,36 @@ def waited_for(folder: Path) -> Stopped:
         return Stopped(end_in_time(command), newest_step(folder))
 
 
-def test_a_batch_that_takes_long_is_waited_for_in_sight(waited_for: Stopped) -> None:
+def test_waiting_for_a_long_batch_is_shown(waited_for: Stopped) -> None:
     end = waited_for.end
     assert (end.code, end.stderr, end.left_behind) == (130, "", [])
     assert end.stdout.count("stopping: finishing a batch and saving a checkpoint (Ctrl-C again to kill)\n") == 1
-    assert f"stopped; the checkpoint of step {waited_for.saved:,} is saved. Go on with:" in end.stdout
+    assert f"stopped; the checkpoint of step {waited_for.saved:,} is saved. Resume with:" in end.stdout
 
 
 @pytest.fixture(scope="module")
 def killed(waited_for: Stopped, folder: Path) -> Stopped:
-    """The next session, whose learner can't finish, until a second Ctrl-C."""
+    """Kills the next session, whose learner can't finish, by a second Ctrl-C."""
     with train(f"--resume={folder}") as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= waited_for.saved + 1_500, "more steps")
         command.children()["learner"].suspend()
-        # A `kill` of the launcher is a Ctrl-C from afar.
+        # SIGTERM to the launcher has the same effect as Ctrl-C.
         command.terminate()
-        # Sooner, it would be taken for the same Ctrl-C (`stopping.REPEAT_S`).
+        # An earlier one would count as the same Ctrl-C (`stopping.REPEAT_S`).
         command.until(lambda: re.search(WAITING, command.stdout), "it is waited for")
         command.interrupt()
         return Stopped(end_in_time(command), newest_step(folder))
 
 
-def test_a_second_ctrl_c_kills_and_says_what_is_saved_and_what_is_lost(killed: Stopped, folder: Path) -> None:
+def test_a_second_ctrl_c_kills_and_reports_saved_and_lost_steps(killed: Stopped, folder: Path) -> None:
     assert (killed.end.code, killed.end.stderr, killed.end.left_behind) == (130, "", [])
     assert f"killed before it could save; the checkpoint of step {killed.saved:,} is the newest" in killed.end.stdout
     assert "is lost" in killed.end.stdout
     assert RunFolder(folder).config.exists() and RunFolder(folder).replay.exists()
 
 
-def test_status_of_a_stopped_run_shows_its_summary_and_how_to_go_on(killed: Stopped, folder: Path) -> None:
+def test_status_of_a_stopped_run_shows_its_summary_and_how_to_resume(killed: Stopped, folder: Path) -> None:
     with Command("status", str(folder)) as command:
         end = end_of(command)
     assert (end.code, end.stderr) == (0, "")
@@ -97,7 +97,7 @@ def test_status_of_a_stopped_run_shows_its_summary_and_how_to_go_on(killed: Stop
 def test_ctrl_c_ends_the_check_of_an_environment_that_hangs(tmp_path: Path) -> None:
     options = [f"--env-id={env_id('constructor_hangs')}", "--env-import=helpers.odd_environments"]
     with Command("train", *options, environment=WITH_HELPERS, directory=tmp_path) as command:
-        command.until_it_says(f"still making the environment {env_id('constructor_hangs')}, ")
+        command.until_it_says(f"still creating the environment {env_id('constructor_hangs')}: ")
         command.interrupt()
         end = end_in_time(command)
     assert (end.code, end.stderr, end.left_behind) == (130, "", [])

@@ -3,7 +3,7 @@ import socket
 from helpers.processes import run
 
 
-def test_the_doctor_names_what_is_in_the_way_and_looks_at_the_rest() -> None:
+def test_doctor_reports_a_fault_and_continues_with_the_other_checks() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         end = run("doctor", f"--replay.listen=127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Runs that are cut short, by Ctrl-C, by the death of the launcher or of any service, and how they go on.
+"""Runs interrupted by Ctrl-C or by the death of the launcher or a service, and their continuation.
 
 One run is taken through it all, session by session: its numbers must add up over every break.
 """
@@ -21,7 +21,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
-from penstock.types import RunStatus
+from penstock.types.status import RunStatus
 
 SETTINGS = (
     "--env-id=Paced-v0 --env-import=helpers.paced --actors=1 --envs-per-actor=8 --ppo.epochs=1"
@@ -33,7 +33,7 @@ FAR = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands on disk."""
+    """The state of a run on disk."""
 
     progress: RunProgress
     last_incarnation: int
@@ -48,7 +48,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One launcher's life with the run.
+    """One session of the run.
 
     Attributes:
         end: How it ended.
@@ -68,12 +68,12 @@ def train(*options: str, terminal: bool = False) -> Command:
 
 
 def reaches(watch: Watch, env_steps: int, version: int = 0) -> RunStatus:
-    """Waits until so many steps, and a version above this one, are trained."""
+    """Waits until this number of steps and a later version than this are trained."""
     return watch.until(lambda now: now.env_steps >= env_steps and now.version > version, f"{env_steps} steps")
 
 
 def all_ports(command: Command) -> set[int]:
-    """Waits until the four services listen, each for gRPC and for metrics."""
+    """Waits until all four services listen for gRPC and for metrics."""
     return command.until(lambda: found if len(found := command.ports()) == 8 else set(), "all ports")
 
 
@@ -89,7 +89,7 @@ def assert_clean_end(end: Ended, ports: set[int], code: int) -> None:
     assert listening(ports) == set()
 
 
-def test_ctrl_c_before_anything_has_started_ends_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_before_the_services_start_ends_immediately(tmp_path: Path) -> None:
     with train(*SETTINGS.split(), f"--run-dir={tmp_path / 'run'}") as command:
         command.until(lambda: command.has_loaded("pydantic_core"), "the options are read")
         command.interrupt()
@@ -114,7 +114,7 @@ def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_
     assert not (tmp_path / "runs").exists()
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         command.until(lambda: "learner" in command.children(), "services start")
-        # The end of the terminal, and a `kill`, are as good.
+        # The end of the terminal and SIGTERM have the same effect.
         command.process.send_signal(signal.SIGHUP)
         end = end_in_time(command)
     assert_clean_end(end, set(), 130)
@@ -123,7 +123,7 @@ def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What other commands said about a run that went on meanwhile."""
+    """Output of other commands about an active run."""
 
     status: Ended
     resume: Ended
@@ -131,13 +131,13 @@ class Beside:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # A name that markup and line folding would spoil.
+    # A name that markup or line folding would change.
     return tmp_path_factory.mktemp("a run of which the name is long") / "[bold] and more than a line of a terminal"
 
 
 @pytest.fixture(scope="module")
 def interrupted(folder: Path) -> tuple[Session, Beside]:
-    """A run in a terminal that is interrupted by Ctrl-C."""
+    """Interrupts a run in a terminal by Ctrl-C."""
     with train(*SETTINGS.split(), f"--total-steps={FAR}", f"--run-dir={folder}", terminal=True) as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -160,26 +160,26 @@ def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Be
     assert not RunFolder(folder).services.exists()
 
 
-def test_status_of_a_live_run_says_how_it_goes(interrupted: tuple[Session, Beside]) -> None:
+def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, Beside]) -> None:
     status = interrupted[1].status
     assert status.code == 0, status.stderr
     assert f"/{FAR:,} steps | " in status.stdout
-    told = dict(line.split(maxsplit=1) for line in status.stdout.splitlines()[1:] if line.strip())
-    assert told["mode"] == "asynchronous: collection up to 1 batch ahead of training"
-    assert "versions now" in told["lag"] and "a batch" in told["train"]
-    assert {"batches", "staleness", "collect", "wait", "drops", "entropy", "clipped"} <= set(told)
+    shown = dict(line.split(maxsplit=1) for line in status.stdout.splitlines()[1:] if line.strip())
+    assert shown["mode"] == "asynchronous: collection up to 1 batch ahead of training"
+    assert "versions now" in shown["lag"] and "per batch" in shown["train"]
+    assert {"batches", "staleness", "collect", "wait", "drops", "entropy", "clipped"} <= set(shown)
 
 
-def test_a_run_that_goes_on_is_not_resumed_beside_it(interrupted: tuple[Session, Beside], folder: Path) -> None:
+def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, Beside], folder: Path) -> None:
     resume = interrupted[1].resume
     assert resume.code == 2
-    assert resume.stderr.startswith(f"penstock: the run in {folder} is still going on")
+    assert resume.stderr.startswith(f"penstock: the run in {folder} is still active")
     assert resume.left_behind == []
 
 
 @pytest.fixture(scope="module")
 def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float, Bound]:
-    """The next session, whose launcher is killed, and how long its services then lived and may live."""
+    """Kills the launcher of the next session; returns how long its services then lived, and their bound."""
     with train(f"--resume={folder}") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -194,9 +194,7 @@ def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session
         return session, seconds, command.end_bound
 
 
-def test_services_end_by_themselves_when_the_launcher_is_killed(
-    orphaned: tuple[Session, float, Bound], folder: Path
-) -> None:
+def test_services_end_after_the_launcher_was_killed(orphaned: tuple[Session, float, Bound], folder: Path) -> None:
     session, seconds, bound = orphaned
     assert session.end.code == -signal.SIGKILL
     assert seconds < bound.seconds, bound
@@ -206,19 +204,19 @@ def test_services_end_by_themselves_when_the_launcher_is_killed(
         assert (last["event"], last["told_by"]) == ("stopped", "the end of the launcher"), name
 
 
-def test_a_killed_launcher_costs_nothing_that_was_learnt(orphaned: tuple[Session, float, Bound]) -> None:
+def test_a_killed_launcher_loses_no_training(orphaned: tuple[Session, float, Bound]) -> None:
     session = orphaned[0]
     assert session.after.progress.env_steps >= session.first.env_steps + 1_000
 
 
 @pytest.fixture(scope="module")
 def unevaluated(orphaned: tuple[Session, float, Bound], folder: Path) -> Session:
-    """The next session, which is interrupted while the last evaluation is under way."""
+    """Interrupts the next session during the last evaluation."""
     end_at = orphaned[0].after.progress.env_steps + 1_000
     with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
         evaluator = command.until(lambda: command.children().get("evaluator"), "the evaluator starts")
         assert evaluator is not None
-        # It can't answer, so that the last evaluation takes until it is let go on.
+        # A paused evaluator keeps the last evaluation from ending.
         evaluator.suspend()
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -237,8 +235,8 @@ def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: 
 
 @pytest.fixture(scope="module")
 def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[RunStatus, RunStatus]], Summary]:
-    """The last session, in which every service is killed; the run's status before and after each death."""
-    # Far enough for the last death to come before the end.
+    """Kills every service in the last session; returns the run's status before and after each death."""
+    # Enough steps for the last death to occur before the end.
     end_at, deaths = unevaluated.after.progress.env_steps + 10_000, []
     with train(f"--resume={folder}", f"--total-steps={end_at}") as command:
         with watching(command, folder) as watch:
@@ -254,7 +252,7 @@ def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[Ru
         return session, deaths, Summary.read(RunFolder(folder).summary)
 
 
-def test_services_that_are_killed_start_again_and_the_run_ends_well(
+def test_killed_services_are_restarted_and_the_run_finishes(
     survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],
 ) -> None:
     session, deaths, summary = survivor
@@ -265,7 +263,7 @@ def test_services_that_are_killed_start_again_and_the_run_ends_well(
     assert summary.evaluation is not None and summary.evaluation.episodes == 5
 
 
-def test_only_the_death_of_the_learner_costs_steps_and_no_more_than_since_the_last_checkpoint(
+def test_only_the_death_of_the_learner_loses_steps_at_most_those_since_the_last_checkpoint(
     survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],
 ) -> None:
     _, deaths, _ = survivor
@@ -275,7 +273,7 @@ def test_only_the_death_of_the_learner_costs_steps_and_no_more_than_since_the_la
         assert after.version > before.version, service
 
 
-def test_every_session_goes_on_from_the_checkpoint_and_repeats_no_version(
+def test_every_session_continues_from_the_checkpoint_and_repeats_no_version(
     interrupted: tuple[Session, Beside],
     orphaned: tuple[Session, float],
     unevaluated: Session,
@@ -284,7 +282,7 @@ def test_every_session_goes_on_from_the_checkpoint_and_repeats_no_version(
     sessions = [interrupted[0], orphaned[0], unevaluated, survivor[0]]
     for before, after in itertools.pairwise(sessions):
         assert after.first.env_steps >= before.after.progress.env_steps
-        # At the very version of the checkpoint, if nothing was published since.
+        # Equal to the checkpoint's version if nothing was published after it.
         assert after.first.version >= before.after.progress.version
         assert after.after.last_incarnation > before.after.last_incarnation
 

@@ -29,7 +29,7 @@ STORIES: dict[str, Story] = {
         for cut in CUTS
     },
 }
-"""All at the same time: nearly all that they do is to wait."""
+"""Simultaneous cases: they spend nearly all of their time waiting."""
 
 pytestmark = pytest.mark.slow
 
@@ -55,15 +55,15 @@ def test_every_acknowledged_segment_is_stored_once_and_in_order(seen: Seen) -> N
     assert seen.checked > 0
 
 
-def test_the_next_batch_comes_soon_after_a_link_is_mended(seen: Seen) -> None:
+def test_the_next_batch_arrives_soon_after_a_link_is_restored(seen: Seen) -> None:
     assert [each for each in seen.durations if each.seconds > each.bound.seconds] == []
 
 
-def test_a_slow_or_lossy_link_is_not_taken_for_a_lost_peer(seen: Seen) -> None:
+def test_a_slow_or_lossy_link_is_not_mistaken_for_a_lost_peer(seen: Seen) -> None:
     assert seen.early == []
 
 
-def test_both_sides_log_once_that_the_other_is_gone_and_back(seen: Seen) -> None:
+def test_both_sides_log_each_loss_and_return_of_the_other_once(seen: Seen) -> None:
     for side, lines in seen.lines.items():
         if side.endswith("client"):
             assert lines == ["trying again", "waiting", "reached"], side

@@ -1,4 +1,4 @@
-"""A learner in a process of its own that loses its replay service for good, in the middle of training."""
+"""A learner process that loses its replay service permanently during training."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,27 +12,27 @@ from helpers.processes import Command, Ended, end_of
 from helpers.servers import plan_with
 from penstock.acting.environments import make_environments
 from penstock.acting.spaces import segment_schema
-from penstock.cli.ports import free_ports
+from penstock.local.ports import free_ports
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.description import read_description
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.description import read_description
+from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
-from penstock.types import Schema
+from penstock.types.block import Schema
 
 UNROLL_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """How the learner ended, and its folder."""
+    """The end of the learner, and its folder."""
 
     end: Ended
     folder: RunFolder
 
 
 Loss = Callable[[Command, str, Path], AbstractContextManager[None]]
-"""Called with the replay service, its address and the settings of the run; what it starts ends with the context."""
+"""Context manager for a loss, called with the replay service, its address and the settings of the run."""
 
 
 def schema() -> Schema:
@@ -41,7 +41,7 @@ def schema() -> Schema:
 
 @contextlib.contextmanager
 def another_learner(replay: Command, address: str, settings: Path) -> Iterator[None]:
-    """Another learner takes the store over while this one is not connected."""
+    """Lets another learner take over the store while this one is not connected."""
     replay.kill()
     replay.wait()
     folder = settings.parent / "store"
@@ -54,10 +54,10 @@ def another_learner(replay: Command, address: str, settings: Path) -> Iterator[N
 
 @contextlib.contextmanager
 def smaller_store(replay: Command, address: str, settings: Path) -> Iterator[None]:
-    """The service is started again with a store that is too small for the learner's batches."""
+    """Restarts the service with a store that is too small for the learner's batches."""
     folder, capacity_bytes = settings.parent / "smaller", 65_536
     store = RingStore(folder, capacity_bytes)
-    # It knows its segments already, so that it refuses the learner whether or not the actor comes first.
+    # It already has the segments' schema, so it refuses the learner even before an actor connects.
     store.adopt(schema())
     store.flush()
     replay.kill()
@@ -114,7 +114,7 @@ save_interval = 1
     [(another_learner, "trained up to version 1000000"), (smaller_store, "capacity")],
     indirect=["lost"],
 )
-def test_it_gives_up_in_one_line_that_says_why_and_removes_nothing_of_its_run(lost: Lost, reason: str) -> None:
+def test_the_learner_gives_up_with_one_line_and_removes_nothing_of_its_run(lost: Lost, reason: str) -> None:
     assert lost.end.code == 3
     assert "Traceback" not in lost.end.stderr
     *_, last = lost.end.stderr.splitlines()

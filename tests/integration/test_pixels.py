@@ -1,4 +1,4 @@
-"""A game of Atari, from its pixels, through real services."""
+"""Training on the pixels of an Atari game, with real services."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Snapshots of a run that goes on, as its user takes them and makes a run of one."""
+"""Snapshots of an active run, and a run restored from one, with the user's commands."""
 
 import hashlib
 import json
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from helpers.processes import WITH_HELPERS, Command, end_in_time, run, watching
 from helpers.timing import wait_for
-from penstock.replay.layout import State
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
 
 CAPACITY = 4_000_000
@@ -27,13 +27,13 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def headers_of(folder: RunFolder) -> NDArray[Any]:
-    """<HEADER>[...] of the store's segments."""
+    """Returns the headers of the store's segments, <HEADER>[...]."""
     store = RingStore(folder.replay, CAPACITY)
     found: NDArray[Any] = store.headers[store.headers["key"] != 0]
     return found
 
 
-def test_a_run_is_made_of_a_snapshot_and_replays_its_segments(tmp_path: Path) -> None:
+def test_a_run_restored_from_a_snapshot_replays_its_segments(tmp_path: Path) -> None:
     folder, new = tmp_path / "run", RunFolder(tmp_path / "new")
     here = f"--run-dir={folder}"
     with Command("train", *SETTINGS.split(), here, environment=WITH_HELPERS) as command:
@@ -42,7 +42,7 @@ def test_a_run_is_made_of_a_snapshot_and_replays_its_segments(tmp_path: Path) ->
             taken = run("replay", "snapshot", here, "early")
             listed = run("replay", "snapshots", here)
             at = watch.status().version
-            # Longer than any restored segment would be replayed for under this run.
+            # More versions than any restored segment would be replayed for in this run.
             watch.until(lambda now: now.version > at + 16, "training to go on")
         command.interrupt()
         ended = end_in_time(command)
@@ -64,13 +64,13 @@ def test_a_run_is_made_of_a_snapshot_and_replays_its_segments(tmp_path: Path) ->
     with Command("train", *options, environment=WITH_HELPERS) as command:
         with watching(command, new.root) as watch:
             watch.until(lambda now: now.version > version + 10, "training to go on")
-            # By themselves; as many are kept as are wanted.
+            # Automatic snapshots, of which the configured number is kept.
             wait_for(lambda: _numbers(new.snapshots)[-1:] > [3], "snapshots on the interval")
         command.interrupt()
         ended = end_in_time(command)
     assert ended.code == 130, ended.stdout + ended.stderr
     assert len(_numbers(new.snapshots)) <= 3
-    # Segments that had been trained before the snapshot were trained again: they have other priorities now.
+    # Segments trained before the snapshot were trained again, because their priorities have changed.
     last = headers_of(new)
     common, mine, theirs = np.intersect1d(first["key"], last["key"], return_indices=True)
     seen = first["state"][mine] == State.SEEN
@@ -82,5 +82,5 @@ def test_a_run_is_made_of_a_snapshot_and_replays_its_segments(tmp_path: Path) ->
 
 
 def _numbers(place: Path) -> list[int]:
-    """Of the complete snapshots in a folder, ascending."""
+    """Returns the numbers of the complete snapshots in a folder, ascending."""
     return sorted(json.loads(path.read_text())["number"] for path in place.glob("[!.]*/manifest.json"))

@@ -1,4 +1,4 @@
-"""Environments that fail or hang while a run trains: what the user is told, and what goes on."""
+"""Environments that fail or hang during training: the messages to the user, and the rest of the run."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def train(folder: Path, *options: str) -> list[str]:
     return ["train", *OPTIONS, f"--run-dir={folder}", *options]
 
 
-def test_an_actor_whose_environment_failed_goes_on_and_the_user_is_told(tmp_path: Path) -> None:
+def test_an_actor_continues_after_its_environment_failed_and_the_user_is_notified(tmp_path: Path) -> None:
     kwargs = f"--environment.kwargs=kind=reward nan,at=300,once={tmp_path / 'once'}"
     ended = run(*train(tmp_path / "run", "--total-steps=3000", kwargs), environment=WITH_HELPERS)
     assert ended.code == 0, ended.stdout + ended.stderr
@@ -32,7 +32,7 @@ def test_an_actor_whose_environment_failed_goes_on_and_the_user_is_told(tmp_path
     assert ended.left_behind == []
 
 
-def test_a_run_whose_every_actor_fails_ends_with_the_failures_own_line(tmp_path: Path) -> None:
+def test_a_run_in_which_every_actor_fails_ends_with_the_message_of_the_failure(tmp_path: Path) -> None:
     folder, broken = RunFolder(tmp_path / "run"), tmp_path / "broken"
     kwargs = f"--environment.kwargs=kind=raises,at=20,since={broken}"
     with Command(*train(folder.root, "--total-steps=1000000", kwargs), environment=WITH_HELPERS) as command:
@@ -50,7 +50,7 @@ def test_a_run_whose_every_actor_fails_ends_with_the_failures_own_line(tmp_path:
     assert ended.left_behind == []
 
 
-def test_while_one_environment_hangs_the_other_actor_goes_on_and_the_user_is_told_which(tmp_path: Path) -> None:
+def test_while_one_environment_hangs_the_other_actor_continues_and_the_user_is_notified(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     kwargs = f"--environment.kwargs=kind=hangs,at=60,pause_s=0.002,once={tmp_path / 'once'}"
     options = ["--total-steps=1000000", "--replay.grant-timeout-s=2", "--actor.step-timeout-s=100000", kwargs]

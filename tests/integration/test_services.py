@@ -1,4 +1,4 @@
-"""Each service alone, as a container runs it: configured from outside, watched from outside, told to stop."""
+"""Each service alone, as in a container: its configuration, health, metrics, logs and end."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ import pytest
 
 from helpers.processes import Command, Ended, end_in_time, listening, run
 from helpers.timing import PATIENCE_S
-from penstock.cli.ports import free_ports
+from penstock.local.ports import free_ports
 from penstock.rpc.health import is_serving
 
 SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What was seen of a service that ran alone.
+    """Observations of a service that ran alone.
 
     Attributes:
         serving: Whether it said so at its address.
@@ -42,7 +42,7 @@ class Alone:
 
 
 def start(stack: ExitStack, place: Path, service: str, ports: list[int]) -> Command:
-    """Starts a service; option, variable and file each name a port of theirs where a stronger one does not."""
+    """Starts a service. Option, variable and file each set a port that no source with precedence sets."""
     grpc, metrics, other_grpc, other_metrics, nobody = ports
     section = "evaluation" if service == "evaluator" else service
     settings = [f"[{section}]", f'listen = "{HOST}:{other_grpc}"', f"metrics_port = {other_metrics}"]
@@ -64,7 +64,7 @@ def fetch(port: int) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]]:
-    """Every service, each without the others, at the same time."""
+    """Runs every service without the others, at the same time."""
     place, seen = tmp_path_factory.mktemp("alone"), {}
     ports = free_ports(5 * len(SERVICES))
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]
             serving = command.until(lambda grpc=grpc: is_serving(f"{HOST}:{grpc}", 5.0), "it serves")
             text = fetch(metrics)
             taken = listening(set(others))
-            # One of them as a terminal would, the others as a container's runtime does.
+            # One with the signal of a terminal, the others with that of a container runtime.
             number = signal.SIGINT if service == "evaluator" else signal.SIGTERM
             command.process.send_signal(number)
             seen[service] = Alone(serving, text, end_in_time(command), number.name, {grpc, metrics}, taken)
@@ -84,7 +84,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_alone_reports_that_it_serves(alone: dict[str, Alone], service: str) -> None:
+def test_a_service_alone_reports_that_it_is_serving(alone: dict[str, Alone], service: str) -> None:
     assert alone[service].serving
 
 
@@ -97,7 +97,7 @@ def test_a_service_alone_reports_that_it_serves(alone: dict[str, Alone], service
         ("evaluator", "penstock_evaluator_seconds_total"),
     ],
 )
-def test_a_service_shows_its_metrics_over_http(alone: dict[str, Alone], service: str, metric: str) -> None:
+def test_a_service_exposes_its_metrics_over_http(alone: dict[str, Alone], service: str, metric: str) -> None:
     assert f"# TYPE {metric} " in alone[service].metrics
 
 
@@ -106,20 +106,18 @@ def test_a_service_counts_the_calls_it_answers(alone: dict[str, Alone]) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_an_option_is_stronger_than_a_variable_and_a_variable_than_the_file(
-    alone: dict[str, Alone], service: str
-) -> None:
+def test_options_override_variables_and_variables_override_the_file(alone: dict[str, Alone], service: str) -> None:
     assert alone[service].serving and alone[service].metrics
     assert alone[service].others == set()
 
 
-def test_the_file_is_stronger_than_the_default(alone: dict[str, Alone]) -> None:
+def test_the_file_overrides_the_defaults(alone: dict[str, Alone]) -> None:
     (serving,) = [event for event in events_of(alone["replay"]) if event["event"] == "serving"]
     assert serving["capacity_bytes"] == 3_000_000
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_that_is_told_to_stop_ends_well_and_in_time(alone: dict[str, Alone], service: str) -> None:
+def test_a_service_stops_with_code_0_in_time_after_a_signal(alone: dict[str, Alone], service: str) -> None:
     end = alone[service].end
     assert end.code == 0, end.stderr
     assert end.left_behind == []
@@ -127,7 +125,7 @@ def test_a_service_that_is_told_to_stop_ends_well_and_in_time(alone: dict[str, A
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_logs_a_json_object_a_line_and_nothing_else(alone: dict[str, Alone], service: str) -> None:
+def test_a_service_logs_only_one_json_object_per_line(alone: dict[str, Alone], service: str) -> None:
     events = events_of(alone[service])
     assert {event["service"] for event in events} == {service}
     assert all({"event", "level", "timestamp"} <= set(event) for event in events)
@@ -137,14 +135,14 @@ def test_a_service_logs_a_json_object_a_line_and_nothing_else(alone: dict[str, A
 
 
 @pytest.mark.parametrize("service", ["actor", "evaluator"])
-def test_a_service_says_whom_it_waits_for(service: str, tmp_path: Path) -> None:
+def test_a_service_logs_the_peer_that_it_waits_for(service: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         *_, nobody = ports = free_ports(5)
         command = start(stack, tmp_path, service, ports)
         command.until(lambda: f":{nobody} can't be reached" in command.stderr, "it says so")
 
 
-def test_health_asks_a_service_that_is_not_there(alone: dict[str, Alone]) -> None:
+def test_health_reports_a_missing_service_as_not_serving(alone: dict[str, Alone]) -> None:
     (port, *_) = alone["replay"].ports
     end = run("health", f"{HOST}:{port}")
     assert (end.code, end.stdout, end.stderr) == (1, "not serving\n", "")

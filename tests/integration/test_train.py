@@ -1,4 +1,4 @@
-"""What a run that ends well leaves, and what can be done with it."""
+"""The results of a finished run, and the commands that use them."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ gymnasium.register("MyEnv-v0", MyEnv)
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """What was done after the run had ended, and with a package of a user's own.
+    """Results of commands after the end of the run, and with a user's own package.
 
     Attributes:
         evaluated: `penstock evaluate`, which also filmed.
@@ -69,7 +69,7 @@ class Afterwards:
 
 @pytest.fixture(scope="module")
 def afterwards(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Afterwards:
-    """All of it at the same time, since most of their time is for starting."""
+    """Runs all commands at the same time, because starting takes most of their time."""
     place = tmp_path_factory.mktemp("afterwards")
     copy, own, package = place / "copy", place / "own", place / "site" / "my_package"
     shutil.copytree(ended_run.folder, copy)
@@ -92,26 +92,26 @@ def records_of(folder: Path, *kinds: str) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] in kinds]
 
 
-def test_a_run_makes_nothing_that_its_folder_does_not_name(ended_run: EndedRun) -> None:
-    # An aborted start removes what is named.
+def test_a_run_creates_only_files_that_its_folder_lists(ended_run: EndedRun) -> None:
+    # An aborted start removes the listed files.
     assert set(ended_run.folder.iterdir()) <= set(RunFolder(ended_run.folder).everything())
 
 
-def test_a_run_ends_with_exit_code_0_and_nothing_of_it_is_left(ended_run: EndedRun) -> None:
+def test_a_run_ends_with_exit_code_0_and_leaves_no_process(ended_run: EndedRun) -> None:
     assert ended_run.end.code == 0, ended_run.end.stderr
     assert ended_run.end.stderr == ""
     assert ended_run.end.left_behind == []
     assert listening(ended_run.ports) == set()
 
 
-def test_the_last_lines_say_what_came_out_and_where_it_is(ended_run: EndedRun) -> None:
+def test_the_last_lines_show_the_result_and_its_folder(ended_run: EndedRun) -> None:
     said = ended_run.end.stdout
     assert said.startswith("preset cartpole for CartPole-v1\n")
     assert "over 5 episodes" in said
     assert f"penstock evaluate {ended_run.folder} --record-video" in said
 
 
-def test_the_summary_has_every_field_and_they_agree_with_the_run(ended_run: EndedRun) -> None:
+def test_the_summary_has_every_field_and_agrees_with_the_run(ended_run: EndedRun) -> None:
     raw = json.loads((ended_run.folder / "summary.json").read_text())
     assert list(raw) == [field.name for field in dataclasses.fields(Summary)]
     assert list(raw["evaluation"]) == ["episodes", "return_mean", "return_std", "unfinished"]
@@ -134,7 +134,7 @@ def test_the_summary_has_every_field_and_they_agree_with_the_run(ended_run: Ende
     assert summary.policy_version == best.version
 
 
-def test_the_statistics_of_a_run_that_ended_are_plausible_and_its_last_lines_say_the_most_telling(
+def test_the_statistics_of_an_ended_run_are_plausible_and_its_last_lines_show_the_main_ones(
     ended_run: EndedRun,
 ) -> None:
     summary = Summary.read(ended_run.folder / "summary.json")
@@ -142,7 +142,7 @@ def test_the_statistics_of_a_run_that_ended_are_plausible_and_its_last_lines_say
     assert statistics is not None
     assert (statistics.mode, statistics.off_policy_degree) == ("asynchronous", 1)
     assert statistics.batches_trained == training[-1]["version"]
-    # Collection is at most a batch ahead, and what was collected is trained once as fresh.
+    # Collection is at most one batch ahead, and every collected segment is trained once as fresh.
     assert 0.0 <= statistics.batches_collected - statistics.batches_trained <= 2.0
     assert statistics.evaluations == len(records_of(ended_run.folder, "evaluation"))
     assert statistics.lag is not None and statistics.staleness is not None
@@ -156,12 +156,12 @@ def test_the_statistics_of_a_run_that_ended_are_plausible_and_its_last_lines_say
     assert 0.0 < statistics.recent.entropy <= statistics.first_entropy <= math.log(2.0) + 1e-5
     for name in ("fresh_lag_mean", "staleness_mean", "batch_train_s", "batch_wait_s"):
         assert all(record[name] >= 0.0 for record in training), name
-    # Actors report a few times a second; a record that comes sooner has nothing of theirs.
+    # Actors report a few times per second; an earlier record lacks their numbers.
     collecting = [record["collect_environment_s"] for record in training]
     assert any(seconds is not None for seconds in collecting)
     assert all(seconds is None or seconds >= 0.0 for seconds in collecting)
     said = ended_run.end.stdout
-    assert "of the data counts" in said and f"asynchronous, lag {statistics.lag.mean:.1f}" in said
+    assert "effective sample share" in said and f"asynchronous, lag {statistics.lag.mean:.1f}" in said
 
 
 def test_the_configuration_in_the_folder_is_the_one_that_ran(ended_run: EndedRun) -> None:
@@ -176,13 +176,13 @@ def test_the_configuration_in_the_folder_is_the_one_that_ran(ended_run: EndedRun
         sampling={"batch_segments": 32, "fresh_fraction": 0.5},
         evaluation={"threshold": 20.0, "interval_steps": 2_000, "episodes": 5},
         checkpoint={"save_interval": 1_000, "max_checkpoints": 2},
-        # An option, a variable, the file of --config; the preset's learning rate is under all of them.
+        # An option, a variable and the file of --config, all of which override the preset's learning rate.
         ppo={"epochs": 3, "minibatches": 3, "discount": 0.98},
     )
     assert config == expected
 
 
-def test_metrics_are_a_json_object_a_line_and_environment_steps_rise(ended_run: EndedRun) -> None:
+def test_metrics_are_one_json_object_per_line_with_increasing_steps(ended_run: EndedRun) -> None:
     training = records_of(ended_run.folder, "training")
     evaluations = records_of(ended_run.folder, "evaluation")
     for series in (training, evaluations):
@@ -194,7 +194,7 @@ def test_metrics_are_a_json_object_a_line_and_environment_steps_rise(ended_run: 
     assert len(records_of(ended_run.folder, "final_evaluation")) == 1
 
 
-def test_only_so_many_checkpoints_are_kept_and_the_best(ended_run: EndedRun) -> None:
+def test_the_newest_checkpoints_and_the_best_are_kept(ended_run: EndedRun) -> None:
     folder = RunFolder(ended_run.folder)
     assert len(folder.numbered_checkpoints()) == 2
     assert set(folder.checkpoints.iterdir()) == {*folder.numbered_checkpoints(), folder.best_checkpoint}
@@ -202,7 +202,7 @@ def test_only_so_many_checkpoints_are_kept_and_the_best(ended_run: EndedRun) -> 
     assert newest.env_steps == Summary.read(folder.summary).env_steps
 
 
-def test_the_folder_holds_a_picture_and_logs_and_no_leftovers(ended_run: EndedRun) -> None:
+def test_the_folder_contains_a_plot_and_logs_and_no_temporary_files(ended_run: EndedRun) -> None:
     folder = RunFolder(ended_run.folder)
     assert folder.learning_curve.read_bytes().startswith(PNG)
     logs = {path.stem: path.read_text().splitlines() for path in folder.logs.iterdir()}
@@ -242,7 +242,7 @@ def test_evaluate_plays_the_best_checkpoint_and_films_it(ended_run: EndedRun, af
     assert video.read_bytes()[4:8] == b"ftyp"
 
 
-def test_plot_gathers_the_runs_of_several_seeds(ended_run: EndedRun, tmp_path: Path) -> None:
+def test_plot_groups_the_runs_of_several_seeds(ended_run: EndedRun, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ended_run.folder, other)
     config = (other / "config.toml").read_text()
@@ -252,14 +252,16 @@ def test_plot_gathers_the_runs_of_several_seeds(ended_run: EndedRun, tmp_path: P
     assert (tmp_path / "learning_curve.png").read_bytes().startswith(PNG)
 
 
-def test_status_of_an_ended_run_says_that_it_has_ended(ended_run: EndedRun) -> None:
+def test_status_of_an_ended_run_shows_its_result(ended_run: EndedRun) -> None:
     end = run("status", str(ended_run.folder))
     assert (end.code, end.stderr) == (0, "")
     assert "ended by total_steps" in end.stdout
     assert f"penstock train --resume {ended_run.folder}" in end.stdout
 
 
-def test_an_ended_run_goes_on_with_more_steps_and_its_own_settings(ended_run: EndedRun, afterwards: Afterwards) -> None:
+def test_an_ended_run_is_resumed_with_more_steps_and_its_own_settings(
+    ended_run: EndedRun, afterwards: Afterwards
+) -> None:
     folder, end = afterwards.folder, afterwards.prolonged
     assert end.code == 0, end.stderr
     assert end.left_behind == []
@@ -285,14 +287,14 @@ def test_a_resumed_run_repeats_no_version_and_no_incarnation(ended_run: EndedRun
     assert [{last for _, last in roster["environments"]} for roster in rosters] == [{1}, {2}]
 
 
-def test_an_environment_of_a_users_own_package_is_trained_with_continuous_actions(afterwards: Afterwards) -> None:
+def test_an_environment_from_a_user_package_is_trained_with_continuous_actions(afterwards: Afterwards) -> None:
     folder, end = afterwards.own_folder, afterwards.own
     assert end.code == 0, end.stderr
     assert end.left_behind == []
     summary = Summary.read(folder / "summary.json")
     assert summary.env_id == "my_package:MyEnv-v0"
     assert summary.evaluation is not None
-    # From the bounds: 15 steps that each miss by 3 + 4 at most.
+    # By the bounds: 15 steps with an error of at most 3 + 4 each.
     assert -15 * 7.0 <= summary.evaluation.return_mean < 0.0
     action = penstock.load_policy(folder).act(np.zeros(3))
     assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 5.0])
@@ -319,11 +321,11 @@ def test_a_run_may_replay_everything_and_wait_for_its_evaluations(tmp_path: Path
     training = [record for record in records if record["kind"] == "training"]
     assert all(record["fresh_lag_mean"] == 0.0 for record in training)
     assert max(record["staleness_max"] for record in training) <= 16
-    # Nothing holds collection back here, so that a slow learner's batches may be many steps apart.
+    # Collection is unlimited here, so the batches of a slow learner may be many steps apart.
     evaluations, due_at = 0, 5_000
     for record in records:
         if record["kind"] == "evaluation":
-            # The last policy of all is evaluated whenever that is.
+            # The final policy is always evaluated.
             assert record["env_steps"] >= min(due_at, summary.env_steps)
             evaluations, due_at = evaluations + 1, record["env_steps"] + 5_000
         elif record["kind"] == "training":

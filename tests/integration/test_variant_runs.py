@@ -1,4 +1,4 @@
-"""Runs whose actors differ: in the variants of their environment, and in how they explore."""
+"""Runs whose actors differ in environment variants and exploration temperatures."""
 
 import json
 from collections.abc import Iterator
@@ -14,20 +14,21 @@ from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of,
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
 from penstock.config import build, load_toml
-from penstock.replay.layout import State
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
-from penstock.types import RunStatus, VariantReturns
+from penstock.types.evaluation import VariantReturns
+from penstock.types.status import RunStatus
 
 COUNTING = "helpers.environments:Counting-v0"
-# Step k is rewarded with k, so that an episode of 3 steps returns 6 and one of 5 returns 15, whatever is done in it.
+# Step k has reward k, so an episode of 3 steps returns 6 and one of 5 returns 15, with any actions.
 LENGTHS = '--environment.variants=[{"length": 3}, {"length": 5}]'
 
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """A run in two variants of Counting, and what was seen of it.
+    """Observations of a run in two variants of Counting.
 
     Attributes:
         folder: Of the run.
@@ -54,7 +55,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
     with Command("train", *options.split(), LENGTHS, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         evaluator = command.until(lambda: command.children().get("evaluator"), "the evaluator starts")
         assert evaluator is not None
-        # Training waits for it, and so for the actor that takes longest to start.
+        # Training waits for it, and therefore for the actor with the longest start.
         evaluator.suspend()
         with watching(command, folder) as watch:
             watch.until(lambda now: now.actors == 3, "all actors")
@@ -69,7 +70,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
     yield Varied(folder, status, end, both, alone)
 
 
-def test_a_live_run_tells_the_returns_of_each_variant(varied: Varied) -> None:
+def test_an_active_run_shows_the_returns_of_each_variant(varied: Varied) -> None:
     shown = [(variant.arguments, variant.return_mean) for variant in varied.status.variants]
     assert shown == [("length=3", 6.0), ("length=5", 15.0)]
     assert sum(variant.episodes for variant in varied.status.variants) == varied.status.episodes
@@ -77,7 +78,7 @@ def test_a_live_run_tells_the_returns_of_each_variant(varied: Varied) -> None:
     assert varied.status.last_evaluation.variants == (VariantReturns(2, 6.0, 0.0), VariantReturns(2, 15.0, 0.0))
 
 
-def test_the_summary_and_the_last_lines_have_the_returns_of_each_variant(varied: Varied) -> None:
+def test_the_summary_and_the_last_lines_show_the_returns_of_each_variant(varied: Varied) -> None:
     assert varied.end.code == 0, varied.end.stdout + varied.end.stderr
     summary = Summary.read(varied.folder / "summary.json")
     assert summary.evaluation == EvaluationOutcome(4, 10.5, 4.5)
@@ -88,7 +89,7 @@ def test_the_summary_and_the_last_lines_have_the_returns_of_each_variant(varied:
     assert "15.0 ± 0.0 over 2 episodes, length=5" in varied.end.stdout
 
 
-def test_the_journal_has_the_returns_of_each_variant(varied: Varied) -> None:
+def test_the_journal_contains_the_returns_of_each_variant(varied: Varied) -> None:
     records = [json.loads(line) for line in RunFolder(varied.folder).metrics.read_text().splitlines()]
     training = [record for record in records if record["kind"] == "training"]
     assert [(each["arguments"], each["return_mean"]) for each in training[-1]["variants"]] == [
@@ -99,7 +100,7 @@ def test_the_journal_has_the_returns_of_each_variant(varied: Varied) -> None:
     assert [each["return_mean"] for each in final["variants"]] == [6.0, 15.0]
 
 
-def test_actors_make_the_variants_of_their_slots(varied: Varied) -> None:
+def test_actors_create_the_variants_of_their_slots(varied: Varied) -> None:
     joined = {}
     for actor in range(3):
         lines = (RunFolder(varied.folder).logs / f"actor-{actor}.log").read_text().splitlines()
@@ -108,7 +109,7 @@ def test_actors_make_the_variants_of_their_slots(varied: Varied) -> None:
     assert joined == {0: (0, 1.0), 1: (1, 1.0), 2: (0, 1.0)}
 
 
-def test_evaluate_plays_all_variants_or_the_one_that_is_named(varied: Varied) -> None:
+def test_evaluate_plays_all_variants_or_the_given_one(varied: Varied) -> None:
     assert varied.evaluated.code == 0, varied.evaluated.stderr
     assert "return 10.5 ± 4.5 over 6 episodes" in varied.evaluated.stdout
     assert (
@@ -122,29 +123,29 @@ def test_evaluate_plays_all_variants_or_the_one_that_is_named(varied: Varied) ->
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (["--variant=2"], "there is no environment variant 2: the run has 2 of them, counted from 0"),
+        (["--variant=2"], "environment variant 2 does not exist; the run has 2 variants, numbered from 0"),
         (["--episodes=1"], "1 episodes can't be spread over the run's 2 environment variants"),
     ],
 )
-def test_evaluate_refuses_variants_that_there_are_not(varied: Varied, more: list[str], reason: str) -> None:
+def test_evaluate_refuses_unknown_variants(varied: Varied, more: list[str], reason: str) -> None:
     end = run("evaluate", str(varied.folder), *more, environment=WITH_HELPERS)
     assert (end.code, end.stderr.count("\n")) == (2, 1)
     assert reason in end.stderr
 
 
-def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_path: Path) -> None:
+def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = (
         "--env-id=Pendulum-v1 --actors=3 --envs-per-actor=4 --total-steps=10000000 --ppo.epochs=1"
         " --policy.squash-actions=true --policy.state-dependent-std=true --evaluation.interval-steps=2000"
         " --evaluation.episodes=2 --actor.lowest-temperature=0.25 --actor.highest-temperature=4"
-        # So that all versions are of one policy, which the checkpoint has too.
+        # Then all versions have the same policy, which is also in the checkpoint.
         " --ppo.learning-rate=1e-30"
     )
     gravities = '--environment.variants=[{"g": 2.0}, {}]'
     with Command("train", *options.split(), gravities, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         with watching(command, folder) as watch:
-            # Of all three actors, however long one takes to start. Episodes of Pendulum have 200 steps.
+            # Segments of all three actors, even if one starts slowly. Episodes of Pendulum have 200 steps.
             first = watch.until(lambda now: now.actors == 3, "all actors")
             watch.until(
                 lambda now: now.env_steps > first.env_steps + 6_000 and all(each.episodes for each in now.variants),
@@ -177,6 +178,6 @@ def test_what_is_trained_on_has_the_probabilities_of_the_tempered_policy(tmp_pat
             np.testing.assert_allclose(found, expected, atol=1e-3)
             if temperature != 1.0:
                 assert np.abs(found - plain.log_prob(action).numpy()[mine]).mean() > 0.5
-            # As often as a normal of that deviation has it: the actions really were drawn so.
+            # The frequency under a normal distribution of that deviation: actions were drawn from it.
             deviations = (action - plain.mode()).numpy()[mine] / np.exp(plain.gaussian.log_std.numpy()[mine])
             assert np.std(deviations) == pytest.approx(temperature, rel=0.1)

@@ -1,4 +1,4 @@
-"""The wall clock of a whole run, and of each service by itself, jumps by an hour forwards and backwards."""
+"""Jumps of the wall clock by an hour, forwards and backwards, for a whole run and for each service separately."""
 
 import itertools
 import json
@@ -16,15 +16,16 @@ import pytest
 from helpers.processes import WITH_HELPERS, Command, Ended, Watch, end_in_time, watching
 from helpers.timing import wait_for
 from helpers.wall_clock import HOUR_S, WallClock, library, unavailable
-from penstock.cli.ports import free_ports
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
-from penstock.replay.snapshot_folder import SnapshotFolder
+from penstock.local.ports import free_ports
+from penstock.replay.snapshots.folder import SnapshotFolder
+from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
-from penstock.types import RunStatus, Snapshot
+from penstock.types.snapshots import Snapshot
+from penstock.types.status import RunStatus
 
 SETTINGS = (
     "--environment.imports=helpers.paced,helpers.failing --actor.environments=4 --actor.unroll-length=8"
@@ -35,7 +36,7 @@ SETTINGS = (
 SERVICES = ("replay", "learner", "actor", "evaluator")
 JUMPS = [(who, by) for who in (*SERVICES, "all of them") for by in (HOUR_S, -HOUR_S)]
 QUIET = {"snapshot", "evaluated"}
-"""What services log while nothing is wrong."""
+"""Events that healthy services log."""
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Seen:
-    """What was seen of services whose wall clocks jumped.
+    """Observations of services whose wall clocks jumped.
 
     Attributes:
         statuses: Before the first jump, and after each.
@@ -78,7 +79,7 @@ class Seen:
         return self.statuses[-1]
 
     def wait_for_files(self, folder: Path, version: int, env_steps: int) -> None:
-        """Waits until all that is kept is newer than this."""
+        """Waits until everything that is kept is newer than this."""
         snapshots, run = SnapshotFolder(folder / "snapshots"), RunFolder(folder / "run")
 
         def kept() -> list[Snapshot]:
@@ -94,7 +95,7 @@ class Seen:
 
 
 def start(stack: ExitStack, folder: Path, clocks: dict[str, WallClock]) -> tuple[dict[str, Command], str]:
-    """Starts every service with a clock of its own; the learner's address, too."""
+    """Starts every service with its own clock; returns the services and the learner's address."""
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(SERVICES, free_ports(4), strict=True)}
     learner = addresses["learner"]
     options = [
@@ -118,7 +119,7 @@ def start(stack: ExitStack, folder: Path, clocks: dict[str, WallClock]) -> tuple
 
 @pytest.fixture(scope="module")
 def seen(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """Services with a clock each, through all jumps, while training goes on."""
+    """Runs services with separate clocks through all jumps during training."""
     folder, seen = tmp_path_factory.mktemp("jumps"), Seen()
     clocks = {name: WallClock(compiled, folder / f"clock of {name}") for name in SERVICES}
     started = time.monotonic()
@@ -151,7 +152,7 @@ def seen(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     yield seen
 
 
-def test_training_and_evaluation_go_on_after_every_jump(seen: Seen) -> None:
+def test_training_and_evaluation_continue_after_every_jump(seen: Seen) -> None:
     assert len(seen.statuses) == 1 + len(JUMPS)
     for jump, (before, after) in zip(JUMPS, itertools.pairwise(seen.statuses), strict=True):
         assert after.version > before.version, jump
@@ -161,7 +162,7 @@ def test_training_and_evaluation_go_on_after_every_jump(seen: Seen) -> None:
     assert counts[-1] > counts[0]
 
 
-def test_no_timeout_fires_and_no_peer_is_taken_for_lost(seen: Seen) -> None:
+def test_no_timeout_expires_and_no_peer_is_considered_lost(seen: Seen) -> None:
     for name, events in seen.logged.items():
         assert {event["event"] for event in events} <= QUIET, name
     assert {"snapshot", "evaluated"} == {event["event"] for events in seen.logged.values() for event in events}
@@ -171,15 +172,15 @@ def test_no_timeout_fires_and_no_peer_is_taken_for_lost(seen: Seen) -> None:
     assert coordinator is not None and coordinator.drops.refunded_segments == 0
 
 
-def test_the_snapshots_and_checkpoints_that_are_kept_are_the_newest(seen: Seen) -> None:
+def test_the_newest_snapshots_and_checkpoints_are_kept(seen: Seen) -> None:
     for kept in seen.kept:
         assert kept[0].version < kept[1].version
     for before, after in itertools.pairwise(seen.saved):
         assert before[0] < before[1] < after[0] < after[1]
 
 
-def test_snapshots_have_the_time_of_the_clocks_that_jumped(seen: Seen) -> None:
-    """That clocks jumped at all, as the learner, which names snapshots, and the replay service show it."""
+def test_snapshots_carry_the_time_of_the_clocks_that_jumped(seen: Seen) -> None:
+    """Proves that the clocks jumped, in the learner, which names snapshots, and in the replay service."""
     named, taken = [], []
     for kept in seen.kept:
         moment = datetime.strptime(kept[1].name.rpartition("-v")[0], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
@@ -189,7 +190,7 @@ def test_snapshots_have_the_time_of_the_clocks_that_jumped(seen: Seen) -> None:
     assert named == [0, 0, 1, *[-1] * 5, 1, -1]
 
 
-def test_seconds_of_the_run_are_not_those_of_the_wall_clock(seen: Seen) -> None:
+def test_durations_do_not_depend_on_the_wall_clock(seen: Seen) -> None:
     for (before, after), (first, second) in zip(
         itertools.pairwise(seen.statuses), itertools.pairwise(seen.asked_at), strict=True
     ):
@@ -202,7 +203,7 @@ def test_seconds_of_the_run_are_not_those_of_the_wall_clock(seen: Seen) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a run of `penstock train` whose wall clock jumped left.
+    """Results of a run of `penstock train` whose wall clock jumped.
 
     Attributes:
         end: How it ended.
@@ -221,7 +222,7 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """Its learner is killed while the clock is behind; windows fail before and after that, which the user is told."""
+    """Kills the learner while the clock is behind; windows fail before and after, with notices to the user."""
     folder, clock = tmp_path_factory.mktemp("whole"), WallClock(compiled, tmp_path_factory.mktemp("clock") / "clock")
     run, sound = folder / "run", folder / "sound"
     sound.touch()
@@ -256,12 +257,12 @@ def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(end, time.monotonic() - started, trained_s, told, Summary.read(RunFolder(run).summary))
 
 
-def test_a_whole_run_goes_on_when_its_wall_clock_jumps_and_its_seconds_are_right(whole: Whole) -> None:
+def test_a_whole_run_continues_when_its_wall_clock_jumps_with_correct_durations(whole: Whole) -> None:
     assert whole.end.code == 130, whole.end.stdout + whole.end.stderr
     assert whole.end.left_behind == []
     assert whole.trained_s <= whole.summary.wall_s <= whole.summary.total_wall_s <= whole.wall_s
-    assert whole.end.stdout.count("starting it again") == 1
+    assert whole.end.stdout.count("restarting") == 1
 
 
-def test_the_user_is_told_of_what_happens_after_the_clock_was_set_back_and_the_learner_replaced(whole: Whole) -> None:
+def test_the_user_is_notified_of_events_after_the_clock_was_set_back_and_the_learner_replaced(whole: Whole) -> None:
     assert len(whole.told) == 2

@@ -1,4 +1,4 @@
-"""The bytes of checkpoints: other tools open them, and every flipped bit is noticed before anything is parsed."""
+"""The bytes of checkpoints: other tools can open them, and every flipped bit is detected before anything is parsed."""
 
 import hashlib
 import json
@@ -38,14 +38,14 @@ def test_a_sealed_file_is_a_safetensors_file(tmp_path: Path) -> None:
     assert len(metadata["penstock.sha256"]) == 64
 
 
-def test_the_digest_is_of_the_file_with_zeros_in_the_place_of_the_digest(tmp_path: Path) -> None:
+def test_the_digest_covers_the_file_with_zeros_in_place_of_the_digest(tmp_path: Path) -> None:
     data = written(tmp_path / "a.safetensors").read_bytes()
     with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
         digest = file.metadata()["penstock.sha256"]
     assert hashlib.sha256(data.replace(digest.encode(), b"0" * 64)).hexdigest() == digest
 
 
-def test_sealing_again_lays_new_metadata_over_the_old_and_leaves_the_tensors(tmp_path: Path) -> None:
+def test_sealing_again_replaces_metadata_and_keeps_the_tensors(tmp_path: Path) -> None:
     path = written(tmp_path / "a.safetensors", kept="1", changed="before")
     path.write_bytes(checkpoint_file.sealed(path.read_bytes(), {"changed": "after", "new": "x" * 1000}))
     file = checkpoint_file.read(path)
@@ -54,7 +54,7 @@ def test_sealing_again_lays_new_metadata_over_the_old_and_leaves_the_tensors(tmp
     assert torch.equal(safetensors.torch.load(file.data)["weight"], TENSORS["weight"])
 
 
-def test_every_flipped_bit_is_noticed_and_named(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_detected_and_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "a.safetensors", penstock="policy")
     data = path.read_bytes()
     for bit in range(8 * len(data)):
@@ -64,7 +64,7 @@ def test_every_flipped_bit_is_noticed_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
-def test_a_cut_a_zeroed_and_a_longer_file_are_noticed(tmp_path: Path, share: float) -> None:
+def test_truncated_zeroed_and_extended_files_are_detected(tmp_path: Path, share: float) -> None:
     path = written(tmp_path / "a.safetensors")
     data = path.read_bytes()
     end = int(share * len(data))
@@ -81,7 +81,7 @@ def test_a_file_of_a_release_without_digests_is_read_and_not_verified(tmp_path: 
     assert (file.verified, file.metadata) == (False, {"penstock": "policy"})
 
 
-def test_a_file_of_a_newer_release_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_release_is_refused_but_not_as_damaged(tmp_path: Path) -> None:
     path = written(tmp_path / "new.safetensors")
     data = path.read_bytes()
     head = int.from_bytes(data[:8], "little")
@@ -94,14 +94,14 @@ def test_a_file_of_a_newer_release_is_refused_and_not_called_damaged(tmp_path: P
     assert not isinstance(refused.value, DamagedFile)
 
 
-def test_a_damaged_file_names_another_one_to_use(tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_file_suggests_another_checkpoint(tmp_path: Path) -> None:
     path, other = written(tmp_path / "best.safetensors"), written(tmp_path / "000000000100.safetensors")
     path.write_bytes(flipped(path.read_bytes(), 8 * 200))
     with pytest.raises(DamagedFile, match=f"use another checkpoint, such as {other}"):
         checkpoint_file.read(path)
 
 
-def test_a_folder_in_a_checkpoints_place_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").mkdir()
     with pytest.raises(DamagedFile, match=r"a\.safetensors is damaged: it can't be read"):
         checkpoint_file.read(tmp_path / "a.safetensors")

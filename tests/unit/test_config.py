@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
-from penstock.types import MAX_SLOTS
+from penstock.types.replay import MAX_SLOTS
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=9)
 
@@ -87,7 +87,7 @@ def test_an_unknown_key_is_named(values: dict[str, object], name: str) -> None:
         ("sampling", {"off_policy_degree": -2}),
     ],
 )
-def test_a_value_out_of_range_is_named_with_what_came(section: str, values: dict[str, object]) -> None:
+def test_a_value_out_of_range_is_named_with_the_value_received(section: str, values: dict[str, object]) -> None:
     ((name, value),) = values.items()
     with pytest.raises(ConfigurationError, match=f"^{section}.{name}: [^\\n]*{value!r}"):
         build({section: values})
@@ -120,27 +120,27 @@ def test_numbers_are_finite(section: str, key: str, value: object) -> None:
         ("run", {"seed": False}),
     ],
 )
-def test_a_truth_value_is_no_number(section: str, values: dict[str, object]) -> None:
+def test_a_boolean_is_refused_as_a_number(section: str, values: dict[str, object]) -> None:
     ((name, _),) = values.items()
     with pytest.raises(
-        ConfigurationError, match=rf"^{section}\.{name} takes numbers, not true or false; got .*(True|False)"
+        ConfigurationError, match=rf"^{section}\.{name} must be a number, not true or false; got .*(True|False)"
     ):
         build({section: values})
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:13"])
-def test_a_device_is_named_as_torch_does(device: str) -> None:
+def test_devices_have_the_names_of_torch(device: str) -> None:
     assert build({"learner": {"device": device}}).learner.device == device
 
 
 @pytest.mark.parametrize("device", ["gpu", "tpu", "CUDA", "cuda:", "cuda:x", "cpu:0", "", "cuda\n"])
-def test_another_device_is_refused_with_those_there_are(device: str) -> None:
+def test_an_unknown_device_is_refused_with_the_known_ones(device: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^learner\.device must be auto, cpu, cuda, or cuda:N"):
         build({"learner": {"device": device}})
 
 
 @pytest.mark.parametrize("section", ["replay", "learner"])
-def test_there_are_no_more_actors_than_the_store_has_slots_for(section: str) -> None:
+def test_more_actors_than_the_store_has_slots_are_refused(section: str) -> None:
     assert getattr(build({section: {"max_actors": MAX_SLOTS}}), section).max_actors == MAX_SLOTS
     with pytest.raises(ConfigurationError, match=rf"^{section}\.max_actors: .*{MAX_SLOTS}, got {MAX_SLOTS + 1}"):
         build({section: {"max_actors": MAX_SLOTS + 1}})
@@ -155,24 +155,24 @@ def test_there_are_no_more_actors_than_the_store_has_slots_for(section: str) -> 
         ({"ppo": {"learning-rate": 1.0}}, "unknown setting ppo.learning-rate; did you mean ppo.learning_rate?"),
         ({"total_steps": 5}, "unknown setting total_steps; did you mean run.total_steps?"),
         ({"ppo": {"batch_segments": 5}}, "unknown setting ppo.batch_segments; did you mean sampling.batch_segments?"),
-        ({"zzzz": {}}, "unknown setting zzzz; `penstock train --help` lists them all"),
+        ({"zzzz": {}}, "unknown setting zzzz; `penstock train --help` lists all settings"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_one_that_was_meant(values: dict[str, object], refusal: str) -> None:
+def test_an_unknown_name_is_refused_with_a_suggestion(values: dict[str, object], refusal: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         build(values)
     assert str(caught.value) == refusal
 
 
 @pytest.mark.parametrize("key", ["kwargs", "training_kwargs"])
-def test_an_argument_of_another_kind_is_refused_in_one_clause(key: str) -> None:
+def test_an_argument_of_the_wrong_type_is_refused_in_one_clause(key: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         build({"environment": {key: {"desc": ["SF"]}}})
     expected = "must be a number, true, false, text or None, got ['SF']"
     assert str(caught.value) == f"environment.{key}.desc {expected}"
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(ConfigurationError, match=r"ppo\.epochs.*run\.sed|run\.sed.*ppo\.epochs"):
         build({"ppo": {"epochs": -1}, "run": {"sed": 4}})
 
@@ -208,17 +208,17 @@ def test_a_batch_without_a_fresh_segment_is_refused() -> None:
         build({"sampling": {"batch_segments": 2, "fresh_fraction": 0.1}, "actor": {"environments": 1}})
 
 
-def test_a_run_without_fresh_segments_has_nothing_to_normalise_by() -> None:
+def test_normalisation_without_fresh_segments_is_refused() -> None:
     values: dict[str, object] = {"sampling": {"fresh_fraction": 0.0}}
     with pytest.raises(ConfigurationError, match=r"normalise_observations and policy\.normalise_returns to false"):
         build(values)
     plain = {**values, "policy": {"normalise_observations": False, "normalise_returns": False}}
     assert build(plain).sampling.fresh_segments == 0
-    with pytest.raises(ConfigurationError, match="works with one replay service"):
+    with pytest.raises(ConfigurationError, match="requires a single replay service"):
         build({**plain, "train": {"replay_shards": 2}})
 
 
-def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK__PPO__EPOCHS", "7")
     assert Config().ppo.epochs == 10
 
@@ -229,7 +229,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         config.ppo.epochs = 3  # type: ignore[misc]
 
 
-def test_later_layers_win_key_by_key() -> None:
+def test_later_layers_override_individual_keys() -> None:
     below: dict[str, object] = {"ppo": {"epochs": 4, "discount": 0.9}, "run": {"seed": 1}}
     above: dict[str, object] = {"ppo": {"epochs": 5}, "environment": {"id": "A-v0"}}
     assert merge(below, above) == {
@@ -244,11 +244,11 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     for content in (b"[ppo\nepochs", b"\xff\xfe\x00"):
         path.write_bytes(content)
-        with pytest.raises(ConfigurationError, match="is not TOML"):
+        with pytest.raises(ConfigurationError, match="is not valid TOML"):
             load_toml(path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="can't read the configuration"):
         load_toml(tmp_path / "gone.toml")
 
@@ -257,20 +257,20 @@ TWO = [{"g": 9.0}, {"g": 11.0, "name": "a, b"}]
 
 
 @pytest.mark.parametrize("given", [TWO, json.dumps(TWO), ", ".join(map(json.dumps, TWO))])
-def test_variants_are_tables_or_their_json(given: object) -> None:
+def test_variants_are_given_as_tables_or_as_json(given: object) -> None:
     environment = build({"environment": {"variants": given, "kwargs": {"g": 1.0, "mass": 2}}}).environment
     assert environment.variants == ({"g": 9.0}, {"g": 11.0, "name": "a, b"})
     assert environment.variant_kwargs == ({"g": 9.0, "mass": 2}, {"g": 11.0, "mass": 2, "name": "a, b"})
     assert environment.variant_names == ("g=9.0", "g=11.0, name=a, b")
 
 
-def test_an_empty_table_is_the_plain_variant_and_no_tables_are_one_environment() -> None:
+def test_an_empty_table_is_the_plain_variant_and_no_table_is_one_environment() -> None:
     assert build({"environment": {"variants": [{}, {"g": 1}]}}).environment.variant_names == ("plain", "g=1")
     plain = build({"environment": {"kwargs": {"g": 1}}}).environment
     assert (plain.variant_kwargs, plain.variant_names) == (({"g": 1},), ())
 
 
-def test_variants_and_temperatures_survive_toml() -> None:
+def test_variants_and_temperatures_are_unchanged_by_toml() -> None:
     config = build(
         {
             "environment": {"variants": [{"g": 9, "name": "x"}, {}]},
@@ -303,20 +303,20 @@ def test_variants_may_be_an_array_of_tables_in_a_file(tmp_path: Path) -> None:
         ({"actor": {"lowest_temperature": 2.0}}, r"lowest_temperature 2 exceeds actor\.highest_temperature 1"),
         (
             {"actor": {"highest_temperature": 2.0}, "train": {"actors": 1}},
-            r"one actor has one temperature, not a spread from 1 to 2; raise train\.actors",
+            r"a single actor can't have temperatures from 1 to 2; raise train\.actors",
         ),
     ],
 )
-def test_variants_and_temperatures_that_cannot_be_are_refused(values: dict[str, object], reason: str) -> None:
+def test_impossible_variants_and_temperatures_are_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         build(values)
 
 
-def test_as_many_variants_as_actors_and_episodes_are_fine() -> None:
+def test_as_many_variants_as_actors_and_episodes_are_accepted() -> None:
     values = {"environment": {"variants": [{}] * 3}, "train": {"actors": 3}, "evaluation": {"episodes": 3}}
     assert len(build(values).environment.variant_kwargs) == 3
 
 
-def test_one_actor_may_have_a_temperature_of_its_own() -> None:
+def test_a_single_actor_may_have_any_temperature() -> None:
     actor = {"lowest_temperature": 2.0, "highest_temperature": 2.0}
     assert build({"actor": actor, "train": {"actors": 1}}).actor.lowest_temperature == 2.0

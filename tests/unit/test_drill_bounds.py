@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.baselines import TRIES, Baseline, compare
-from e2e.recovery import RESTART_MULTIPLE
-from e2e.report import Report
+from tests.e2e.baselines import TRIES, Baseline, compare
+from tests.e2e.recovery import RESTART_MULTIPLE
+from tests.e2e.report import Report
 
 
 def report_of(starts: Iterator[float], restarts: Iterator[float]) -> Report:

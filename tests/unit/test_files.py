@@ -1,4 +1,4 @@
-"""Writes that fail leave the old content and nothing else; records tell every flipped bit."""
+"""Failed writes leave the old content and no other file; records detect every flipped bit."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ ERRORS = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
-    """Lets one of the calls of a write fail, as a disk that is full, read-only or broken does."""
+    """Makes one system call of a write fail, as on a full, read-only or broken disk."""
 
     def refuse(*arguments: object, **options: object) -> int:
         raise OSError(code, os.strerror(code))
@@ -39,7 +39,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "rename", "folder"])
-def test_a_write_that_fails_leaves_the_old_or_the_new_content_and_nothing_else(
+def test_a_failed_write_leaves_the_old_or_the_new_content_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     path = tmp_path / "file"
@@ -48,12 +48,12 @@ def test_a_write_that_fails_leaves_the_old_or_the_new_content_and_nothing_else(
         failing(disk, call, code)
         with pytest.raises(OSError, match=os.strerror(code)):
             write_atomically(path, b"new")
-    # What is renamed is there, whether or not the folder's own entry is on the disk yet.
+    # A renamed file is visible before its folder is synced.
     assert path.read_bytes() == (b"new" if call == "folder" else b"old")
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:3]))
     write_atomically(tmp_path / "file", b"0123456789")
@@ -75,7 +75,7 @@ def test_a_killed_writer_leaves_a_file_that_the_next_process_removes(tmp_path: P
     assert path.read_bytes() == b"old"
 
 
-def test_temporary_files_of_a_process_that_is_alive_and_other_files_are_left(tmp_path: Path) -> None:
+def test_other_files_and_temporary_files_of_live_processes_are_kept(tmp_path: Path) -> None:
     names = [f".file.{os.getppid()}", "file.1", ".hidden", ".hidden.txt", "plain"]
     for name in names:
         (tmp_path / name).touch()
@@ -84,7 +84,7 @@ def test_temporary_files_of_a_process_that_is_alive_and_other_files_are_left(tmp
     assert {path.name for path in tmp_path.iterdir()} == {*names, ".folder.999999999"}
 
 
-def test_a_file_that_cannot_be_put_back_does_not_hide_the_error(
+def test_a_file_that_cannot_be_restored_does_not_hide_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_put_back_does_not_hide_the_error(
         raise ValueError("the first error")
 
 
-def test_json_has_no_numbers_that_json_does_not_have() -> None:
+def test_numbers_that_json_lacks_become_null() -> None:
     value = {"nan": float("nan"), "list": [float("inf"), 1.5], "tuple": (-float("inf"),), "text": "NaN"}
     assert json_of(value) == '{"nan": null, "list": [null, 1.5], "tuple": [null], "text": "NaN"}'
 
@@ -122,7 +122,7 @@ def test_a_damaged_record_is_refused(damage: Callable[[bytes], bytes]) -> None:
         decode_record(damage(encode_record({"slots": [[0, 3]]})))
 
 
-def test_every_flipped_bit_of_a_record_is_noticed() -> None:
+def test_every_flipped_bit_of_a_record_is_detected() -> None:
     data = encode_record({"slots": [[0, 3], [1, 17]], "text": "abc"})
     for bit in range(8 * len(data)):
         flipped = bytearray(data)

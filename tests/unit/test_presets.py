@@ -10,7 +10,7 @@ from penstock.presets import configure, configured, preset, preset_for, preset_n
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_preset_loads_and_survives_toml(name: str) -> None:
+def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
     config = preset(name)
     assert build(tomllib.loads(config.to_toml())) == config
     assert preset_for(config.environment.id) == name
@@ -22,14 +22,14 @@ def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
     assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
 
 
-def test_a_preset_takes_values_on_top() -> None:
+def test_values_override_a_preset() -> None:
     config = preset("cartpole", run={"seed": 5}, ppo={"epochs": 3})
     assert (config.run.seed, config.ppo.epochs) == (5, 3)
     assert config.ppo.learning_rate == preset("cartpole").ppo.learning_rate != Config().ppo.learning_rate
 
 
-def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"no preset 'nope'.*cartpole"):
+def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown preset 'nope'.*cartpole"):
         preset_values("nope")
 
 
@@ -52,7 +52,7 @@ def test_no_preset_belongs_to_an_unknown_environment() -> None:
         ("my_package:MyEnv-v0", None),
     ],
 )
-def test_an_environment_has_its_preset_however_its_id_is_written(environment_id: str, name: str | None) -> None:
+def test_every_spelling_of_an_id_finds_the_preset(environment_id: str, name: str | None) -> None:
     assert preset_for(environment_id) == name
     chosen = configured({"environment": {"id": environment_id}})
     assert (chosen.preset, chosen.config.environment.id) == (name, environment_id)
@@ -61,7 +61,7 @@ def test_an_environment_has_its_preset_however_its_id_is_written(environment_id:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_an_id_without_a_version_is_that_of_the_preset(name: str) -> None:
+def test_an_id_without_a_version_finds_the_preset(name: str) -> None:
     identity = preset(name).environment.id
     if identity.startswith("ALE/"):
         pytest.importorskip("ale_py")
@@ -69,7 +69,7 @@ def test_an_id_without_a_version_is_that_of_the_preset(name: str) -> None:
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 
 
-def test_python_has_the_preset_that_the_command_line_has() -> None:
+def test_python_and_the_command_line_choose_the_same_preset() -> None:
     config = penstock.configure(environment={"id": "Pendulum-v1"}, run={"seed": 3})
     assert config == preset("pendulum", run={"seed": 3})
     assert configure(environment={"id": "Pendulum-v1"}, ppo={"epochs": 77}).ppo.epochs == 77
@@ -77,17 +77,17 @@ def test_python_has_the_preset_that_the_command_line_has() -> None:
     assert configure(environment={"id": "MyEnv-v0"}) == Config(environment={"id": "MyEnv-v0"})  # type: ignore[arg-type]
 
 
-def test_a_preset_for_another_environment_is_refused_with_what_to_do() -> None:
+def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:
     with pytest.raises(ConfigurationError) as caught:
         preset("acrobot", environment={"id": "Pendulum-v1"})
     message = str(caught.value)
     assert message.startswith("the preset acrobot is for Acrobot-v1, and environment.id is Pendulum-v1; use the preset")
     assert "pendulum" in message and "acrobot.toml" in message and "--config" in message
-    with pytest.raises(ConfigurationError, match="use none as the preset for the defaults, or copy"):
+    with pytest.raises(ConfigurationError, match="use the preset none for the defaults, or copy"):
         preset("pong", environment={"id": "ALE/Assault-v5"})
     assert preset("acrobot", environment={"id": "gymnasium:Acrobot-v1"}).evaluation.threshold == -100.0
 
 
 @pytest.mark.parametrize("name", ["", "none"])
-def test_no_preset_can_be_asked_for(name: str) -> None:
+def test_the_defaults_can_be_requested_instead_of_a_preset(name: str) -> None:
     assert configured({"environment": {"id": "Pendulum-v1"}}, preset=name).config.ppo == Config().ppo

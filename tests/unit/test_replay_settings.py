@@ -1,14 +1,14 @@
-"""What each setting of replay does to the batches that are trained: whole runs in one process, batch by batch."""
+"""The effect of each replay setting on the trained batches, in whole runs within one process."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.study.in_process import train
+from helpers.single_process import train
 from helpers.training import make_batch
 from penstock.algo.priorities import segment_priorities
 from penstock.config import build
-from penstock.types import Batch
+from penstock.types.replay import Batch
 
 BATCHES = 40
 FRESH = 8
@@ -40,38 +40,38 @@ def ages(batches: Sequence[Batch]) -> np.ndarray:
     return np.concatenate([batch.number - batch.versions[batch.fresh_segments :] for batch in batches])
 
 
-def test_fresh_fraction_is_the_share_that_was_never_trained_on() -> None:
+def test_fresh_fraction_is_the_share_of_segments_trained_for_the_first_time() -> None:
     for fraction, fresh in ((1.0, 16), (0.5, 8), (0.25, 4)):
         last = batches_of(fresh_fraction=fraction, off_policy_degree=4)[-1]
         assert (last.fresh_segments, last.keys.size) == (fresh, 16)
 
 
-def test_min_replay_segments_is_how_many_are_trained_before_any_is_replayed() -> None:
+def test_min_replay_segments_are_trained_before_any_is_replayed() -> None:
     for least in (8, 33):
         sizes = [batch.keys.size for batch in batches_of(min_replay_segments=least)]
         alone = -(-least // FRESH)
         assert sizes == [FRESH] * alone + [2 * FRESH] * (len(sizes) - alone)
 
 
-def test_alpha_draws_what_surprises_more_often() -> None:
+def test_alpha_draws_surprising_segments_more_often() -> None:
     means = [float(np.log(replayed(batches_of(alpha=alpha), "priorities")).mean()) for alpha in (0.0, 0.6, 1.5)]
     assert means[0] < means[1] < means[2]
 
 
-def test_with_alpha_0_all_that_is_replayed_is_as_likely() -> None:
+def test_alpha_0_replays_uniformly() -> None:
     for batch in batches_of(alpha=0.0)[2:]:
-        assert np.ptp(batch.probabilities[batch.fresh_segments :]) < 1e-12
+        assert np.ptp(batch.head.probabilities[batch.fresh_segments :]) < 1e-12
 
 
 def test_epsilon_evens_out_the_priorities() -> None:
     spreads = []
     for epsilon in (1e-3, 100.0):
         last = batches_of(epsilon=epsilon, half_life=1e9, alpha=1.0)[-1]
-        spreads.append(float(np.ptp(np.log(last.probabilities[last.fresh_segments :]))))
+        spreads.append(float(np.ptp(np.log(last.head.probabilities[last.fresh_segments :]))))
     assert spreads[1] < 0.1 * spreads[0]
 
 
-def test_half_life_prefers_the_young() -> None:
+def test_half_life_prefers_young_segments() -> None:
     means = [float(ages(batches_of(half_life=half_life)).mean()) for half_life in (0.5, 4.0, 1e9)]
     assert means[0] < 0.5 * means[1] < 0.5 * means[2]
 
@@ -82,7 +82,7 @@ def test_max_staleness_is_never_exceeded() -> None:
         assert found.max() == limit
 
 
-def test_off_policy_degree_is_how_old_fresh_segments_may_be() -> None:
+def test_off_policy_degree_bounds_the_age_of_fresh_segments() -> None:
     for degree in (1, 3):
         lags = [
             int(batch.number - batch.versions[: batch.fresh_segments].min())
@@ -91,14 +91,14 @@ def test_off_policy_degree_is_how_old_fresh_segments_may_be() -> None:
         assert lags[degree:] == [degree] * (len(lags) - degree)
 
 
-def test_publish_interval_leaves_actors_with_older_weights() -> None:
+def test_a_longer_publish_interval_gives_actors_older_weights() -> None:
     lags = [
         int(batch.number - batch.versions[: batch.fresh_segments].min()) for batch in batches_of(publish_interval=4)
     ]
     assert lags[:9] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
-def test_eta_decides_between_one_surprise_and_many_small_ones() -> None:
+def test_eta_weighs_one_large_surprise_against_many_small_ones() -> None:
     batch = make_batch(segments=2)
     correction = batch.reward.new_full((2, 32), 0.2)
     correction[1] = 0.0

@@ -7,14 +7,15 @@ import pytest
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.summary import EvaluationOutcome, Summary, nothing_left
-from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.waits import WaitReason
 
 STATISTICS = CoordinatorStatistics(
     mode="asynchronous",
     off_policy_degree=1,
     lag=Ages(1.0, 0.5, 2),
     times=MeanTimes(batch_train_s=0.1),
-    waits=(Wait("fresh segments", 1.0, 0.5),),
+    waits=(Wait(WaitReason.parse("fresh segments"), 1.0, 0.5),),
     drops=Drops(late_segments=3),
     recent=LearningNumbers(entropy=0.5),
 )
@@ -42,7 +43,7 @@ def test_a_summary_is_read_as_it_was_written(tmp_path: Path, summary: Summary) -
     assert Summary.read(tmp_path / "summary.json") == summary
 
 
-def test_a_summary_from_before_there_were_statistics_is_read(tmp_path: Path) -> None:
+def test_a_summary_without_statistics_is_read(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     SUMMARY.write(path)
     values = json.loads(path.read_text())
@@ -51,7 +52,7 @@ def test_a_summary_from_before_there_were_statistics_is_read(tmp_path: Path) -> 
     assert Summary.read(path) == replace(SUMMARY, statistics=None)
 
 
-def test_a_summary_that_is_cut_short_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_truncated_summary_is_refused_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     SUMMARY.write(path)
     path.write_text(path.read_text()[:-20])
@@ -59,7 +60,7 @@ def test_a_summary_that_is_cut_short_is_refused_by_its_name(tmp_path: Path) -> N
         Summary.read(path)
 
 
-def test_a_summary_from_before_sessions_were_summed_up_is_read(tmp_path: Path) -> None:
+def test_a_summary_without_totals_over_sessions_is_read(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     SUMMARY.write(path)
     values = json.loads(path.read_text())
@@ -70,7 +71,7 @@ def test_a_summary_from_before_sessions_were_summed_up_is_read(tmp_path: Path) -
     assert Summary.read(path) == SUMMARY
 
 
-def test_a_summary_is_json_whatever_the_numbers_are(tmp_path: Path) -> None:
+def test_a_summary_with_infinite_numbers_is_standard_json(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     replace(SUMMARY, env_steps_per_s=float("inf"), evaluation=EvaluationOutcome(2, float("nan"), 0.0)).write(path)
 
@@ -81,7 +82,7 @@ def test_a_summary_is_json_whatever_the_numbers_are(tmp_path: Path) -> None:
     assert values["env_steps_per_s"] is values["evaluation"]["return_mean"] is None
 
 
-def test_a_commands_time_is_part_of_the_time_of_all_sessions() -> None:
+def test_the_time_of_a_command_counts_in_the_time_of_all_sessions() -> None:
     summary = replace(SUMMARY, wall_s=10.0, total_wall_s=110.0).timed(12.5)
     assert (summary.wall_s, summary.total_wall_s) == (12.5, 112.5)
 
@@ -92,16 +93,16 @@ SOLVED = replace(SUMMARY, stopped="stop_at_return", best_evaluation=EvaluationOu
 @pytest.mark.parametrize(
     ("summary", "run", "reason"),
     [
-        (SUMMARY, RunConfig(total_steps=1_000), "has trained its 1,000 steps; raise --total-steps"),
-        (SUMMARY, RunConfig(total_steps=999), "has trained its 999 steps"),
+        (SUMMARY, RunConfig(total_steps=1_000), "has already trained 1,000 steps; raise --total-steps"),
+        (SUMMARY, RunConfig(total_steps=999), "has already trained 999 steps"),
         (SUMMARY, RunConfig(total_steps=1_001), ""),
         (replace(SUMMARY, stopped="interrupted"), RunConfig(total_steps=1_000), ""),
-        (SOLVED, RunConfig(total_steps=5_000, stop_at_return=475.0), "has reached its return of 475"),
+        (SOLVED, RunConfig(total_steps=5_000, stop_at_return=475.0), "has already reached its return of 475"),
         (SOLVED, RunConfig(total_steps=5_000, stop_at_return=490.0), ""),
         (SOLVED, RunConfig(total_steps=5_000), ""),
     ],
 )
-def test_a_run_that_has_nothing_left_to_do_says_why(
+def test_a_finished_run_gives_the_reason_for_refusing_to_resume(
     tmp_path: Path, summary: Summary, run: RunConfig, reason: str
 ) -> None:
     path = tmp_path / "summary.json"

@@ -33,6 +33,6 @@ def check_arguments(
     for name, text in texts.items():
         if name in parameters and isinstance(default := parameters[name].default, bool):
             raise ConfigurationError(
-                f"the argument {name} of {env_id} is True or False (its default is {default}), got the text {text!r};"
-                f" write {name}=True or {name}=False"
+                f"the argument {name} of {env_id} must be True or False (its default is {default}), not the text"
+                f" {text!r}; write {name}=True or {name}=False"
             )

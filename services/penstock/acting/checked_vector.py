@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.acting import faults
 from penstock.acting.progress import Progress
 from penstock.errors import EnvironmentFailed
-from penstock.types import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec
 
 T = TypeVar("T")
 Step = tuple[NDArray[np.generic], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]

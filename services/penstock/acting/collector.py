@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +12,11 @@ from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
 from penstock.acting.spaces import ActionMap, segment_schema
+from penstock.algo.distributions import Noise
 from penstock.errors import EnvironmentFailed
-from penstock.types import Assignment, Episode, Window
-
-
-@dataclass(slots=True)
-class Timing:
-    """Seconds that an actor spent on each kind of work since the last `Collector.take_timing`."""
-
-    environment_s: float = 0.0
-    policy_s: float = 0.0
-    building_s: float = 0.0
-    waiting_s: float = 0.0
+from penstock.types.replay import Window, WindowHead
+from penstock.types.run import Assignment, Episode
+from penstock.types.statistics import Timing
 
 
 class Collector:
@@ -123,7 +115,7 @@ class Collector:
         Raises:
             EnvironmentFailed: An environment failed, or its values can't be trained on.
         """
-        noise, ended_before = self._noise(runner.policy.noise_size), len(self._episodes)
+        noise, ended_before = self._noise(runner.policy.noise), len(self._episodes)
         self._steps += self._unroll_length
         self._environments.progress.doing = "step"
         try:
@@ -136,12 +128,14 @@ class Collector:
         finally:
             self._environments.progress.doing = ""
         window = Window(
-            slot=self._assignment.slot,
-            incarnation=self._assignment.incarnation,
-            first_sequence=self._sequence,
-            version=runner.version,
-            environments=self._numbers,
-            columns=self._columns,
+            WindowHead(
+                slot=self._assignment.slot,
+                incarnation=self._assignment.incarnation,
+                first_sequence=self._sequence,
+                version=runner.version,
+                environments=self._numbers,
+            ),
+            self._columns,
         )
         self._sequence += self._environments.count
         self._valid_steps += int(self._columns.column("valid").sum())
@@ -208,14 +202,14 @@ class Collector:
             self._warning = ""
         return warning or ""
 
-    def _noise(self, size: int) -> NDArray[np.float32]:
-        return randomness.noise_for(self._environments.spec.action)(
+    def _noise(self, noise: Noise) -> NDArray[np.float32]:
+        return randomness.draw(
+            noise,
             seed=self._assignment.seed,
             incarnation=self._assignment.incarnation,
             environments=self._numbers,
             first_step=self._steps,
             steps=self._unroll_length,
-            size=size,
         )
 
     def _count_episodes(

@@ -21,7 +21,7 @@ from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
-from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec
 
 STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""
@@ -81,7 +81,7 @@ def check(
             if first is not None:
                 require_same_spaces(spec, first, task.variants, number)
             first = first or spec
-            if _leaves_no_choice(spec):
+            if not spec.action.has_choice:
                 warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
     return list(dict.fromkeys(warnings))
 
@@ -122,8 +122,8 @@ class _Check:
             made = with_frames(make_environments(env_id, instances, kwargs=arguments, vectorization="native"), frames)
         check_spaces(made.spec)
         actions = ActionMap(made.spec.action)
-        size = 0 if isinstance(made.spec.action, DiscreteSpace) else int(np.prod(made.spec.action.shape))
-        zeros = np.zeros((instances, size), np.float32) if size else np.zeros(instances, np.int64)
+        dtype, shape = made.spec.action.action_array
+        zeros = np.zeros((instances, *shape), dtype)
         with self._stage("reset"):
             made.reset([_SEED + number for number in range(instances)])
         first_values.check_rows(self._name, "reset", "an observation", made.observation)
@@ -142,8 +142,8 @@ class _Check:
                 if mine != others:
                     differ = " and ".join(faults.shortened(str(space)) for space in (others, mine))
                     raise ConfigurationError(
-                        f"{self._name}: two environments that were made alike differ in their {role}, {differ}; one"
-                        " policy needs the same spaces everywhere, so make them depend on nothing but the arguments"
+                        f"{self._name}: two environments made with the same arguments differ in their {role}, {differ};"
+                        " one policy needs the same spaces everywhere, so they must depend only on the arguments"
                     )
         spec = describe(env_id, made[0].observation_space, made[0].action_space)
         return with_frames(SingleEnvironments(made[:1], spec), frames).spec
@@ -179,7 +179,7 @@ def _named(name: str, stage: str) -> Iterator[None]:
         raise ConfigurationError(f"can't make the environment {name!r}: {_text(error)}") from error
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
         raise ConfigurationError(
-            f"can't make the environment {name!r}: {_text(error)}. Check --env-id; an environment of your own needs"
+            f"can't make the environment {name!r}: {_text(error)}. Check --env-id; your own environment needs"
             " --env-id package:Name-v0 or --env-import package"
         ) from error
     except BaseException as error:
@@ -227,10 +227,3 @@ def _name(env_id: str, task: Task, number: int) -> str:
     if task.use:
         parts.append(f"for {task.use}")
     return " ".join(parts)
-
-
-def _leaves_no_choice(spec: EnvironmentSpec) -> bool:
-    space = spec.action
-    if isinstance(space, BoxSpace):
-        return all(low == high for low, high in zip(space.low, space.high, strict=True))
-    return space.n == 1

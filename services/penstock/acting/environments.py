@@ -24,7 +24,7 @@ from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe
 from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError
-from penstock.types import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")
 
@@ -167,8 +167,8 @@ def make_environments(
         for env in envs[1:]:
             if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
                 raise ConfigurationError(
-                    f"{env_id} has other spaces each time it is made: {_spaces(envs[0])}, then {_spaces(env)}; one"
-                    " policy needs the same spaces everywhere"
+                    f"{env_id} has different spaces each time it is made: {_spaces(envs[0])}, then {_spaces(env)};"
+                    " one policy needs the same spaces in all environments"
                 )
     except BaseException:
         for env in envs:
@@ -191,7 +191,7 @@ def import_modules(names: Sequence[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigurationError(
-                f"can't import {name!r}: {error}; run penstock where Python finds it, or install it"
+                f"can't import {name!r}: {error}; install it, or run penstock in the folder that contains it"
             ) from error
 
 
@@ -209,7 +209,7 @@ def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Prog
     if mode == AutoresetMode.SAME_STEP:
         return SameStepEnvironments(envs, spec, progress)
     raise ConfigurationError(
-        f"{env_id} does not reset by itself (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
+        f"{env_id} does not reset automatically (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
     )
 
 
@@ -221,7 +221,7 @@ def _made(env_id: str, make: Callable[[], Made]) -> Made:
     except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigurationError(
-            f"can't make the environment {env_id!r}: {reason}. Check --env-id; an environment of your own needs"
+            f"can't make the environment {env_id!r}: {reason}. Check --env-id; your own environment needs"
             " --env-id package:Name-v0 or --env-import package"
         ) from error
     except faults.MISBEHAVIOUR as error:

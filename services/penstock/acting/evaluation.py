@@ -9,7 +9,7 @@ from penstock.acting import randomness
 from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import ActionMap
-from penstock.types import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 _NOISE_STEPS = 64
 
@@ -44,7 +44,6 @@ def evaluate(
     )
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
     playing = np.ones(environments.count, np.bool_)
-    draw = randomness.noise_for(environments.spec.action)
     step, out_of_time = 0, False
     while playing.any() and step < task.max_episode_steps and not out_of_time:
         if stopping():
@@ -54,13 +53,13 @@ def evaluate(
         else:
             if step % _NOISE_STEPS == 0:
                 # The complement separates these streams from those of a run with the same seed.
-                noise = draw(
+                noise = randomness.draw(
+                    runner.policy.noise,
                     seed=~task.seed & 0xFFFFFFFFFFFFFFFF,
                     incarnation=0,
                     environments=numbers,
                     first_step=step,
                     steps=_NOISE_STEPS,
-                    size=runner.policy.noise_size,
                 )
             action, _ = runner.act(environments.acting_observation, noise[:, step % _NOISE_STEPS])
         outcome = environments.step(action_map(action, squashed=runner.squashes))
@@ -86,5 +85,5 @@ def _refusal(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Returns why <float64>[N] returns can't be used; empty if all are finite."""
     for environment, value in enumerate(returns.tolist()):
         if not np.isfinite(value):
-            return f"environment {environment} paid rewards that sum up to {value}"
+            return f"environment {environment} returned rewards whose sum is {value}"
     return ""

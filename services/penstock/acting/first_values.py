@@ -71,7 +71,7 @@ def _check_observation(name: str, stage: str, observation: Any, space: gymnasium
     try:
         values = np.asarray(observation)
     except (TypeError, ValueError) as error:
-        raise _refusal(name, stage, f"an observation that is no array ({error})", "return an array") from None
+        raise _refusal(name, stage, f"an observation that is not an array ({error})", "return an array") from None
     if values.shape != space.shape:
         found = f"an observation of shape {values.shape}, where the space has {space.shape}"
         raise _refusal(name, stage, found, "correct observation_space, or what is returned")
@@ -89,7 +89,7 @@ def _check_observation(name: str, stage: str, observation: Any, space: gymnasium
 
 def _strange_observation(name: str, stage: str, values: NDArray[np.float64], space: gymnasium.spaces.Box) -> list[str]:
     if not values.size:
-        return [f"{name} observes nothing: its observations have no element"]
+        return [f"{name} has empty observations"]
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         slack = _TOLERANCE * np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.abs(values)))
@@ -113,7 +113,7 @@ def _check_reward(name: str, reward: Any) -> list[str]:
         raise _refusal(name, "step", f"the reward {_kind(reward)}", expected) from None
     if reward is None or values.size != 1:
         found = "no reward (None)" if reward is None else f"a reward of shape {values.shape}"
-        remedy = expected if reward is None else f"{expected}; add its elements up, for instance in a wrapper"
+        remedy = expected if reward is None else f"{expected}; add its elements, for instance in a wrapper"
         raise _refusal(name, "step", found, remedy)
     value = float(values.reshape(()))
     with np.errstate(over="ignore"):

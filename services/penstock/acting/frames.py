@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
+from penstock.acting.spaces import channels_first, stacked
 from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError
-from penstock.types import BoxSpace
+from penstock.types.spaces import BoxSpace, is_image
 
 _MAX_FRAMES = 64
 
@@ -34,19 +35,17 @@ class Frames:
         """
         space = environments.spec.observation
         if not isinstance(space, BoxSpace) or not space.shape:
-            raise ConfigurationError(f"{environments.spec.id} has observations that are no box and can't be stacked")
+            raise ConfigurationError(
+                f"{environments.spec.id} has the observation space {space.shown()}, which can't be stacked"
+            )
         if not 1 <= frames <= _MAX_FRAMES:
             raise ConfigurationError(f"between 1 and {_MAX_FRAMES} frames can be stacked, not {frames}")
         self._environments, self._frames = environments, frames
         self.count, self.progress = environments.count, environments.progress
-        self._image = _is_image(space)
-        shape = _channels_first(np.empty((1, *space.shape), np.bool_)).shape[1:] if self._image else space.shape
-        # One pair of bounds replaces thousands of equal ones, which every version of the policy would carry.
-        low, high = (
-            ((min(space.low),), (max(space.high),)) if self._image else (space.low * frames, space.high * frames)
-        )
-        stacked = BoxSpace(space.dtype, (frames * shape[0], *shape[1:]), low, high)
-        self.spec = dataclasses.replace(environments.spec, observation=stacked, frames=frames)
+        self._image = is_image(space)
+        stack = stacked(space, frames)
+        shape = (stack.shape[0] // frames, *stack.shape[1:])
+        self.spec = dataclasses.replace(environments.spec, observation=stack, frames=frames)
         self._stack = np.zeros((self.count, frames, *shape), space.dtype)
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
         self.observation: NDArray[np.generic] = self._stack[:, -1]
@@ -83,7 +82,7 @@ class Frames:
         self.observation, self.acting_observation = frame, self._flat(self._stack)
 
     def _frame(self, observation: NDArray[np.generic]) -> NDArray[np.generic]:
-        return _channels_first(observation) if self._image else observation
+        return channels_first(observation) if self._image else observation
 
     def _flat(self, stack: NDArray[np.generic]) -> NDArray[np.generic]:
         """Returns [N, k, C, ...] as [N, k C, ...]."""
@@ -98,21 +97,6 @@ def with_frames(environments: Environments, frames: int) -> Environments:
         ConfigurationError: The observations can't be stacked, or `frames` is out of range.
     """
     space = environments.spec.observation
-    if frames == 1 and not (isinstance(space, BoxSpace) and _is_image(space)):
+    if frames == 1 and not is_image(space):
         return environments
     return Frames(environments, frames)
-
-
-def _is_image(space: BoxSpace) -> bool:
-    """Returns whether a frame of this space is an image: uint8 in two or three dimensions."""
-    return space.dtype == "uint8" and len(space.shape) in (2, 3)
-
-
-def _channels_first(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Returns [N, H, W] or [N, H, W, C] images as a view [N, C, H, W]; others are assumed to be channels first.
-
-    The last axis is the channels if it is shorter than the second one.
-    """
-    if images.ndim == 3:
-        return images[:, None]
-    return np.moveaxis(images, 3, 1) if images.shape[3] < images.shape[1] else images

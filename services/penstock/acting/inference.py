@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
-from penstock.types import Weights
+from penstock.types.run import Weights
 
 _ROW_MULTIPLE = 16
 """Multiple to which rows are padded, so that an action does not depend on the number of environments.
@@ -31,7 +31,7 @@ class PolicyRunner:
 
         Args:
             weights: Initial weights.
-            temperature: Sampling temperature of `act`; `update` does not change it.
+            temperature: Sampling temperature of `act`; `refresh` does not change it.
         """
         self._policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
@@ -46,10 +46,11 @@ class PolicyRunner:
         """Whether the policy's continuous actions must pass through a tanh."""
         return self._policy.network.squash_actions
 
-    def update(self, weights: Weights) -> None:
-        """Loads newer weights of the same architecture."""
-        policy_weights.load_into(self._policy, weights)
-        self.version = weights.version
+    def refresh(self, weights: Weights) -> None:
+        """Loads weights of the same architecture, unless their version is already loaded."""
+        if weights.version != self.version:
+            policy_weights.load_into(self._policy, weights)
+            self.version = weights.version
 
     @torch.inference_mode()
     def act(
@@ -59,7 +60,7 @@ class PolicyRunner:
 
         Args:
             observation: [N, ...] raw observations.
-            noise: <float32>[N, noise_size] random numbers from `acting.randomness`.
+            noise: <float32>[N, policy.noise.size] random numbers from `acting.randomness.draw`.
 
         Returns:
             The actions, <int64>[N] or <float32>[N, A], and their log probabilities at that temperature, <float32>[N].

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import BoxSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, EnvironmentSpec
 
 
 class ObservationBounds:
@@ -41,6 +41,6 @@ class ObservationBounds:
         environment, step, element = np.argwhere((flat < self._low) | (flat > self._high))[0].tolist()
         low, high = (float(bound[min(element, bound.size - 1)]) for bound in self._bounds)
         return environment, (
-            f"an observation has {float(flat[environment, step, element]):g} in element {element}, and its space says"
+            f"an observation has {float(flat[environment, step, element]):g} in element {element}, and its space allows"
             f" {low:g} to {high:g}"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.types import ActorProgress
+from penstock.types.run import ActorProgress
 
 
 @dataclass(slots=True)

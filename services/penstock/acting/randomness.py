@@ -5,12 +5,12 @@ steps it, no two environments share a stream, and an actor that returns in a new
 """
 
 import enum
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import BoxSpace, DiscreteSpace, Space
+from penstock.algo.distributions import Noise, NoiseKind
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
@@ -90,31 +90,34 @@ def normals(
     return both[..., :size].astype(np.float32)
 
 
-class Noise(Protocol):
-    """Type of `uniforms` and `normals`."""
+def draw(
+    noise: Noise, *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int
+) -> NDArray[np.float32]:
+    """Returns the random numbers from which a policy samples its actions, <float32>[N, T, noise.size].
 
-    def __call__(
-        self,
-        *,
-        seed: int,
-        incarnation: int,
-        environments: NDArray[np.uint32],
-        first_step: int,
-        steps: int,
-        size: int,
-    ) -> NDArray[np.float32]:
-        """Returns <float32>[N, T, size]."""
-
-
-def noise_for(space: Space) -> Noise:
-    """Returns the noise that distributions over this action space turn into samples (`algo.distributions`)."""
-    match space:
-        case DiscreteSpace():
-            return uniforms
-        case BoxSpace():
-            return normals
+    Args:
+        noise: Noise of the policy (`Policy.noise`).
+        seed: Seed of the stream, as in `uniforms`, like the other arguments.
+        incarnation: Incarnation of the actor.
+        environments: <uint32>[N] run-wide numbers of the environments.
+        first_step: Steps that each environment has taken in this incarnation.
+        steps: Steps in the window, T.
+    """
+    match noise.kind:
+        case NoiseKind.UNIFORM:
+            stream = uniforms
+        case NoiseKind.NORMAL:
+            stream = normals
         case _:
-            assert_never(space)
+            assert_never(noise.kind)
+    return stream(
+        seed=seed,
+        incarnation=incarnation,
+        environments=environments,
+        first_step=first_step,
+        steps=steps,
+        size=noise.size,
+    )
 
 
 def reset_seeds(

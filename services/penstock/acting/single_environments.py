@@ -11,7 +11,7 @@ from penstock.acting import faults
 from penstock.acting.progress import Progress
 from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import EnvironmentFailed
-from penstock.types import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec
 
 _NOTHING = object()
 _RESET = (0.0, False, False)

@@ -1,26 +1,51 @@
-"""Converts Gymnasium's spaces to specs, and a policy's actions to those of the environment."""
+"""Converts Gymnasium's spaces to specs and columns, and a policy's actions to those of the environment."""
 
-import math
+from typing import Literal, assert_never
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting import faults
-from penstock.algo.spaces import bounded, bounds
+from penstock.algo.spaces import SUPPORTED_OBSERVATIONS, action_fault, bounded, bounds, observation_fault
 from penstock.errors import ConfigurationError
-from penstock.types import DATA_TYPES, BoxSpace, Column, DiscreteSpace, EnvironmentSpec, Extent, Schema, Space
+from penstock.types.block import DATA_TYPES, Column, Extent, Schema
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, is_image
 
+Role = Literal["observation", "action"]
+
+_SUPPORTED: dict[Role, str] = {
+    "observation": SUPPORTED_OBSERVATIONS,
+    "action": "Discrete and Box of floats are supported",
+}
 _STORED_AS = {"float64": "float32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
 """Element types that replace wider or rarer ones in segments."""
 
 
 def describe(env_id: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> EnvironmentSpec:
     """Returns the spec of an environment's single spaces. Raises `ConfigurationError` for unsupported spaces."""
-    return EnvironmentSpec(env_id, _describe(env_id, "observation", observation), _describe(env_id, "action", action))
+    return EnvironmentSpec(env_id, _described(env_id, "observation", observation), _described(env_id, "action", action))
 
 
-def _describe(env_id: str, role: str, space: gymnasium.Space[object]) -> Space:
+def describe_fault(role: Role, space: gymnasium.Space[object]) -> str:
+    """Returns in one line why no policy supports a Gymnasium space in this role; empty if one does."""
+    found = _converted(space)
+    if found is None:
+        return _unknown_kind(role, space)
+    if role == "action":
+        return action_fault(found)
+    return observation_fault(stacked(found, 1) if is_image(found) else found)
+
+
+def _described(env_id: str, role: Role, space: gymnasium.Space[object]) -> Space:
+    found = _converted(space)
+    if found is None:
+        raise ConfigurationError(f"{env_id} has {_unknown_kind(role, space)}")
+    return found
+
+
+def _converted(space: gymnasium.Space[object]) -> Space | None:
+    """Returns the spec of a Gymnasium space; None if there is none for its kind or element type."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return DiscreteSpace(int(space.n), int(space.start))
     if isinstance(space, gymnasium.spaces.Box):
@@ -28,8 +53,31 @@ def _describe(env_id: str, role: str, space: gymnasium.Space[object]) -> Space:
         if dtype in DATA_TYPES:
             low, high = space.low.astype(float).ravel().tolist(), space.high.astype(float).ravel().tolist()
             return BoxSpace(dtype, tuple(space.shape), tuple(low), tuple(high))
-    shown = faults.shortened(str(space))
-    raise ConfigurationError(f"{env_id} has the {role} space {shown}; supported are Box and Discrete")
+    return None
+
+
+def _unknown_kind(role: Role, space: gymnasium.Space[object]) -> str:
+    return f"the {role} space {faults.shortened(str(space))}; {_SUPPORTED[role]}"
+
+
+def stacked(space: BoxSpace, frames: int) -> BoxSpace:
+    """Returns the space of `frames` observations stacked along the first axis. Images have channels first."""
+    shape, low, high = space.shape, space.low * frames, space.high * frames
+    if is_image(space):
+        shape = channels_first(np.empty((1, *shape), np.bool_)).shape[1:]
+        # One pair of bounds replaces thousands of equal ones, which every version of the policy would carry.
+        low, high = (min(space.low),), (max(space.high),)
+    return BoxSpace(space.dtype, (frames * shape[0], *shape[1:]), low, high)
+
+
+def channels_first(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Returns [N, H, W] or [N, H, W, C] images as a view [N, C, H, W]; others are assumed to be channels first.
+
+    The last axis is the channels if it is shorter than the second one.
+    """
+    if images.ndim == 3:
+        return images[:, None]
+    return np.moveaxis(images, 3, 1) if images.shape[3] < images.shape[1] else images
 
 
 def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
@@ -39,20 +87,15 @@ def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
     every row: how many of the stacked frames before it belong to its episode.
     """
     if not isinstance(spec.observation, BoxSpace):
-        raise ConfigurationError(f"{spec.id} has observations that are no Box; wrap it so that they are")
+        raise ConfigurationError(f"{spec.id} has the observation space {spec.observation.shown()}; wrap it to be a Box")
     shape, before = spec.observation.shape, spec.frames - 1
     if before:
         shape = (shape[0] // spec.frames, *shape[1:])
-    action = (
-        Column("action", "int64")
-        if isinstance(spec.action, DiscreteSpace)
-        else Column("action", "float32", (math.prod(spec.action.shape),))
-    )
     return Schema(
         unroll_length,
         (
             Column("observation", spec.observation.dtype, shape, Extent.STEP_AND_NEXT, before),
-            action,
+            Column("action", *spec.action.action_array),
             Column("reward", "float32"),
             Column("terminated", "bool"),
             Column("truncated", "bool"),
@@ -89,13 +132,20 @@ class ActionMap:
 
     def __call__(self, action: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
         """Maps <int64>[N] or <float32>[N, A] to the argument of a vector environment's `step`."""
-        if isinstance(self._space, DiscreteSpace):
-            shifted: NDArray[np.generic] = action.astype(np.int64) + self._space.start
-            return shifted
+        match self._space:
+            case DiscreteSpace(start=start):
+                shifted: NDArray[np.generic] = action.astype(np.int64) + start
+                return shifted
+            case BoxSpace():
+                return self._scaled(action, self._space.shape, squashed)
+            case _:
+                assert_never(self._space)
+
+    def _scaled(self, action: NDArray[np.generic], shape: tuple[int, ...], squashed: bool) -> NDArray[np.generic]:
         if squashed:
             action = np.where(self._bounded, np.tanh(action), action)
         scaled = action.astype(np.float32) * self._scale + self._centre
         scaled = np.where(np.isnan(scaled), self._centre, scaled)
         clipped = np.clip(scaled.astype(np.float64), self._low, self._high)
-        shaped: NDArray[np.generic] = clipped.reshape(len(action), *self._space.shape).astype(self._dtype)
+        shaped: NDArray[np.generic] = clipped.reshape(len(action), *shape).astype(self._dtype)
         return shaped

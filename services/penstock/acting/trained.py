@@ -14,7 +14,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
-from penstock.types import Weights
+from penstock.types.run import Weights
 
 
 class TrainedPolicy:
@@ -49,13 +49,13 @@ class TrainedPolicy:
         if deterministic:
             action = self._runner.act_greedily(rows)
         else:
-            noise = randomness.noise_for(self.policy.spec.action)(
+            noise = randomness.draw(
+                self.policy.noise,
                 seed=self._seed,
                 incarnation=0,
                 environments=np.zeros(1, np.uint32),
                 first_step=self._steps,
                 steps=1,
-                size=self.policy.noise_size,
             )
             self._steps += 1
             action, _ = self._runner.act(rows, noise[:, 0])

@@ -15,7 +15,7 @@ from penstock.acting.frames import with_frames
 from penstock.acting.progress import Progress
 from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError, EnvironmentFailed
-from penstock.types import DiscreteSpace, EnvironmentSpec, Space
+from penstock.types.spaces import EnvironmentSpec
 
 Row = TypeVar("Row", bound=np.generic)
 Arguments = Mapping[str, object]
@@ -153,7 +153,7 @@ def make_variant(
     """
     if variant >= len(variants):
         raise ConfigurationError(
-            f"the run asks for its environment variant {variant}, and here there are {len(variants)}, counted from 0;"
+            f"the run assigns environment variant {variant}, counted from 0, and this service has {len(variants)};"
             " start all services with the run's configuration"
         )
     try:
@@ -184,7 +184,7 @@ def require_same_spaces(
     """Raises `ConfigurationError` if a variant's spaces differ from those of the first variant."""
     if found != expected:
         raise ConfigurationError(
-            f"one policy needs the same spaces everywhere, and {found.id} has {_differences(found, expected)} as"
+            f"one policy needs the same spaces in all variants, and {found.id} has {_differences(found, expected)} as"
             f" {_name(variants, variant)} and as {_name(variants, 0)}; remove one of them from environment.variants, or"
             " wrap the environment so that they agree"
         )
@@ -198,15 +198,8 @@ def _name(variants: Sequence[Arguments], variant: int) -> str:
 def _differences(one: EnvironmentSpec, other: EnvironmentSpec) -> str:
     roles = {"observations": (one.observation, other.observation), "actions": (one.action, other.action)}
     return " and ".join(
-        f"the {role} {_show(mine)} and {_show(theirs)}" for role, (mine, theirs) in roles.items() if mine != theirs
+        f"the {role} {mine.shown()} and {theirs.shown()}" for role, (mine, theirs) in roles.items() if mine != theirs
     )
-
-
-def _show(space: Space) -> str:
-    if isinstance(space, DiscreteSpace):
-        return f"Discrete({space.n}, start={space.start})"
-    low, high = min(space.low, default=0.0), max(space.high, default=0.0)
-    return f"Box({low:g}, {high:g}, {space.shape}, {space.dtype})"
 
 
 def _take_turns(parts: Sequence[NDArray[Row]]) -> NDArray[Row]:

@@ -1,16 +1,28 @@
-"""Action distributions as small frozen values: log probability, entropy, mode, and samples from given noise.
+"""Action distributions as small frozen values, and the heads that build them from a network's outputs.
 
-Noise is an argument and is never drawn here, so an actor's actions depend only on its seed and its steps.
+A distribution defines log probability, entropy, mode, and samples from given noise. Noise is an argument and is never
+drawn here, so an actor's actions depend only on its seed and its steps. `action_head` selects the head of each kind of
+action space.
 """
 
+import enum
 import functools
 import math
 from dataclasses import dataclass
+from typing import ClassVar, assert_never
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from penstock.algo.clamping import bound
+from penstock.algo.spaces import bounded
+from penstock.types.spaces import BoxSpace, DiscreteSpace, Space
+
+_LOG_STD_RANGE = (-5.0, 2.0)
+_SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
+"""Narrower than `_LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
+because `SquashedGaussian.entropy` is accurate only up to this deviation."""
 _LOG_TWO_PI = math.log(2.0 * math.pi)
 
 _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
@@ -28,6 +40,28 @@ def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tenso
         return torch.tensor(_NODES, dtype=dtype, device=device), torch.tensor(_WEIGHTS, dtype=dtype, device=device)
 
 
+class NoiseKind(enum.Enum):
+    """Distribution of the random numbers from which actions are sampled."""
+
+    UNIFORM = enum.auto()
+    """Uniform in [0, 1)."""
+    NORMAL = enum.auto()
+    """Standard normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Random numbers from which one action is sampled.
+
+    Attributes:
+        kind: Distribution of the numbers.
+        size: Number of random numbers per action.
+    """
+
+    kind: NoiseKind
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Categorical:
     """Categorical distribution over 0, ..., n - 1.
@@ -35,6 +69,8 @@ class Categorical:
     Attributes:
         log_probs: <float32>[..., n] normalised log probabilities.
     """
+
+    NOISE: ClassVar = NoiseKind.UNIFORM
 
     log_probs: Tensor
 
@@ -76,6 +112,8 @@ class DiagonalGaussian:
         mean: <float32>[..., A] means.
         log_std: <float32>[..., A] log standard deviations, or a shape that broadcasts to it.
     """
+
+    NOISE: ClassVar = NoiseKind.NORMAL
 
     mean: Tensor
     log_std: Tensor
@@ -149,3 +187,81 @@ class SquashedGaussian:
 
 
 Distribution = Categorical | DiagonalGaussian | SquashedGaussian
+
+
+class CategoricalHead(nn.Module):
+    """Head of discrete actions. The network's outputs are one logit per action."""
+
+    def __init__(self, space: DiscreteSpace) -> None:
+        super().__init__()
+        self.outputs, self.noise = space.n, Noise(Categorical.NOISE, 1)
+
+    def log_std(self) -> None:
+        """Returns None: all parameters belong to the network."""
+
+    def initialise(self, bias: Tensor) -> None:
+        """Leaves the biases of the network's outputs at 0."""
+
+    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Categorical:
+        """Builds the distribution from <float32>[..., outputs]."""
+        return Categorical.of_logits(outputs)
+
+
+class GaussianHead(nn.Module):
+    """Head of continuous actions with A elements.
+
+    The network's outputs are the A means, followed by the A log standard deviations if these depend on the state.
+    """
+
+    _bounded: Tensor
+
+    def __init__(self, space: BoxSpace, *, initial_log_std: float, state_dependent_std: bool, squash: bool) -> None:
+        super().__init__()
+        self.outputs = 2 * space.size if state_dependent_std else space.size
+        self.noise = Noise(DiagonalGaussian.NOISE, space.size)
+        self._initial_log_std, self._state_dependent_std, self._squash = initial_log_std, state_dependent_std, squash
+        self.register_buffer("_bounded", torch.from_numpy(bounded(space)), persistent=False)
+
+    def log_std(self) -> nn.Parameter | None:
+        """Returns new log standard deviations, <float32>[A], or None if they are outputs of the network.
+
+        The policy owns them, because its checkpoints name them `log_std`.
+        """
+        return (
+            None if self._state_dependent_std else nn.Parameter(torch.full((self.noise.size,), self._initial_log_std))
+        )
+
+    @torch.no_grad()
+    def initialise(self, bias: Tensor) -> None:
+        """Initialises the biases of the network's outputs, <float32>[outputs], which are 0."""
+        bias[self.noise.size :] = self._initial_log_std
+
+    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> DiagonalGaussian | SquashedGaussian:
+        """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`."""
+        mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
+        if self._squash:
+            return SquashedGaussian(DiagonalGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE)), self._bounded)
+        return DiagonalGaussian(mean, bound(log_std, *_LOG_STD_RANGE))
+
+
+ActionHead = CategoricalHead | GaussianHead
+
+
+def action_head(space: Space, *, initial_log_std: float, state_dependent_std: bool, squash_actions: bool) -> ActionHead:
+    """Returns the head for this space of actions.
+
+    Args:
+        space: Space of the actions.
+        initial_log_std: Initial log standard deviation of continuous actions.
+        state_dependent_std: Whether the standard deviation is an output of the network instead of a separate parameter.
+        squash_actions: Whether a tanh keeps continuous actions within their bounds.
+    """
+    match space:
+        case DiscreteSpace():
+            return CategoricalHead(space)
+        case BoxSpace():
+            return GaussianHead(
+                space, initial_log_std=initial_log_std, state_dependent_std=state_dependent_std, squash=squash_actions
+            )
+        case _:
+            assert_never(space)

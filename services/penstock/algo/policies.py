@@ -4,20 +4,16 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.distributions import Categorical, DiagonalGaussian, Distribution, SquashedGaussian
+from penstock.algo.distributions import Distribution, Noise, action_head
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
-from penstock.algo.spaces import bounded, check_spaces, is_image
-from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.algo.spaces import check_spaces
+from penstock.types.spaces import BoxSpace, EnvironmentSpec, is_image
 
-_LOG_STD_RANGE = (-5.0, 2.0)
-_SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
-"""Narrower than `_LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
-because the entropy after the tanh is accurate only up to this deviation (`distributions`)."""
 _MAX_SCALED_REWARD = 10.0
 _MAX_OBSERVATION = 1e15
 """Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
@@ -66,8 +62,6 @@ class Policy(nn.Module):
     environment's actions, through a tanh if actions are squashed.
     """
 
-    _bounded: Tensor
-
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
         """Builds the networks with orthogonal initialisation (Saxe et al. 2014), the standard for PPO.
 
@@ -80,9 +74,12 @@ class Policy(nn.Module):
         assert isinstance(observation, BoxSpace)
         self.spec, self.network = spec, network
         self._image = is_image(observation)
-        outputs = spec.action.n if isinstance(spec.action, DiscreteSpace) else math.prod(spec.action.shape)
-        continuous = isinstance(spec.action, BoxSpace)
-        heads = 2 * outputs if continuous and network.state_dependent_std else outputs
+        self._head = action_head(
+            spec.action,
+            initial_log_std=network.initial_log_std,
+            state_dependent_std=network.state_dependent_std,
+            squash_actions=network.squash_actions,
+        )
         shared = network.trunk == "shared"
         trunk, features = _body(observation, network) if shared else ([], 0)
         self.trunk = nn.Sequential(*trunk)
@@ -91,21 +88,16 @@ class Policy(nn.Module):
             body, width = ([], features) if shared else _body(observation, network)
             return nn.Sequential(*body, _initialised(_Output(width, outputs), gain))
 
-        self.actor, self.critic = head(heads, 0.01), head(1, 1.0)
-        if isinstance(spec.action, BoxSpace):
-            self.register_buffer("_bounded", torch.from_numpy(bounded(spec.action)), persistent=False)
-            if network.state_dependent_std:
-                with torch.no_grad():
-                    list(self.actor.parameters())[-1][outputs:] = network.initial_log_std
-            else:
-                self.log_std = nn.Parameter(torch.full((outputs,), network.initial_log_std))
+        self.actor, self.critic = head(self._head.outputs, 0.01), head(1, 1.0)
+        self._head.initialise(list(self.actor.parameters())[-1])
+        self.log_std = self._head.log_std()
         self.observation_moments = RunningMoments(() if self._image else observation.shape)
         self.return_moments = RunningMoments(())
 
     @property
-    def noise_size(self) -> int:
-        """Number of noise values needed to sample one action."""
-        return 1 if isinstance(self.spec.action, DiscreteSpace) else math.prod(self.spec.action.shape)
+    def noise(self) -> Noise:
+        """Random numbers from which one action is sampled."""
+        return self._head.noise
 
     def distribution(self, observation: Tensor) -> Distribution:
         """Returns the action distribution at raw observations, [..., D] or [..., C, H, W]."""
@@ -154,44 +146,11 @@ class Policy(nn.Module):
         return features
 
     def _distribution(self, features: Tensor) -> Distribution:
-        outputs = self.actor(features)
-        if isinstance(self.spec.action, DiscreteSpace):
-            return Categorical.of_logits(outputs)
-        mean, log_std = outputs.chunk(2, -1) if self.network.state_dependent_std else (outputs, self.log_std)
-        if self.network.squash_actions:
-            return SquashedGaussian(DiagonalGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE)), self._bounded)
-        return DiagonalGaussian(mean, bound(log_std, *_LOG_STD_RANGE))
+        return self._head.distribution(self.actor(features), self.log_std)
 
     def _value(self, features: Tensor) -> Tensor:
         value: Tensor = self.critic(features).squeeze(-1)
         return value
-
-
-def bound(values: Tensor, low: float, high: float) -> Tensor:
-    """Clamps values of any shape with a gradient that lets values outside the bounds return.
-
-    A plain clamp passes no gradient outside its bounds, so a parameter that momentum carries past a bound stays there.
-    Here only gradients that would move a value farther out are dropped.
-    """
-    if not torch.is_grad_enabled():
-        return values.clamp(low, high)
-    bounded: Tensor = _Bound.apply(values, low, high)  # type: ignore[no-untyped-call]
-    return bounded
-
-
-class _Bound(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, low: float, high: float) -> Tensor:
-        ctx.save_for_backward(values)
-        ctx.low, ctx.high = low, high
-        return values.clamp(low, high)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (values,), (gradient,) = ctx.saved_tensors, gradients
-        # Descent moves against the gradient.
-        outwards = ((values > ctx.high) & (gradient < 0.0)) | ((values < ctx.low) & (gradient > 0.0))
-        return torch.where(outwards, 0.0, gradient), None, None
 
 
 class Convolutions(nn.Sequential):

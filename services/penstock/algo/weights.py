@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from typing import Any
 
 import safetensors.torch
@@ -10,7 +9,8 @@ from safetensors import SafetensorError
 
 from penstock.algo.policies import Network, Policy
 from penstock.errors import ConfigurationError
-from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Weights
+from penstock.types.run import Weights
+from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Space
 
 METADATA_KEY = "penstock"
 
@@ -21,8 +21,8 @@ def describe(policy: Policy, version: int) -> str:
         "version": version,
         "environment": {
             "id": policy.spec.id,
-            "observation": _space_to_json(policy.spec.observation),
-            "action": _space_to_json(policy.spec.action),
+            "observation": policy.spec.observation.to_json(),
+            "action": policy.spec.action.to_json(),
             "frames": policy.spec.frames,
         },
         "network": dataclasses.asdict(policy.network),
@@ -76,8 +76,7 @@ def load_into(policy: Policy, weights: Weights) -> None:
     except RuntimeError as error:
         raise ConfigurationError(
             f"the weights do not fit this policy ({' '.join(str(error).split())}); the environment's spaces or the"
-            " [policy]"
-            " settings have changed"
+            " [policy] settings have changed"
         ) from None
 
 
@@ -97,25 +96,11 @@ def read_metadata(data: bytes) -> str:
         ) from None
 
 
-def _space_to_json(space: Space) -> dict[str, object]:
-    if isinstance(space, DiscreteSpace):
-        return {"kind": "discrete", "n": space.n, "start": space.start}
-    return {
-        "kind": "box",
-        "dtype": space.dtype,
-        "shape": space.shape,
-        "low": _bounds_to_json(space.low),
-        "high": _bounds_to_json(space.high),
-    }
-
-
-def _bounds_to_json(bounds: tuple[float, ...]) -> list[float | str]:
-    # JSON has no infinities.
-    return [bound if math.isfinite(bound) else str(bound) for bound in bounds]
-
-
 def _space_from_json(value: dict[str, Any]) -> Space:
-    if value["kind"] == "discrete":
-        return DiscreteSpace(value["n"], value["start"])
-    low, high = (tuple(float(bound) for bound in value[side]) for side in ("low", "high"))
-    return BoxSpace(value["dtype"], tuple(value["shape"]), low, high)
+    kind = value["kind"]
+    if kind not in SPACE_KINDS:
+        raise ConfigurationError(
+            f"the weights are for a kind of space that this release does not support, {kind!r}; use the release that"
+            " saved them"
+        )
+    return SPACE_KINDS[kind].from_json(value)

@@ -1,13 +1,9 @@
 """Makes the configured environments, in all variants, for evaluations, checks and studies."""
 
-import contextlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.acting.environments import Environments
 from penstock.acting.variants import Arguments, make_mixed
-from penstock.apps.service import Service
 from penstock.config import EnvironmentConfig
 
 
@@ -34,10 +30,3 @@ def make_of(environment: EnvironmentConfig, count: int, variants: Sequence[Argum
         vectorization=environment.vectorization,
         frames=environment.frame_stack,
     )
-
-
-def take_process_back(service: Service, folder: Path) -> None:
-    """Restores the working directory and the signal handlers, which environments may have changed."""
-    service.take_signals()
-    with contextlib.suppress(OSError):
-        os.chdir(folder)

@@ -1,4 +1,4 @@
-"""Checks whether this machine can run docker-compose.yml: engine, Compose, NVIDIA's toolkit, published ports.
+"""Checks whether this machine can run docker-compose.yml: engine, Compose, NVIDIA Container Toolkit, published ports.
 
 Runs the `docker` command as a user would, and changes nothing. Called by `cli.doctor`.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.cli.finding import Finding
-from penstock.cli.ports import refusal
+from penstock.local.ports import refusal
 
 _TIMEOUT_S = 20.0
 _LEAST_COMPOSE = (2, 24)
@@ -28,9 +28,9 @@ PUBLISHED = (("PROMETHEUS_PORT", 9090), ("GRAFANA_PORT", 3000))
 def check_containers(folder: Path) -> Iterator[Finding]:
     """Yields a finding for each requirement of docker-compose.yml, which would be started from `folder`."""
     try:
-        info = json.loads(_ask("info", "--format", "{{json .}}").stdout)
+        info = json.loads(_docker("info", "--format", "{{json .}}").stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
-        yield Finding("Docker", None, "not there, or does not answer; `penstock train` does without")
+        yield Finding("Docker", None, "not installed or not responding; `penstock train` does not need it")
         return
     if not info.get("ServerVersion"):
         yield Finding("Docker", None, _without_engine(" ".join((info.get("ServerErrors") or ["no answer"])[0].split())))
@@ -46,36 +46,36 @@ def check_containers(folder: Path) -> Iterator[Finding]:
 
 def _without_engine(reason: str) -> str:
     if "permission denied" in reason.lower():
-        todo = "this user may not ask the engine; add it to the group docker, and log in again"
+        todo = "this user has no access to the engine; add it to the group docker, and log in again"
     else:
-        todo = "the engine does not run; start it"
-    return f"{todo} ({reason}); `penstock train` does without"
+        todo = "the engine is not running; start it"
+    return f"{todo} ({reason}); `penstock train` does not need it"
 
 
 def _check_compose() -> Finding:
     least = ".".join(map(str, _LEAST_COMPOSE))
     try:
-        asked = _ask("compose", "version", "--short")
+        answer = _docker("compose", "version", "--short")
     except (OSError, subprocess.TimeoutExpired):
-        return Finding("Compose", False, "does not answer; start the engine again")
-    version = asked.stdout.strip().removeprefix("v")
+        return Finding("Compose", False, "not responding; restart the engine")
+    version = answer.stdout.strip().removeprefix("v")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if asked.returncode or numbers < _LEAST_COMPOSE:
-        return Finding("Compose", False, f"{version or 'not there'}; install version {least} or later")
+    if answer.returncode or numbers < _LEAST_COMPOSE:
+        return Finding("Compose", False, f"{version or 'not installed'}; install version {least} or later")
     return Finding("Compose", True, version)
 
 
 def _check_toolkit(info: Mapping[str, object]) -> Finding:
-    """Checks NVIDIA's container toolkit, which a host needs only if it has NVIDIA's driver."""
+    """Checks the NVIDIA Container Toolkit, which a host needs only if it has NVIDIA's driver."""
     devices, runtimes = info.get("DiscoveredDevices") or [], info.get("Runtimes") or {}
     if "nvidia" in str(devices) or "nvidia" in str(runtimes) or shutil.which(_HOOK):
-        return Finding("NVIDIA's toolkit", True, "containers can have the GPU")
+        return Finding("NVIDIA toolkit", True, "containers can use the GPU")
     fit = None if shutil.which("nvidia-smi") is None else False
     return Finding(
-        "NVIDIA's toolkit",
+        "NVIDIA toolkit",
         fit,
-        "not there, so that no container gets a GPU; install nvidia-container-toolkit and start the engine again, or"
-        " start with compose.cpu.yaml on top",
+        "not installed, so containers can't use a GPU; install nvidia-container-toolkit and restart the engine, or add"
+        " compose.cpu.yaml to train on the CPU",
     )
 
 
@@ -83,25 +83,25 @@ def _check_published(folder: Path) -> Finding:
     given = {**_read_variables(folder / VARIABLES_FILE), **os.environ}
     ports = {name: given.get(name) or str(number) for name, number in PUBLISHED}
     if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not _is_port(port)]:
-        return Finding("host ports", False, f"{' and '.join(wrong)}; give it a number in {VARIABLES_FILE}")
-    ours = _published_by_ours(folder)
-    taken = [name for name, port in ports.items() if f":{port}->" not in ours and refusal("127.0.0.1", int(port))]
+        return Finding("host ports", False, f"{' and '.join(wrong)}; set it to a port number in {VARIABLES_FILE}")
+    own = _ports_of_this_project(folder)
+    taken = [name for name, port in ports.items() if f":{port}->" not in own and refusal("127.0.0.1", int(port))]
     if taken:
         shown = ", ".join(f"{ports[name]} ({name})" for name in taken)
         todo = f"set {' and '.join(taken)} to another port in {VARIABLES_FILE}"
         return Finding("host ports", False, f"in use: {shown}; {todo}")
-    return Finding("host ports", True, f"free or our own: {', '.join(ports.values())}")
+    return Finding("host ports", True, f"free, or used by this project: {', '.join(ports.values())}")
 
 
 def _is_port(text: str) -> bool:
     return text.isdecimal() and 0 < int(text) < 65536
 
 
-def _published_by_ours(folder: Path) -> str:
+def _ports_of_this_project(folder: Path) -> str:
     """Returns the published ports of the containers that were started from this folder."""
     label = f"label=com.docker.compose.project.working_dir={folder.resolve()}"
     try:
-        return _ask("ps", "--filter", label, "--format", "{{.Ports}}").stdout
+        return _docker("ps", "--filter", label, "--format", "{{.Ports}}").stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -113,5 +113,5 @@ def _read_variables(path: Path) -> dict[str, str]:
     return {name.strip(): value.partition(" #")[0].strip().strip("'\"") for name, _, value in pairs}
 
 
-def _ask(*words: str) -> "subprocess.CompletedProcess[str]":
+def _docker(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

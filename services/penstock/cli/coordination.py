@@ -1,13 +1,11 @@
 """Text output of a coordinator's statistics: sections for `penstock status`, two lines for `penstock train`."""
 
-from collections.abc import Callable
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.hints import actors_waiting_share, hints
-from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers
+from penstock.types.statistics import Ages, CoordinatorStatistics, Declared, Drops, LearningNumbers, declared
 
 _SHOWN_WAITS = 3
 _SMALLEST_SHARE = 0.005
@@ -27,8 +25,8 @@ def sections(statistics: CoordinatorStatistics) -> RenderableType:
         ("lag", _ages(statistics.lag)),
         ("staleness", _ages(statistics.staleness)),
         ("collect", _collect(statistics)),
-        ("wait", f"{_seconds(times.batch_wait_s)} a batch{_waits(statistics)}"),
-        ("train", f"{_seconds(times.batch_train_s)} a batch"),
+        ("wait", f"{_seconds(times.batch_wait_s)} per batch{_waits(statistics)}"),
+        ("train", f"{_seconds(times.batch_train_s)} per batch"),
         ("evaluation", _seconds(times.evaluation_s)),
         ("drops", _drops(statistics.drops)),
     ]
@@ -50,12 +48,14 @@ def advice(statistics: CoordinatorStatistics) -> list[Text]:
 def in_words(statistics: CoordinatorStatistics) -> str:
     """Returns a description of how the run is coordinated."""
     degree = statistics.off_policy_degree
-    ahead = f"collection up to {degree} {'batch' if degree == 1 else 'batches'} ahead of training"
-    return {
-        "synchronous": "synchronous: collecting and training take turns",
-        "asynchronous": f"asynchronous: {ahead}",
-        "chosen": f"chosen while it runs: {ahead} now",
-    }.get(statistics.mode, statistics.mode)
+    ahead = f"up to {degree} {'batch' if degree == 1 else 'batches'} ahead of training"
+    match statistics.mode:
+        case "synchronous":
+            return "synchronous: collection and training alternate"
+        case "asynchronous":
+            return f"asynchronous: collection {ahead}"
+        case "chosen":
+            return f"adjusted during training: collection currently {ahead}"
 
 
 def in_short(statistics: CoordinatorStatistics) -> list[Text]:
@@ -65,9 +65,9 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
         rows.append(
             named(
                 "learning",
-                f"{_share(recent.effective_sample_share)} of the data counts, {_share(recent.clipped_share)} of the"
-                f" ratios clipped, KL {_plain(recent.approximate_kl)}, entropy {_plain(recent.entropy)}, explained"
-                f" variance {_plain(recent.explained_variance)}",
+                f"effective sample share {_share(recent.effective_sample_share)}, clipped ratios"
+                f" {_share(recent.clipped_share)}, KL {_plain(recent.approximate_kl)}, entropy"
+                f" {_plain(recent.entropy)}, explained variance {_plain(recent.explained_variance)}",
             )
         )
     if statistics.lag and statistics.staleness:
@@ -76,7 +76,7 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
             named(
                 "pace",
                 f"{statistics.mode}, lag {statistics.lag.mean:.1f}, staleness {statistics.staleness.mean:.1f} versions;"
-                f" a batch waits {_seconds(times.batch_wait_s)} and trains {_seconds(times.batch_train_s)}",
+                f" per batch {_seconds(times.batch_wait_s)} waiting, {_seconds(times.batch_train_s)} training",
             )
         )
     return rows
@@ -89,17 +89,10 @@ def _learning(statistics: CoordinatorStatistics) -> Table:
     table.add_column("last", justify="right", no_wrap=True)
     table.add_column(f"mean of {statistics.recent_batches}", justify="right", no_wrap=True)
     table.add_column("", style="dim", no_wrap=True)
-    rows: list[tuple[str, str, Callable[[float | None], str], str]] = [
-        ("data that counts", "effective_sample_share", _share, "effective sample size"),
-        ("fresh data that counts", "fresh_effective_share", _share, ""),
-        ("clipped ratios", "clipped_share", _share, ""),
-        ("approximate KL", "approximate_kl", _plain, "nats a batch"),
-        ("entropy", "entropy", _plain, f"nats; {_plain(statistics.first_entropy)} at first"),
-        ("explained variance", "explained_variance", _plain, "1 at best"),
-        ("gradient norm", "gradient_norm", _plain, ""),
-    ]
-    for label, name, shown, remark in rows:
-        table.add_row(label, shown(getattr(last, name)), shown(getattr(recent, name)), remark)
+    for name, each in declared(LearningNumbers).items():
+        first = getattr(statistics, f"first_{name}", None)
+        remark = each.remark if first is None else f"{each.remark}; {_shown(each, first)} at the start"
+        table.add_row(each.label, _shown(each, getattr(last, name)), _shown(each, getattr(recent, name)), remark)
     return table
 
 
@@ -113,35 +106,36 @@ def _collect(statistics: CoordinatorStatistics) -> str:
     times = statistics.times
     if times.collect_environment_s is None or times.collect_policy_s is None:
         return "-"
-    whole = _seconds(times.collect_busy_s)
-    parts = (
-        f"environment {_seconds(times.collect_environment_s)}, policy {_seconds(times.collect_policy_s)}, building"
-        f" {_seconds(times.collect_build_s)}"
+    activities = ", ".join(f"{label} {_seconds(seconds)}" for label, seconds in times.collect_work.items())
+    return (
+        f"{_seconds(times.collect_busy_s)} of actor time per batch ({activities}); actors wait"
+        f" {actors_waiting_share(statistics):.0%} of the time"
     )
-    return f"{whole} of actors' time a batch ({parts}); they wait {actors_waiting_share(statistics):.0%} of the time"
 
 
 def _waits(statistics: CoordinatorStatistics) -> str:
-    told = [wait for wait in statistics.waits[:_SHOWN_WAITS] if wait.share >= _SMALLEST_SHARE]
-    reasons = ", ".join(f"{wait.reason} {wait.share:.0%}" for wait in told)
+    shown = [wait for wait in statistics.waits[:_SHOWN_WAITS] if wait.share >= _SMALLEST_SHARE]
+    reasons = ", ".join(f"{wait.reason} {wait.share:.0%}" for wait in shown)
     return f"; of the learner's time: {reasons}" if reasons else ""
 
 
 def _drops(drops: Drops) -> str:
-    counts = {
-        "segments late": drops.late_segments,
-        "refused": drops.refused_segments,
-        "given back": drops.refunded_segments,
-        "priorities too late": drops.overwritten_priorities,
-    }
     # A healthy run has no faults, so they are shown only where they occurred.
-    faults = {
-        "gradient steps refused": drops.refused_steps,
-        "steps left out of training": drops.unsound_rows,
-        "values kept from normalisation": drops.left_out_values,
-    }
-    counts |= {name: count for name, count in faults.items() if count}
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    counts = [(getattr(drops, name), each) for name, each in declared(Drops).items()]
+    return ", ".join(f"{_shown(each, count)} {each.label}" for count, each in counts if count or not each.fault)
+
+
+def _shown(each: Declared, value: float | None) -> str:
+    """Returns a value in the unit of its declaration; a dash if it is not known."""
+    match each.unit:
+        case "count":
+            return "-" if value is None else f"{value:,}"
+        case "seconds":
+            return _seconds(value)
+        case "share":
+            return _share(value)
+        case "number":
+            return _plain(value)
 
 
 def _seconds(seconds: float | None) -> str:

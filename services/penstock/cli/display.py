@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,24 +12,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.types import EvaluationSummary, RunStatus, VariantReturns
+from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.status import RunStatus
 
 _LINE_INTERVAL_S = 3.0
 _CURVE_POINTS = 60
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-class Display(Protocol):
-    """A display of a run, called with its status and with lines of news."""
-
-    def __enter__(self) -> "Display": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def __call__(self, status: RunStatus, news: list[str]) -> None:
-        """Shows the status and the news."""
 
 
 def make_display(console: Console) -> "PanelDisplay | LineDisplay":
@@ -56,10 +43,10 @@ class LineDisplay:
             self._console.print(line, markup=False, soft_wrap=True)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _LINE_INTERVAL_S
-            self._console.print(describe(status), markup=False, soft_wrap=True)
+            self._console.print(status_line(status), markup=False, soft_wrap=True)
 
 
-def describe(status: RunStatus) -> str:
+def status_line(status: RunStatus) -> str:
     """Returns the status in one line."""
     if not status.env_steps or status.phase == "stopping":
         return _state(status)
@@ -87,7 +74,7 @@ def _state(status: RunStatus) -> str:
     return waiting if status.phase in ("waiting", "training") else f"{status.phase}, {waiting}"
 
 
-def describe_variants(status: RunStatus) -> list[str]:
+def variant_lines(status: RunStatus) -> list[str]:
     """Returns one line for each of the run's environment variants."""
     evaluated = dict(enumerate(status.last_evaluation.variants if status.last_evaluation else ()))
     return [
@@ -153,7 +140,7 @@ class PanelDisplay:
             "version", f"{status.version:,}", "episodes", f"{status.episodes:,}", "elapsed", _duration(status.elapsed_s)
         )
         curve = Text(sparkline(list(self._returns)), style="green")
-        variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in describe_variants(status)]
+        variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in variant_lines(status)]
         return Panel(Group(steps, numbers, *variants, curve), title=title, title_align="left")
 
 

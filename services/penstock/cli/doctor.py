@@ -10,15 +10,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.actor_count import usable_cores
 from penstock.cli.containers import check_containers
-from penstock.cli.environment_check import check_environment
-from penstock.cli.exit_codes import UNFIT
 from penstock.cli.finding import Finding
 from penstock.cli.options import parse
-from penstock.cli.ports import refusal
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.exit_codes import UNFIT
+from penstock.local.actor_count import usable_cores
+from penstock.local.environment_check import check_environment
+from penstock.local.ports import refusal
 
 _BESIDE_STORE_BYTES = 200 * 2**20
 """Most memory in bytes that a replay service needs beside its store."""
@@ -30,7 +30,7 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = parse(
         "penstock doctor",
-        "Check whether this machine can do what the settings ask of it.",
+        "Check whether this machine meets the requirements of the settings.",
         arguments,
         trains=False,
     )
@@ -38,7 +38,7 @@ def command(arguments: Sequence[str]) -> int:
     for finding in examine(options.config):
         # A table would fold: each check stays on one line, for grep.
         mark, style = {True: ("ok", "green"), False: ("no", "red"), None: ("-", "dim")}[finding.fit]
-        console.print(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.says), soft_wrap=True)
+        console.print(Text.assemble((f"{mark:<4}", style), f"{finding.subject:<18}", finding.detail), soft_wrap=True)
         fit &= finding.fit is not False
     return 0 if fit else UNFIT
 
@@ -72,9 +72,9 @@ def check_versions() -> Finding:
             wrong.append(f"{requirement.name} is missing")
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            wrong.append(f"{requirement.name} {version} where {requirement.specifier} is asked for")
+            wrong.append(f"{requirement.name} {version} installed, but {requirement.specifier} is required")
     if wrong:
-        return Finding("versions", False, f"{'; '.join(wrong)}; install with requirements.lock")
+        return Finding("versions", False, f"{'; '.join(wrong)}; install the versions in requirements.lock")
     shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("penstock", "torch", "grpcio", "numpy"))
     return Finding("versions", True, f"Python {sys.version.split()[0]}, {shown}")
 
@@ -82,105 +82,107 @@ def check_versions() -> Finding:
 def check_processors(config: Config) -> Finding:
     """Checks whether there are at most two actors per core."""
     cores, actors = usable_cores(), config.train.actors
-    says = f"{cores} cores for a learner and {actors} actors"
+    detail = f"{cores} cores for a learner and {actors} actors"
     if isinstance(actors, int) and actors > 2 * cores:
-        return Finding("processors", False, f"{says}; lower train.actors, or choose auto")
-    return Finding("processors", True, says)
+        return Finding("processors", False, f"{detail}; lower train.actors, or set it to auto")
+    return Finding("processors", True, detail)
 
 
 def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Finding:
     """Checks whether the stores and the actors fit into the available memory."""
     stores = config.train.replay_shards * (int(config.replay.capacity_bytes) + _BESIDE_STORE_BYTES)
     needed = stores + config.train.least_actors * _ACTOR_BYTES
-    asked = f"about {_gib(needed)} needed for replay and actors"
+    required = f"about {_gib(needed)} needed for replay and actors"
     if not meminfo.exists():
-        return Finding("memory", None, f"can't be looked at, since there is no {meminfo}; {asked}")
+        return Finding("memory", None, f"unknown, because {meminfo} does not exist; {required}")
     lines = (line.split() for line in meminfo.read_text().splitlines())
     available = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}["MemAvailable"]
-    says = f"{_gib(available)} available, {asked}"
+    detail = f"{_gib(available)} available, {required}"
     if needed > available:
-        return Finding("memory", False, f"{says}; lower replay.capacity_bytes or train.actors")
-    return Finding("memory", True, says)
+        return Finding("memory", False, f"{detail}; lower replay.capacity_bytes or train.actors")
+    return Finding("memory", True, detail)
 
 
 def check_disk(config: Config) -> Finding:
     """Checks whether the configured folders can be written and have room for the store."""
     store, run = config.replay.folder, config.run.dir
     needed = config.train.replay_shards * int(config.replay.capacity_bytes)
-    # A store without a folder of its own is kept in the run's folder.
+    # Without replay.folder, the store is kept in the run's folder.
     places = [(store, "replay.folder", needed)] if store else []
     if run or not store:
         places.append((run or "runs", "run.dir", 0 if store else needed))
     findings = [_check_folder(Path(folder).absolute(), setting, size) for folder, setting, size in places]
     wrong = next((finding for finding in findings if not finding.fit), None)
-    return wrong or Finding("disk", True, "; ".join(finding.says for finding in findings))
+    return wrong or Finding("disk", True, "; ".join(finding.detail for finding in findings))
 
 
 def _check_folder(folder: Path, setting: str, needed: int) -> Finding:
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(present, os.W_OK):
         if os.statvfs(present).f_flag & os.ST_RDONLY:
-            todo = f"is read-only; mount a volume on it (docker run -v NAME:{present}), or name one by {setting}"
+            todo = f"is read-only; mount a volume on it (docker run -v NAME:{present}), or choose another {setting}"
         else:
-            todo = f"can't be written by user {os.geteuid()}; have it belong to that user, or choose another {setting}"
+            todo = f"is not writable by user {os.geteuid()}; change its owner, or choose another {setting}"
         return Finding("disk", False, f"{present} {todo}")
     segments = folder / "segments.bin"
     # An existing store already has part of the space.
     lacking = max(0, needed - (segments.stat().st_blocks * 512 if segments.exists() else 0))
     free = shutil.disk_usage(present).free
-    says = f"{_gib(free)} free in {present}" + (f", {_gib(lacking)} needed for the store" if needed else "")
+    detail = f"{_gib(free)} free in {present}" + (f", {_gib(lacking)} needed for the store" if needed else "")
     if lacking > free:
-        return Finding("disk", False, f"{says}; lower replay.capacity_bytes, or choose another {setting}")
-    return Finding("disk", True, says)
+        return Finding("disk", False, f"{detail}; lower replay.capacity_bytes, or choose another {setting}")
+    return Finding("disk", True, detail)
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
-    """Checks whether processes can share memory, as torch's do."""
+    """Checks whether processes can use shared memory, as those of torch do."""
     if not folder.exists():
-        return Finding("shared memory", None, f"can't be looked at, since there is no {folder}")
+        return Finding("shared memory", None, f"unknown, because {folder} does not exist")
     if not os.access(folder, os.W_OK):
-        return Finding("shared memory", False, f"{folder} can't be written; in a container, mount a tmpfs there")
+        return Finding("shared memory", False, f"{folder} is not writable; in a container, mount a tmpfs there")
     free = shutil.disk_usage(folder).free
-    says = f"{_gib(free)} free in {folder}"
+    detail = f"{_gib(free)} free in {folder}"
     if free < _LEAST_SHARED_BYTES:
-        return Finding("shared memory", False, f"{says}; give it at least 64 MiB (docker run --shm-size)")
-    return Finding("shared memory", True, says)
+        return Finding("shared memory", False, f"{detail}; increase it to at least 64 MiB (docker run --shm-size)")
+    return Finding("shared memory", True, detail)
 
 
 def check_ports(config: Config) -> Finding:
     """Checks whether services that are started individually could listen on their configured ports."""
-    refused, looked_at = [], []
+    refused, checked = [], []
     for name in ("replay", "learner", "actor", "evaluation"):
         section = getattr(config, name)
         host, _, port = section.listen.rpartition(":")
         for setting, number in (("listen", int(port)), ("metrics_port", section.metrics_port)):
-            looked_at.append(number)
+            checked.append(number)
             if number and (reason := refusal(host, number)):
                 refused.append(f"{host}:{number} ({name}.{setting}) {reason}")
     if refused:
-        return Finding("ports", False, f"{', '.join(refused)}; stop what listens there, or choose others")
-    return Finding("ports", True, f"free: {', '.join(map(str, sorted(looked_at)))}")
+        return Finding("ports", False, f"{', '.join(refused)}; stop the servers on these ports, or choose other ports")
+    return Finding("ports", True, f"free: {', '.join(map(str, sorted(checked)))}")
 
 
 def check_gpu(config: Config) -> Finding:
     """Checks whether the learner can train on the configured device."""
-    from penstock.apps.gpu import describe_gpu
+    from penstock.cli.gpu import describe_gpu
 
-    fit, says = describe_gpu()
+    fit, detail = describe_gpu()
     if fit is None and config.learner.device.startswith("cuda"):
-        return Finding("GPU", False, f"{says}; learner.device asks for one")
-    return Finding("GPU", fit, says)
+        return Finding("GPU", False, f"{detail}, but learner.device is {config.learner.device}")
+    return Finding("GPU", fit, detail)
 
 
 def check_environments(config: Config) -> Finding:
-    """Checks the configured environment, as is done before each run."""
-    said: list[str] = []
+    """Checks the configured environment in the same way as `penstock train` before each run."""
+    messages: list[str] = []
     try:
-        check_environment(config, said.append)
+        check_environment(config, messages.append)
     except ConfigurationError as error:
         return Finding("environment", False, str(error))
-    warnings = [line for line in dict.fromkeys(said) if line.startswith("warning: ")]
-    return Finding("environment", True, "; ".join([f"{config.environment.id} was made, reset and stepped", *warnings]))
+    warnings = [line for line in dict.fromkeys(messages) if line.startswith("warning: ")]
+    return Finding(
+        "environment", True, "; ".join([f"{config.environment.id} was created, reset and stepped", *warnings])
+    )
 
 
 def _gib(size: int) -> str:

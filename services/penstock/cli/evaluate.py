@@ -14,23 +14,28 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
-from penstock.types import EnvironmentSpec, EvaluationTask
+from penstock.types.evaluation import EvaluationTask
+from penstock.types.spaces import EnvironmentSpec
 
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock evaluate", description="Play episodes with a trained policy.")
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="a run's folder (its best checkpoint) or a checkpoint file"
+        "run", type=Path, metavar="RUN", help="run folder (its best checkpoint is played) or checkpoint file"
     )
     parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
-    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
-    parser.add_argument("--seed", type=int, help="of the episodes (default: another every time)")
-    parser.add_argument("--env-id", help="play another environment of the same spaces")
     parser.add_argument(
-        "--variant", type=int, help="play this of the run's environment variants alone (default: all of them in turn)"
+        "--stochastic", action="store_true", help="sample actions instead of taking the most likely ones"
     )
-    parser.add_argument("--record-video", action="store_true", help="record an episode into the run's folder, videos/")
+    parser.add_argument("--seed", type=int, help="seed of the episodes (default: random)")
+    parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
+    parser.add_argument(
+        "--variant", type=int, help="number of the only environment variant to play (default: all of the run in turn)"
+    )
+    parser.add_argument(
+        "--record-video", action="store_true", help="record one episode in the run folder, under videos/"
+    )
     named = parser.parse_args(list(arguments))
     if named.episodes < 1:
         raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
@@ -45,7 +50,7 @@ def command(arguments: Sequence[str]) -> int:
     if named.episodes < len(variants):
         raise ConfigurationError(
             f"{named.episodes} episodes can't be spread over the run's {len(variants)} environment variants; raise"
-            " --episodes, or choose one by --variant"
+            " --episodes, or choose one variant with --variant"
         )
     kwargs = [environment.variant_kwargs[variant] for variant in variants]
     environments = make_of(environment, named.episodes, kwargs)
@@ -63,8 +68,8 @@ def command(arguments: Sequence[str]) -> int:
     print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
     print(f"return {result.return_mean:.1f} ± {result.return_std:.1f} over {named.episodes} episodes")
     print(
-        f"from {min(result.returns):.1f} to {max(result.returns):.1f}, {sum(result.steps) / named.episodes:.0f} steps"
-        " each"
+        f"from {min(result.returns):.1f} to {max(result.returns):.1f}, mean length"
+        f" {sum(result.steps) / named.episodes:.0f} steps"
     )
     if result.unfinished:
         print(f"{result.unfinished} episodes did not end within {max_steps:,} steps; their returns so far are counted")
@@ -74,7 +79,7 @@ def command(arguments: Sequence[str]) -> int:
             print(f"variant {variant} ({name}): return {returns.return_mean:.1f} ± {returns.return_std:.1f}")
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-        print(film(policy, environment, kwargs[0], folder / "videos", seed))
+        print(film(policy, environment, kwargs[0], folder=folder / "videos", seed=seed))
     return 0
 
 
@@ -84,8 +89,8 @@ def _chosen_variants(config: Config, named: int | None) -> list[int]:
     if named is None:
         return list(range(known))
     if not config.environment.variants or not 0 <= named < known:
-        there_are = f"has {known} of them, counted from 0" if config.environment.variants else "has none"
-        raise ConfigurationError(f"there is no environment variant {named}: the run {there_are}")
+        present = f"{known} variants, numbered from 0" if config.environment.variants else "no variants"
+        raise ConfigurationError(f"environment variant {named} does not exist; the run has {present}")
     return [named]
 
 
@@ -99,7 +104,7 @@ def _config_of(path: Path, env_id: str | None) -> Config:
     folder = RunFolder(path.parent.parent)
     values = load_toml(folder.config) if folder.config.exists() else {}
     if not values and env_id is None:
-        raise ConfigurationError(f"{path} lies in no run's folder, so --env-id must say what to play")
+        raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
     config = build(values)
     if env_id is None:
         return config

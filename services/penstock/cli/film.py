@@ -1,4 +1,4 @@
-"""Films an episode as the environment renders it or, for a policy that acts on images, as the policy sees it."""
+"""Films of episodes: renderings of the environment or, for a policy that acts on images, its observations."""
 
 import os
 from pathlib import Path
@@ -10,19 +10,18 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments import import_modules
 from penstock.acting.trained import TrainedPolicy
-from penstock.algo.spaces import is_image
 from penstock.apps.environments import make_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
-from penstock.types import BoxSpace
+from penstock.types.spaces import is_image
 
 _FRAMES_PER_S = 15
-"""Frames per second of a film of observations: Atari draws 60, and its policies see every fourth."""
+"""Frames per second of a film of observations: Atari renders 60, and its policies receive every fourth."""
 _ENLARGEMENT = 4
 
 
 def film(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], folder: Path, seed: int
+    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
 ) -> Path:
     """Plays and films an episode.
 
@@ -40,14 +39,13 @@ def film(
         ConfigurationError: The environment can't be made or rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    observation = policy.policy.spec.observation
-    if isinstance(observation, BoxSpace) and is_image(observation):
-        return _film_what_is_seen(policy, environment, kwargs, folder, seed)
-    return _film_what_is_drawn(policy, environment, kwargs, folder, seed)
+    if is_image(policy.policy.spec.observation):
+        return _film_observations(policy, environment, kwargs, folder=folder, seed=seed)
+    return _film_rendering(policy, environment, kwargs, folder=folder, seed=seed)
 
 
-def _film_what_is_drawn(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], folder: Path, seed: int
+def _film_rendering(
+    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
 ) -> Path:
     from gymnasium.wrappers import RecordVideo
 
@@ -55,8 +53,8 @@ def _film_what_is_drawn(
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     import_modules(environment.imports)
     try:
-        drawn = gymnasium.make(environment.id, render_mode="rgb_array", **kwargs)
-        filmed = RecordVideo(drawn, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
+        rendered = gymnasium.make(environment.id, render_mode="rgb_array", **kwargs)
+        filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise ConfigurationError(f"can't film {environment.id}: {error}") from None
     observation, _ = filmed.reset(seed=seed % 2**31)
@@ -68,8 +66,8 @@ def _film_what_is_drawn(
     return max(folder.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
 
 
-def _film_what_is_seen(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], folder: Path, seed: int
+def _film_observations(
+    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
 ) -> Path:
     from moviepy import ImageSequenceClip
 

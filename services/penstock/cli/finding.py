@@ -1,4 +1,4 @@
-"""The result of one check of `penstock doctor`. Made by `cli.doctor` and `cli.containers`."""
+"""The result of one check of `penstock doctor`."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ class Finding:
     Attributes:
         subject: Name of the thing that was checked.
         fit: Whether the check passed; None if the thing is missing and may not be needed, or can't be examined.
-        says: Result and remedy in one line.
+        detail: Result and remedy in one line.
     """
 
     subject: str
     fit: bool | None
-    says: str
+    detail: str

@@ -5,8 +5,8 @@ Containers run it every few seconds, so it imports as little as possible.
 
 from collections.abc import Sequence
 
-from penstock.cli.exit_codes import NOT_SERVING
 from penstock.cli.one_line_parser import OneLineParser
+from penstock.exit_codes import NOT_SERVING
 from penstock.rpc.health import is_serving, storage_fails
 
 _TIMEOUT_S = 5.0
@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns exit code 0 if the service is ready, else 1."""
-    parser = OneLineParser(prog="penstock health", description="Ask a service whether it is ready.")
+    parser = OneLineParser(prog="penstock health", description="Check whether a service is ready.")
     parser.add_argument("address", help="host:port of the service")
     named = parser.parse_args(list(arguments))
     serving = is_serving(named.address, _TIMEOUT_S)

@@ -3,7 +3,7 @@
 A pure function computes them, so that `penstock status` and the end of `penstock train` show the same.
 """
 
-from penstock.types import CoordinatorStatistics, LearningNumbers
+from penstock.types.statistics import CoordinatorStatistics, LearningNumbers
 
 ENOUGH_BATCHES = 20
 """Fewest recent batches for hints on learning. Before that, values are untrained and means cover too little data."""
@@ -52,18 +52,18 @@ def _of_values(statistics: CoordinatorStatistics) -> list[str]:
     lines = []
     if refused := statistics.drops.refused_steps:
         lines.append(
-            f"{refused:,} gradient steps were refused, since their gradients were not finite: lower ppo.learning_rate,"
-            " and look at the environment's rewards"
+            f"{refused:,} gradient steps were refused because their gradients were not finite: lower ppo.learning_rate,"
+            " and check the environment's rewards"
         )
     if absurd := statistics.drops.unsound_rows + statistics.drops.left_out_values:
         lines.append(
-            f"{absurd:,} numbers were a million times the others and were not learnt from: look at the environment's"
-            " observations and rewards"
+            f"{absurd:,} numbers were a million times larger than the others and were excluded from training: check the"
+            " environment's observations and rewards"
         )
     if refused := statistics.drops.refused_segments:
         lines.append(
-            f"{refused:,} segments were refused for values that no learner can use: look at the environment's"
-            " observations and rewards, and at the actors' logs"
+            f"{refused:,} segments were refused because of unusable values: check the environment's observations and"
+            " rewards, and the actors' logs"
         )
     return lines
 
@@ -75,10 +75,10 @@ def _of_age(statistics: CoordinatorStatistics, recent: LearningNumbers) -> list[
             change = f"lower sampling.off_policy_degree (now {statistics.off_policy_degree})"
         else:
             change = "lower sampling.publish_interval or ppo.learning_rate"
-        return [f"fresh data is too old to count, {fresh:.0%} of it does: {change}"]
+        return [f"fresh data is too old, its effective sample share is {fresh:.0%}: {change}"]
     if every is not None and every < LEAST_EFFECTIVE_SHARE:
         return [
-            f"replayed data is too old to count, {every:.0%} of all data does: lower sampling.half_life or"
+            f"replayed data is too old, the effective sample share is {every:.0%}: lower sampling.half_life or"
             " sampling.max_staleness, or raise sampling.fresh_fraction"
         ]
     return []
@@ -88,13 +88,13 @@ def _of_steps(statistics: CoordinatorStatistics, recent: LearningNumbers) -> lis
     lines = []
     if recent.clipped_share is not None and recent.clipped_share > MOST_CLIPPED:
         lines.append(
-            f"the policy is pushed too far, {recent.clipped_share:.0%} of the ratios are clipped: lower"
+            f"policy updates are too large, {recent.clipped_share:.0%} of the ratios are clipped: lower"
             " ppo.learning_rate or ppo.epochs, or set ppo.target_kl"
         )
     if _stands_still(recent, statistics.first_entropy):
         lines.append(
-            f"the policy hardly changes, by a KL divergence of {recent.approximate_kl:.1g} a batch: raise"
-            " ppo.learning_rate or ppo.epochs, and see whether rewards ever differ"
+            f"the policy hardly changes, by a KL divergence of {recent.approximate_kl:.1g} per batch: raise"
+            " ppo.learning_rate or ppo.epochs, and check that rewards differ"
         )
     if recent.explained_variance is not None and recent.explained_variance < 0.0:
         lines.append(
@@ -116,14 +116,14 @@ def _of_drops(statistics: CoordinatorStatistics) -> list[str]:
     late = drops.late_segments / max(1, statistics.segments_collected)
     if late > MOST_LATE:
         lines.append(
-            f"{late:.0%} of the fresh segments came too late to be fresh: raise sampling.off_policy_degree (now"
+            f"{late:.0%} of the fresh segments arrived too late to be fresh: raise sampling.off_policy_degree (now"
             f" {statistics.off_policy_degree}), or give slow actors fewer environments or shorter segments"
             " (actor.environments, actor.unroll_length)"
         )
     overwritten = drops.overwritten_priorities / max(1, statistics.segments_trained)
     if overwritten > MOST_OVERWRITTEN:
         lines.append(
-            f"{overwritten:.0%} of the trained segments were overwritten before their priorities came: raise"
+            f"{overwritten:.0%} of the trained segments were overwritten before their priorities arrived: raise"
             " replay.capacity_bytes"
         )
     return lines
@@ -134,15 +134,15 @@ def _of_waits(statistics: CoordinatorStatistics) -> list[str]:
     if fresh > MOST_WAITED:
         waited = f"the learner waited {fresh:.0%} of the time for fresh segments"
         if actors_waiting_share(statistics) <= MOST_WAITED:
-            return [f"{waited}, actors are what is waited for: raise train.actors or actor.environments"]
+            return [f"{waited}, so actors are the bottleneck: raise train.actors or actor.environments"]
         if statistics.off_policy_degree == 0:
-            return [f"{waited} and actors for the learner, they take turns: raise sampling.off_policy_degree"]
+            return [f"{waited} and actors for the learner, because they alternate: raise sampling.off_policy_degree"]
         return [
             f"{waited} and actors for the learner: raise sampling.off_policy_degree (now"
             f" {statistics.off_policy_degree}) or sampling.batch_segments"
         ]
     return [
-        f"the learner waited {wait.share:.0%} of the time for {wait.reason}: see the logs and metrics there"
+        f"the learner waited {wait.share:.0%} of the time for {wait.reason}: check its logs and metrics"
         for wait in statistics.waits
         if wait.share > MOST_WAITED
     ]

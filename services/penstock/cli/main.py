@@ -1,4 +1,4 @@
-"""`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `cli.exit_codes`."""
+"""`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `exit_codes`."""
 
 import faulthandler
 import os
@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.cli.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
-from penstock.cli.imports import uncollected
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
+from penstock.exit_codes import CRASHED, GAVE_UP, INTERRUPTED, USAGE_ERROR
+from penstock.local.imports import uncollected
 
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
@@ -58,7 +58,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in _COMMANDS:
-        return _fail(f"unknown command {name!r}; there are: {', '.join(_COMMANDS)}")
+        return _fail(f"unknown command {name!r}; choose from: {', '.join(_COMMANDS)}")
     try:
         return _COMMANDS[name][0](rest)
     except ConfigurationError as error:
@@ -160,17 +160,17 @@ def _doctor(arguments: list[str]) -> int:
 
 
 _COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "train": (_train, "train an agent: all services as processes of this machine"),
+    "train": (_train, "train an agent, with all services as processes on this machine"),
     "evaluate": (_evaluate, "play episodes with a trained policy"),
     "plot": (_plot, "draw the learning curves of runs"),
-    "status": (_status, "show how a run goes"),
+    "status": (_status, "show the status of a run"),
     "replay": (
         _replay,
-        "the replay service; `replay snapshot` and `replay snapshots`: of a run; `replay restore`: a run from one",
+        "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
     ),
-    "learner": (_service("learner"), "the learner service"),
-    "actor": (_service("actor"), "an actor service"),
-    "evaluator": (_service("evaluator"), "the evaluator service"),
-    "health": (_health, "ask a service whether it is ready"),
-    "doctor": (_doctor, "check whether this machine can do what the settings ask of it"),
+    "learner": (_service("learner"), "run the learner service"),
+    "actor": (_service("actor"), "run an actor service"),
+    "evaluator": (_service("evaluator"), "run the evaluator service"),
+    "health": (_health, "check whether a service is ready"),
+    "doctor": (_doctor, "check whether this machine meets the requirements of the settings"),
 }

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic_settings import CliSettingsSource, SettingsError
 
-from penstock.cli import variables
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
+from penstock.local import variables
 from penstock.presets import NO_PRESET, configured, preset_names
 from penstock.run_folder import RunFolder
 from penstock.setting_types import is_table, read_scalar
@@ -63,21 +63,21 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
         ConfigurationError: An option, a variable or a setting is unknown or wrong; the message is one line.
     """
     parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="a TOML file with settings")
-    parser.add_argument("--preset", help=f"settings to start from: {', '.join([*preset_names(), NO_PRESET])}")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    parser.add_argument("--preset", help=f"preset to start from: {', '.join([*preset_names(), NO_PRESET])}")
     if operand:
         parser.add_argument("operand", metavar=operand, nargs="?", default="")
     if trains:
-        parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this folder")
+        parser.add_argument("--resume", metavar="RUN", type=Path, help="resume the run in this folder")
     options, named = _from_options(parser, arguments)
     resume: Path | None = getattr(named, "resume", None)
-    layers = [_spelt(variables.settings_of_variables()), _spelt(options)]
+    layers = [_with_scalars(variables.settings_of_variables()), _with_scalars(options)]
     preset: str | None = os.environ.get(variables.PRESET) if named.preset is None else named.preset
     if resume is not None:
         if named.config or preset:
             raise ConfigurationError(
-                "a run is resumed with its own settings, without --config, --preset or PENSTOCK_PRESET; change single"
-                " ones by options"
+                "--resume uses the settings of the run and can't be combined with --config, --preset or"
+                " PENSTOCK_PRESET; change individual settings with options"
             )
         return Options(_resumed(resume, merge(*layers)), None, resume)
     file = load_toml(named.config) if named.config else {}
@@ -103,7 +103,7 @@ def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict
         parser.error(str(error))
 
 
-def _spelt(values: dict[str, object]) -> dict[str, object]:
+def _with_scalars(values: dict[str, object]) -> dict[str, object]:
     """Returns nested values of options or variables with the text in tables converted to scalars."""
     read = dict(values)
     for section, settings in values.items():
@@ -122,6 +122,6 @@ def _resumed(folder: Path, values: dict[str, object]) -> Config:
     run = RunFolder(folder)
     if not run.config.exists():
         raise ConfigurationError(
-            f"{folder} is no run's folder: it has no config.toml; name one that `penstock train` made"
+            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
         )
     return build(merge(load_toml(run.config), values, {"run": {"dir": str(folder)}}))

@@ -1,45 +1,11 @@
-"""`penstock plot`: draws learning curves; runs that differ only by seed share a curve."""
+"""`penstock plot`: draws the learning curves of runs."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.config import Config, build, load_toml
-from penstock.errors import ConfigurationError
+from penstock.local.learning_curves import draw
 from penstock.run_folder import RunFolder
-
-_GRID_POINTS = 200
-_MAX_DIFFERENCES = 3
-"""Most settings in a label; more would not fit beside a curve."""
-_COLOURS = ("#1f6feb", "#d1681a", "#2da44e", "#8250df", "#bf3989", "#57606a")
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A run's returns over environment steps.
-
-    Attributes:
-        environment_id: Id of the environment.
-        settings: Names and values of all settings except the seed and the folder; runs that agree in them share a
-            curve.
-        seed: Seed of the run.
-        threshold: Return that counts as solved; None if there is none.
-        training: <float64>[N, 2] environment steps and mean return of recent training episodes.
-        evaluation: <float64>[M, 2] environment steps and mean return of an evaluation.
-    """
-
-    environment_id: str
-    settings: tuple[tuple[str, str], ...]
-    seed: int
-    threshold: float | None
-    training: NDArray[np.float64]
-    evaluation: NDArray[np.float64]
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -50,13 +16,13 @@ def command(arguments: Sequence[str]) -> int:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="folders of runs; those that differ by seed alone share a curve",
+        help="run folders; runs that differ only by seed share a curve",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="PNG",
-        help="where to draw (default: learning_curve.png in the only run, or here)",
+        help="file to draw (default: learning_curve.png, in the run folder if there is only one)",
     )
     named = parser.parse_args(list(arguments))
     default = named.runs[0] / "learning_curve.png" if len(named.runs) == 1 else Path("learning_curve.png")
@@ -64,115 +30,3 @@ def command(arguments: Sequence[str]) -> int:
     draw([RunFolder(run) for run in named.runs], output)
     print(output)
     return 0
-
-
-def read_curve(folder: RunFolder) -> Curve:
-    """Reads a run's curve. Raises `ConfigurationError` if the folder holds no run, or no metrics yet."""
-    if not folder.config.exists() or not folder.metrics.exists():
-        raise ConfigurationError(f"{folder.root} holds no run with metrics; name a folder that `penstock train` made")
-    config = build(load_toml(folder.config))
-    records: list[dict[str, Any]] = []
-    for line in folder.metrics.read_text().splitlines():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # The last line of an active or killed run may be incomplete.
-    training = [
-        (record["env_steps"], record["return_mean"])
-        for record in records
-        if record["kind"] == "training" and record["return_mean"] is not None
-    ]
-    evaluation = [(record["env_steps"], record["return_mean"]) for record in records if record["kind"] == "evaluation"]
-    return Curve(
-        environment_id=config.environment.id,
-        settings=_settings(config),
-        seed=config.run.seed,
-        threshold=config.evaluation.threshold,
-        training=np.array(training, np.float64).reshape(-1, 2),
-        evaluation=np.array(evaluation, np.float64).reshape(-1, 2),
-    )
-
-
-def _settings(config: Config) -> tuple[tuple[str, str], ...]:
-    sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
-    return tuple((f"{section}.{name}", str(value)) for section, values in sections for name, value in values.items())
-
-
-def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:
-    """Groups curves of one environment that differ only by seed; labels each group with its distinctive settings."""
-    groups: dict[tuple[tuple[str, str], ...], list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault(curve.settings, []).append(curve)
-    shared = set(curves[0].settings).intersection(*groups)
-    return [(_label(settings, shared), group) for settings, group in groups.items()]
-
-
-def _label(settings: tuple[tuple[str, str], ...], shared: set[tuple[str, str]]) -> str:
-    apart = [f"{name} {value}" for name, value in settings if (name, value) not in shared]
-    hidden = [f"and {len(apart) - _MAX_DIFFERENCES} more"] if len(apart) > _MAX_DIFFERENCES else []
-    return ", ".join([*apart[:_MAX_DIFFERENCES], *hidden])
-
-
-def draw(folders: Sequence[RunFolder], output: Path) -> None:
-    """Draws the curves of runs into a PNG file. Raises `ConfigurationError` if a run or the file can't be used."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    curves = [read_curve(folder) for folder in folders]
-    environments = list(dict.fromkeys(curve.environment_id for curve in curves))
-    figure, rows = pyplot.subplots(
-        len(environments), figsize=(7.2, 4.0 * len(environments)), dpi=144, layout="constrained", squeeze=False
-    )
-    for axes, environment in zip(rows[:, 0], environments, strict=True):
-        _draw_environment(axes, environment, [curve for curve in curves if curve.environment_id == environment])
-    try:
-        figure.savefig(output)
-    except OSError as error:
-        raise ConfigurationError(f"can't write {output}: {error.strerror}; choose another --output") from None
-    finally:
-        pyplot.close(figure)
-
-
-def _draw_environment(axes: Any, environment_id: str, curves: list[Curve]) -> None:
-    groups = gather_by_settings(curves)
-    for colour, (label, group) in zip(_COLOURS * len(groups), groups, strict=False):
-        _draw_group(axes, label, group, colour)
-    threshold = curves[0].threshold
-    if threshold is not None:
-        axes.axhline(threshold, color="#57606a", linestyle=":", linewidth=1.0, label=f"threshold {threshold:g}")
-    axes.set_title(environment_id, loc="left", fontsize=10)
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("episode return")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="best", fontsize=8)
-
-
-def _draw_group(axes: Any, label: str, curves: list[Curve], colour: str) -> None:
-    """Draws evaluations as a thick line, training episodes as a thin one; several seeds as mean and range."""
-    seeds = f"{len(curves)} seeds, mean and range" if len(curves) > 1 else f"seed {curves[0].seed}"
-    suffix = f"{label}, {seeds}" if label else seeds
-    kinds = (("training", 0.45, 1.2, 0.08), ("evaluation", 1.0, 2.0, 0.18))
-    for kind, opacity, width, shade in kinds:
-        drawn = [values for curve in curves if len(values := getattr(curve, kind))]
-        if not drawn:
-            continue
-        steps, mean, low, high = _gather(drawn)
-        axes.plot(steps, mean, color=colour, alpha=opacity, linewidth=width, label=f"{kind} ({suffix})")
-        if len(drawn) > 1:
-            axes.fill_between(steps, low, high, color=colour, alpha=shade, linewidth=0)
-
-
-def _gather(
-    curves: list[NDArray[np.float64]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Returns steps, and the mean, minimum and maximum of the curves; a shorter curve keeps its last value."""
-    if len(curves) == 1:
-        return curves[0][:, 0], curves[0][:, 1], curves[0][:, 1], curves[0][:, 1]
-    start, end = max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves)
-    steps = np.linspace(start, end, _GRID_POINTS)
-    values = np.stack([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in curves])
-    return steps, values.mean(0), values.min(0), values.max(0)

@@ -16,30 +16,32 @@ from rich.table import Table
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.rpc.clients.snapshots import SnapshotClient
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.run_snapshots import RunSnapshotClient
-from penstock.rpc.snapshot_client import SnapshotClient
 from penstock.run_folder import RunFolder
-from penstock.types import RunSnapshot, Snapshot, SnapshotProgress
+from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress
 
 _PIPE_WIDTH = 160
-TAKE, LIST = "snapshot", "snapshots"
+TAKE = "snapshot"
 
 
 def command(name: str, arguments: Sequence[str]) -> int:
     """Runs `penstock replay snapshot [NAME]` or `penstock replay snapshots`; returns its exit code."""
-    told = (
-        "Take a snapshot of the run in run.dir, or of the learner at evaluation.learner-address: its policy and all of"
-        " its store."
+    description = (
+        "Take a snapshot of the run in run.dir, or of the learner at evaluation.learner-address: its policy and its"
+        " whole store."
         if name == TAKE
         else "List the snapshots of the run in run.dir, or of the replay services at learner.replay-addresses."
     )
-    options = parse(f"penstock replay {name}", told, arguments, trains=False, operand="NAME" if name == TAKE else "")
+    options = parse(
+        f"penstock replay {name}", description, arguments, trains=False, operand="NAME" if name == TAKE else ""
+    )
     run = Path(options.config.run.dir) if options.config.run.dir else None
     thread = LoopThread()
     try:
         if name == TAKE:
-            return _take(thread, _learner_address(options.config, run), options.operand, run)
+            return _take(thread, _learner_address(options.config, run), name=options.operand, run=run)
         return _list(thread, _replay_addresses(options.config, run))
     finally:
         thread.close()
@@ -59,11 +61,11 @@ def _services(run: Path) -> dict[str, str]:
     """Returns the address (host:port) of each service of a run, by name."""
     folder = RunFolder(run)
     if not folder.services.exists():
-        raise ConfigurationError(f"{folder.root} is no run that is going on, so that its services can't be found there")
+        raise ConfigurationError(f"no run is active in {folder.root}, so its services can't be found; resume it first")
     return {name: str(address) for name, address in json.loads(folder.services.read_text()).items()}
 
 
-def _take(thread: LoopThread, learner: str, name: str, run: Path | None) -> int:
+def _take(thread: LoopThread, learner: str, *, name: str, run: Path | None) -> int:
     console = _console()
     client = RunSnapshotClient(thread, learner)
     try:
@@ -95,13 +97,13 @@ def _lines(taken: RunSnapshot, run: Path | None) -> list[str]:
         *([f"{stores.damaged:,} left out as damaged"] if stores.damaged else []),
         f"{decimal(stores.written_bytes)} written, {decimal(stores.shared_bytes)} shared",
         f"{stores.seconds:.1f} s",
-        *([f"of {stores.services} services"] if stores.services > 1 else []),
+        *([f"from {stores.services} services"] if stores.services > 1 else []),
     ]
     root = Path(taken.stores[0].folder).parents[stores.services > 1]
     place = shlex.quote(str(run)) if run else f"RUN --replay.snapshot-folder {shlex.quote(str(root))}"
     return [
         f"snapshot {taken.name}: {', '.join(parts)}, in {root}",
-        f"make a run of it with: penstock replay restore {taken.name} --run-dir {place} --into NEW",
+        f"create a run from it with: penstock replay restore {taken.name} --run-dir {place} --into NEW",
     ]
 
 
@@ -155,7 +157,7 @@ def _list(thread: LoopThread, addresses: Sequence[str]) -> int:
         services = [f"{total.services} of {len(addresses)}"] if len(addresses) > 1 else []
         table.add_row(name, taken, *counts, *sizes, *services)
     console = _console()
-    console.print(table if table.row_count else "there are no snapshots")
+    console.print(table if table.row_count else "no snapshots")
     return 0
 
 

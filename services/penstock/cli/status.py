@@ -7,18 +7,18 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.cli.coordination import sections
-from penstock.cli.display import describe, describe_variants
+from penstock.cli.display import status_line, variant_lines
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import how_to_resume
 from penstock.cli.summary_lines import summary_lines
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
+from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.status_client import StatusClient
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left
-from penstock.types import RunStatus
+from penstock.types.status import RunStatus
 
 _TIMEOUT_S = 5.0
 _STUCK_S = 5.0
@@ -27,8 +27,8 @@ _STUCK_S = 5.0
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    parser = OneLineParser(prog="penstock status", description="Show how a run goes.")
-    parser.add_argument("run", help="the folder of a run on this machine, or host:port of its learner")
+    parser = OneLineParser(prog="penstock status", description="Show the status of a run.")
+    parser.add_argument("run", help="run folder on this machine, or host:port of the learner")
     named = parser.parse_args(list(arguments))
     console = Console(highlight=False)
     folder = RunFolder(Path(named.run))
@@ -44,35 +44,35 @@ def command(arguments: Sequence[str]) -> int:
             client.close()
     finally:
         thread.close()
-    for line in [describe(status), *describe_variants(status), *describe_actors(status)]:
+    for line in [status_line(status), *variant_lines(status), *actor_lines(status)]:
         console.print(line, markup=False, soft_wrap=True)
-    for line in describe_disks(named.run):
+    for line in disk_lines(named.run):
         console.print(line, markup=False, soft_wrap=True)
     if status.coordinator is not None:
         console.print(sections(status.coordinator), soft_wrap=True)
     return 0
 
 
-def describe_actors(status: RunStatus) -> list[str]:
+def actor_lines(status: RunStatus) -> list[str]:
     """Returns a line for each actor that is stuck, whose environments fail, or that has dropped windows."""
     lines = []
     for actor in status.actor_states:
-        what = []
+        troubles = []
         if actor.stuck_s > _STUCK_S:
-            what.append(f"{actor.doing or 'it'} has not returned for {actor.stuck_s:.0f} s")
+            troubles.append(f"{actor.doing or 'it'} has not returned for {actor.stuck_s:.0f} s")
         if actor.failures:
-            what.append(f"failures in a row: {actor.failures}")
+            troubles.append(f"consecutive failures: {actor.failures}")
         if actor.dropped_windows:
-            what.append(f"windows dropped: {actor.dropped_windows}")
-        if what:
-            lines.append(f"{actor.name} (slot {actor.slot}): {', '.join(what)}")
+            troubles.append(f"windows dropped: {actor.dropped_windows}")
+        if troubles:
+            lines.append(f"{actor.name} (slot {actor.slot}): {', '.join(troubles)}")
     return lines
 
 
-def describe_disks(run: str) -> list[str]:
+def disk_lines(run: str) -> list[str]:
     """Returns a line for each known service whose disk can't be written."""
     return [
-        f"the disk of the {name} service can't be written; the run goes on, and the service's log tells why"
+        f"the {name} service can't write to its disk; the run continues, and the service's log contains the reason"
         for name, address in _addresses(run).items()
         if storage_fails(address, _TIMEOUT_S)
     ]
@@ -88,7 +88,7 @@ def _addresses(run: str) -> dict[str, str]:
     if folder.services.exists():
         return {name: str(address) for name, address in json.loads(folder.services.read_text()).items()}
     if ":" not in run:
-        raise ConfigurationError(f"{run} is neither a run's folder nor host:port of a learner")
+        raise ConfigurationError(f"{run} is neither a run folder nor host:port of a learner")
     return {"learner": run}
 
 
@@ -99,8 +99,8 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
             console.print(line, soft_wrap=True)
     else:
         saved = folder.numbered_checkpoints()
-        newest = f"its newest checkpoint is of step {int(saved[-1].stem):,}" if saved else "it has no checkpoint"
-        console.print(f"the run in {folder.root} is not going on; {newest}", markup=False, soft_wrap=True)
+        newest = f"its newest checkpoint is at step {int(saved[-1].stem):,}" if saved else "it has no checkpoint"
+        console.print(f"the run in {folder.root} is not active; {newest}", markup=False, soft_wrap=True)
     finished = nothing_left(folder.summary, build(load_toml(folder.config)).run)
-    what = "train it longer, with more --total-steps" if finished else "go on with it"
+    what = "train longer with a larger --total-steps" if finished else "resume it"
     console.print(f"{what}:  {how_to_resume(str(folder.root))}", style="dim", markup=False, soft_wrap=True)

@@ -10,13 +10,13 @@ from types import FrameType
 
 from rich.console import Console
 
-from penstock.cli import launcher
 from penstock.cli.display import make_display
-from penstock.cli.exit_codes import INTERRUPTED
 from penstock.cli.options import parse
 from penstock.cli.program import how_to_resume, program
-from penstock.cli.stopping import REPEAT_S, Interrupted
 from penstock.cli.summary_lines import summary_lines
+from penstock.exit_codes import INTERRUPTED
+from penstock.local import launcher
+from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
@@ -25,13 +25,13 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     started = time.monotonic()
     options = parse(
-        "penstock train", "Train an agent: all services as processes of this machine.", arguments, trains=True
+        "penstock train", "Train an agent, with all services as processes on this machine.", arguments, trains=True
     )
     console = Console(highlight=False)
     if options.resume is None:
         environment = options.config.environment.id
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
-        console.print(found if options.preset else f"no preset for {environment}: defaults")
+        console.print(found if options.preset else f"no preset for {environment}; using the defaults")
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -69,19 +69,19 @@ def _describe_end(end: KeyboardInterrupt, run_dir: str) -> str:
     """Describes what an interrupted run has saved and lost, and how to resume it."""
     if not isinstance(end, Interrupted):
         if RunFolder(Path(run_dir)).config.exists():
-            return f"stopped; the run is as its last checkpoint has it. Go on with:\n  {how_to_resume(run_dir)}"
-        return "stopped before anything was learnt; there is nothing to resume, and nothing was left behind"
+            return f"stopped; the run is at its last checkpoint. Resume with:\n  {how_to_resume(run_dir)}"
+        return "stopped before training began; there is nothing to resume, and no file of this start remains"
     saved = None if end.saved_steps is None else f"the checkpoint of step {end.saved_steps:,}"
     if end.finished and saved:
-        return f"stopped; {saved} is saved. Go on with:\n  {how_to_resume(run_dir)}"
-    lost = f"what was trained since, up to step {end.trained_steps:,} or later, is lost"
+        return f"stopped; {saved} is saved. Resume with:\n  {how_to_resume(run_dir)}"
+    lost = f"training after it, up to step {end.trained_steps:,} or later, is lost"
     if saved:
         return (
-            f"killed before it could save; {saved} is the newest, and {lost}. Go on with:\n  {how_to_resume(run_dir)}"
+            f"killed before it could save; {saved} is the newest, and {lost}. Resume with:\n  {how_to_resume(run_dir)}"
         )
     return (
-        f"killed before it could save; no checkpoint was saved yet, so all {end.trained_steps:,} steps are lost. Begin"
-        f" again with:\n  {how_to_resume(run_dir)}"
+        f"killed before the first checkpoint was saved; all {end.trained_steps:,} steps are lost. Start again with:\n"
+        f"  {how_to_resume(run_dir)}"
     )
 
 

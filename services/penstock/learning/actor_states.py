@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from penstock.errors import AllActorsFailed
 from penstock.telemetry import metrics
-from penstock.types import ActorProgress, ActorState, EnvironmentFault
+from penstock.types.run import ActorProgress, EnvironmentFault
+from penstock.types.status import ActorState
 
 STUCK_AFTER_S = 10.0
 """Seconds without a step, while an actor could take one, after which it counts as stuck: longer than a slow simulator's
@@ -109,11 +110,11 @@ class ActorStates:
             if actor is None:
                 return
             if fault.dropped:
-                tell = self._count(actor, line)
+                due = self._count(actor, line)
             else:
                 # Reported once: if one environment leaves its space's bounds, all of them do.
-                tell, self._warned = not self._warned, True
-        if tell:
+                due, self._warned = not self._warned, True
+        if due:
             self._notice(line)
 
     def _count(self, actor: _Actor, line: str) -> bool:
@@ -152,8 +153,8 @@ class ActorStates:
                 return
             last = max(actors, key=lambda actor: actor.moved_at)
         raise AllActorsFailed(
-            f"{last.last_fault}; the environments of every actor failed {MOST_FAILURES} times in a row: mend the"
-            " environment, then go on with --resume"
+            f"{last.last_fault}; the environments of every actor failed {MOST_FAILURES} times in a row: fix the"
+            " environment, then continue with --resume"
         )
 
     def states(self) -> tuple[ActorState, ...]:
@@ -184,7 +185,7 @@ class ActorStates:
                 return ""
             actor = max(slow, key=lambda actor: now - actor.window_began_at)
             progress, seconds = actor.progress, now - actor.window_began_at
-            pace = f" ({seconds / progress.window_step:.1f} s a step)" if progress.window_step else ""
+            pace = f" ({seconds / progress.window_step:.1f} s per step)" if progress.window_step else ""
             return (
                 f"{actor.state.name} is at step {progress.window_step} of {progress.window_steps} of its window{pace}"
             )
@@ -207,7 +208,7 @@ def _called(state: ActorState) -> str:
 
 def _stuck(actor: _Actor, seconds: float) -> str:
     doing = _doing(actor.progress)
-    return f"{doing} has not returned for {seconds:.0f} s" if doing else f"no sign of life for {seconds:.0f} s"
+    return f"{doing} has not returned for {seconds:.0f} s" if doing else f"no message for {seconds:.0f} s"
 
 
 def _doing(progress: ActorProgress) -> str:

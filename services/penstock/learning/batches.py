@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.learning.devices import send
-from penstock.types import Batch
+from penstock.types.replay import Batch
 
 # Columns are views of the received message, which is read-only, and nothing here writes to them. Set globally, because
 # `warnings.catch_warnings` is not thread-safe and batches are copied on a thread of their own.

@@ -22,7 +22,8 @@ from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import json_of, write_atomically
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
-from penstock.types import EnvironmentSpec, EvaluationSummary, VariantReturns
+from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.spaces import EnvironmentSpec
 
 _PROGRESS_KEY = "penstock.progress"
 _EVALUATION_KEY = "penstock.evaluation"
@@ -143,15 +144,17 @@ def recover(folder: RunFolder) -> Recovered:
         if damaged:
             findings = "; ".join(error.finding for error in damaged.values())
             raise ConfigurationError(
-                f"no checkpoint of the run is sound: {findings}; restore one from a backup, or remove them to"
+                f"all checkpoints of the run are damaged: {findings}; restore one from a backup, or remove them to"
                 " train from the beginning"
             )
         return Recovered()
-    complaints = [f"{error.finding}; it is kept as {_set_aside(path).name}" for path, error in damaged.items()]
+    complaints = [f"{error.finding}; it was moved to {_set_aside(path).name}" for path, error in damaged.items()]
     if damaged:
-        complaints.append(f"the run goes on from {newest.path}")
+        complaints.append(f"the run continues from {newest.path}")
     if not newest.verified:
-        complaints.append(f"the checkpoint {newest.path} is of a release without digests: it can't be verified")
+        complaints.append(
+            f"the checkpoint {newest.path} was written by a release without digests, so it can't be verified"
+        )
     progress, evaluation = _progress(newest), None
     if best is not None:
         evaluation = _evaluation(best, progress)
@@ -301,5 +304,5 @@ def _optimizer_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _read(path: Path) -> CheckpointFile:
     file = checkpoint_file.read(path)
     if _PROGRESS_KEY not in file.metadata or policy_weights.METADATA_KEY not in file.metadata:
-        raise checkpoint_file.damaged(path, "it has no policy of Penstock, or no progress of a run")
+        raise checkpoint_file.damaged(path, "it contains no Penstock policy or no progress of a run")
     return file

@@ -36,10 +36,10 @@ def torch_device(name: str) -> torch.device:
 def _cuda_device(device: torch.device) -> torch.device:
     """Returns the device with an index, which `torch.cuda.set_device` needs. Raises `ValueError` if it is missing."""
     if not torch.cuda.is_available():
-        raise ValueError("torch finds no CUDA device")
+        raise ValueError("PyTorch finds no CUDA device")
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= (count := torch.cuda.device_count()):
-        raise ValueError(f"there is no device {index}, torch finds {count}, counted from 0")
+        raise ValueError(f"device {index} does not exist; PyTorch finds {count}, numbered from 0")
     return torch.device("cuda", index)
 
 
@@ -49,6 +49,11 @@ def check_execution(device: torch.device, execution: Execution) -> None:
         raise ConfigurationError(
             f"learner.execution 'graphed' needs CUDA, and learner.device is {str(device)!r}; use eager"
         )
+
+
+def use_threads(count: int) -> None:
+    """Limits torch to this number of threads on the CPU, in the whole process."""
+    torch.set_num_threads(count)
 
 
 def autocast(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[None]:

@@ -13,13 +13,14 @@ from penstock.config import EvaluationConfig
 from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress, Snapshot
-from penstock.learning.journal import Journal
 from penstock.learning.protocols import EvaluationDesk
+from penstock.learning.records import Record, Records
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
 from penstock.telemetry import metrics
-from penstock.types import EvaluationResult, EvaluationSummary, EvaluationTask, Weights
+from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
+from penstock.types.run import Weights
 
 _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
 """Seed streams that separate evaluations from other uses of the run's seed, and the final evaluation from earlier ones.
@@ -59,7 +60,7 @@ class Evaluations:
         *,
         seed: int,
         folder: RunFolder,
-        journal: Journal,
+        records: Records,
         statistics: RunStatistics,
         writes: RetriedWrites,
         resumed: RunProgress,
@@ -74,7 +75,7 @@ class Evaluations:
             config: Evaluation settings.
             seed: Seed of the run.
             folder: Folder of the run, for the best checkpoint.
-            journal: Journal that records results.
+            records: Records of results.
             statistics: Statistics that receive results and notices.
             writes: Writer of the best checkpoint.
             resumed: Progress of earlier sessions.
@@ -83,7 +84,7 @@ class Evaluations:
             clock: Function that returns monotonic seconds.
         """
         self._desk, self._config, self._seed, self._variants = desk, config, seed, variants
-        self._folder, self._journal, self._statistics = folder, journal, statistics
+        self._folder, self._records, self._statistics = folder, records, statistics
         self._writes, self._clock = writes, clock
         self._asked: _Asked | None = None
         # An evaluator may outlive a learner and answer the next one, so task numbers must differ between learners.
@@ -142,7 +143,7 @@ class Evaluations:
             The evaluation of the best checkpoint; None if it failed, if no evaluator answered in time, or if the run is
             being stopped.
         """
-        if not self._await("the evaluation that is being played", stopping):
+        if not self._await("the running evaluation", stopping):
             return None
         if self._latest_version != snapshot.progress.version:
             self.ask(snapshot)
@@ -155,11 +156,11 @@ class Evaluations:
                 return None
             if result is not None:
                 summary = self._summarise(result, asked.snapshot.progress.env_steps)
-                self._journal.evaluation(summary, self._statistics.training_s, final=True)
+                self._records.write(Record.of_evaluation(summary, self._statistics.training_s, final=True))
                 return summary
             if self._clock() >= asked.deadline:
                 return None
-            self._tell_wait("the evaluation of the best checkpoint", asked)
+            self._show_wait("the evaluation of the best checkpoint", asked)
         return None
 
     def _await(self, what: str, stopping: Callable[[], bool]) -> bool:
@@ -169,10 +170,10 @@ class Evaluations:
             if self.collect(_POLL_S):
                 return self._answered
             if self._asked is not None:
-                self._tell_wait(what, self._asked)
+                self._show_wait(what, self._asked)
         return False
 
-    def _tell_wait(self, what: str, asked: _Asked) -> None:
+    def _show_wait(self, what: str, asked: _Asked) -> None:
         self._statistics.waits(f"{what}, at most {max(1.0, asked.deadline - self._clock()):.0f} s more")
 
     def _send(self, snapshot: Snapshot, stream: int) -> _Asked:
@@ -201,27 +202,27 @@ class Evaluations:
         version = task.weights.version
         if result is None or (result.id, result.version) != (task.id, version):
             if self._clock() >= asked.deadline:
-                self._tell_cut(
+                self._note_cut(
                     "unanswered",
-                    f"the evaluation of version {version} did not come back in {self._config.timeout_s:g} s"
-                    " (evaluation.timeout_s); is an evaluator running?",
+                    f"the evaluation of version {version} was not answered within {self._config.timeout_s:g} s"
+                    " (evaluation.timeout_s); check that an evaluator is running",
                 )
             return None
         if result.failure:
-            self._tell_cut("error", f"the evaluation of version {version} failed: {result.failure}")
+            self._note_cut("error", f"the evaluation of version {version} failed: {result.failure}")
         elif result.unfinished:
             did_not_end = (
                 f"evaluation of version {version}: {result.unfinished} of {task.episodes} episodes did not end"
             )
             if result.out_of_time:
-                bound = f"within {task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best"
-                self._tell_cut("seconds", f"{did_not_end} {bound}")
+                bound = f"within {task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best evaluation"
+                self._note_cut("seconds", f"{did_not_end} {bound}")
             else:
                 bound = f"within {task.max_episode_steps:,} steps (evaluation.max_episode_steps)"
-                self._tell_cut("steps", f"{did_not_end} {bound}; their returns until then count")
+                self._note_cut("steps", f"{did_not_end} {bound}; their partial returns count")
         return result
 
-    def _tell_cut(self, reason: str, text: str) -> None:
+    def _note_cut(self, reason: str, text: str) -> None:
         metrics.EVALUATIONS_CUT.labels(reason).inc()
         now = self._clock()
         if now - self._noticed_at.get(reason, -_NOTICE_INTERVAL_S) >= _NOTICE_INTERVAL_S:
@@ -239,7 +240,7 @@ class Evaluations:
             if self.best is None or summary.return_mean >= self.best.return_mean:
                 self._crown(asked.snapshot, summary)
         self._statistics.evaluated(summary, result.seconds)
-        self._journal.evaluation(summary, asked.training_s, final=False)
+        self._records.write(Record.of_evaluation(summary, asked.training_s, final=False))
 
     def _note_threshold(self, summary: EvaluationSummary, training_s: float) -> None:
         threshold = self._config.threshold
@@ -273,7 +274,7 @@ class Evaluations:
                 return found
         except ConfigurationError as error:
             if path.exists():
-                instead = "it is written again" if ours else "the last policy is evaluated in its place"
+                instead = "it is rewritten" if ours else "the last policy is evaluated instead"
                 self._statistics.notice(f"{error}; {instead}")
         if ours is None:
             return last

@@ -1,90 +1,64 @@
 """The journal of a run, metrics.jsonl: one JSON object per line, for plots and for jq."""
 
 import contextlib
-import dataclasses
 import json
-import math
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from penstock.files import json_of, write_atomically
+from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.training_statistics import TrainingStatistics
 from penstock.run_folder import damaged_lines_of
-from penstock.types import EvaluationSummary, MeanTimes, RunStatus, VariantReturns, VariantStatus
+from penstock.types.records import plain
 
 _MAX_WAITING = 10_000
 """Records kept while the disk accepts none: some hours of records."""
 
 
 class Journal:
-    """Journal of whole lines. Records that can't be written now are written later. Used by one thread."""
+    """Sink of records that writes whole lines, later if they can't be written now. Used by one thread."""
 
-    def __init__(self, path: Path, *, resumed_at: int, writes: RetriedWrites, notice: Callable[[str], None]) -> None:
-        """Opens the journal of a run that resumes at environment step `resumed_at`.
-
-        Drops records after that step, because training resumed before them. Lines that are not records are moved to a
-        file beside the journal, with a notice: damaged lines, and the last line of a process that was killed.
-        """
-        self._path, self._writes = path, writes
+    def __init__(self, path: Path, *, writes: RetriedWrites, notice: Callable[[str], None]) -> None:
+        """Names the journal's file. `notice` notifies the user."""
+        self._path, self._writes, self._notice = path, writes, notice
         self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
         self._rewritten: bytes | None = None
         self._written = 0
+
+    def resume(self, env_steps: int) -> None:
+        """Implements `RecordSink`.
+
+        Lines that are not records are moved to a file beside the journal, with a notice: damaged lines, and the last
+        line of a process that was killed.
+        """
+        path = self._path
         try:
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         except OSError as error:
-            notice(f"can't read {path}: {error.strerror or error}; new records are added to its end")
-            lines = []
+            self._notice(f"can't read {path}: {error.strerror or error}; new records are appended to it")
             with contextlib.suppress(OSError):
                 self._written = path.stat().st_size
+            return
         records = [(line, _steps(line)) for line in lines]
-        kept = b"".join(line for line, steps in records if steps is not None and steps <= resumed_at)
+        kept = b"".join(line for line, steps in records if steps is not None and steps <= env_steps)
         strays = [line.rstrip(b"\n") + b"\n" for line, steps in records if steps is None]
         if strays:
             aside = damaged_lines_of(path)
-            notice(f"{len(strays)} lines of {path} are damaged or cut short; they are kept in {aside.name}")
+            self._notice(f"{len(strays)} lines of {path} are damaged or incomplete; they were moved to {aside.name}")
             self._writes.write(aside.name, partial(_append, aside, b"".join(strays)))
-        if lines:
-            self._written = len(kept)
-            if len(kept) < sum(len(line) for line in lines):
-                self._rewritten = kept
-                self._writes.write(path.name, self._write)
+        self._written = len(kept)
+        if len(kept) < sum(len(line) for line in lines):
+            self._rewritten = kept
+            self._writes.write(path.name, self._write)
 
-    def training(self, status: RunStatus, statistics: TrainingStatistics, times: MeanTimes, training_s: float) -> None:
-        """Records the state of training. `times` are means since the previous record."""
-        coordinator = status.coordinator
-        self._append(
-            {
-                "kind": "training",
-                "env_steps": status.env_steps,
-                "env_steps_taken": status.env_steps_taken,
-                "version": status.version,
-                "training_s": round(training_s, 3),
-                "env_steps_per_s": round(status.env_steps_per_s, 1),
-                "updates_per_s": round(status.updates_per_s, 1),
-                "episodes": status.episodes,
-                "return_mean": status.return_mean,
-                "replay_stored": status.replay_stored,
-                "samples_per_insert": round(status.samples_per_insert, 3),
-                "off_policy_degree": coordinator.off_policy_degree if coordinator else None,
-                "late_segments": coordinator.drops.late_segments if coordinator else None,
-                **{name: _rounded(value) for name, value in dataclasses.asdict(statistics).items()},
-                **_of_variants(status.variants),
-                **{name: _rounded(value) for name, value in dataclasses.asdict(times).items()},
-            }
-        )
-
-    def evaluation(self, evaluation: EvaluationSummary, training_s: float, *, final: bool) -> None:
-        """Records an evaluation. The final one is of the best checkpoint."""
-        record = {"kind": "final_evaluation" if final else "evaluation", "training_s": round(training_s, 3)}
-        values = {name: value for name, value in dataclasses.asdict(evaluation).items() if name != "variants"}
-        self._append({**record, **values, **_of_variants(evaluation.variants)})
-
-    def _append(self, record: dict[str, object]) -> None:
-        self._waiting.append((json_of(record) + "\n").encode())
+    def write(self, record: Record) -> None:
+        """Implements `RecordSink`."""
+        variants = {"variants": [plain(variant) for variant in record.variants]} if record.variants else {}
+        line = json_of({"kind": record.kind, "env_steps": record.env_steps, **record.values, **variants})
+        self._waiting.append(f"{line}\n".encode())
         self._writes.write(self._path.name, self._write)
 
     def _write(self) -> None:
@@ -95,11 +69,6 @@ class Journal:
         data = b"".join(self._waiting)
         self._written = _append(self._path, data, at=self._written)
         self._waiting.clear()
-
-
-def _of_variants(variants: Sequence[VariantStatus | VariantReturns]) -> dict[str, object]:
-    """Returns the field for the variants; empty if the run has none."""
-    return {"variants": [dataclasses.asdict(variant) for variant in variants]} if variants else {}
 
 
 def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
@@ -124,7 +93,3 @@ def _steps(line: bytes) -> int | None:
         return int(json.loads(line)["env_steps"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _rounded(value: float | None) -> float | None:
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -26,7 +26,7 @@ from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Descended, GradientStep, Steps, objective_of
 from penstock.learning.training_statistics import TrainingStatistics
-from penstock.types import EnvironmentSpec
+from penstock.types.spaces import EnvironmentSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class Learner:
             self._descent.begin(estimated.steps, settings, largest)
         elif batch.valid.numel() and not bool(batch.valid.any()):
             raise TrainingFailed(
-                f"none of the {batch.valid.numel()} rows of a batch is valid, so there is nothing to learn from: what"
-                " the replay service stores is not what the actors collected; look at its log, and at the file system"
+                f"none of the {batch.valid.numel()} rows of a batch is valid, so nothing can be learnt from it: the"
+                " replay service does not store the data that the actors collected; check its log, and the file system"
                 " of replay.folder"
             )
         for _ in range(ppo.epochs if count else 0):
@@ -189,8 +189,8 @@ class Learner:
             sums = torch.stack([each.sum(dtype=torch.float64) for each in held])
         if not bool(sums.isfinite().all()):
             raise Diverged(
-                "the policy or its optimizer holds numbers that are not finite, so it is neither published nor saved;"
-                " --resume continues from the newest checkpoint"
+                "a value of the policy or its optimizer is not finite, so they are neither published nor saved; resume"
+                " from the newest checkpoint with --resume"
             )
 
     @torch.no_grad()

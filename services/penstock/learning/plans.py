@@ -3,7 +3,7 @@
 import dataclasses
 
 from penstock.config import SamplingConfig
-from penstock.types import SamplingPlan
+from penstock.types.replay import SamplingPlan
 
 
 def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: int) -> SamplingPlan:

@@ -7,17 +7,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import (
-    Batch,
-    CommitOutcome,
-    EvaluationResult,
-    EvaluationTask,
-    SamplingPlan,
-    Snapshot,
-    SnapshotProgress,
-    SnapshotRequest,
-    Weights,
-)
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
+from penstock.types.run import Weights
+from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
+from penstock.types.waits import WaitReason
 
 
 class BatchSource(Protocol):
@@ -33,8 +27,8 @@ class BatchSource(Protocol):
         """Waits for the next batch. Returns None if it does not arrive in time; `waiting_for` gives the reason."""
 
     @property
-    def waiting_for(self) -> str:
-        """Reason why the next batch is delayed; empty when it is on its way."""
+    def waiting_for(self) -> WaitReason | None:
+        """Reason why the next batch is delayed; None if it has arrived."""
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Ends a batch's lease with new priorities, <float64>[B].

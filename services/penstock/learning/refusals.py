@@ -9,7 +9,6 @@ from penstock.config import Config
 from penstock.errors import Diverged
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.statistics import RunStatistics
-from penstock.telemetry import metrics
 
 _LARGE_CHANGE = 100.0
 """Factor of change in a normaliser's scale within a batch above which the user is notified, because what was learnt
@@ -38,33 +37,30 @@ class Refusals:
             Diverged: `ppo.max_refused_batches` batches in a row had refused steps.
         """
         moments = {"observations": outcome.moments.observations, "returns": outcome.moments.returns}
-        values = sum(update.left_out for update in moments.values())
-        self._statistics.left_out(steps=outcome.refused_steps, rows=outcome.unsound_rows, values=values)
-        metrics.LEARNER_REFUSED_STEPS.inc(outcome.refused_steps)
-        metrics.LEARNER_UNSOUND_ROWS.inc(outcome.unsound_rows)
-        for kind, update in moments.items():
-            metrics.LEARNER_LEFT_OUT_VALUES.labels(kind).inc(update.left_out)
+        values = {kind: update.left_out for kind, update in moments.items()}
+        self._statistics.session.left_out(steps=outcome.refused_steps, rows=outcome.unsound_rows, values=values)
         if self._steps.passes(outcome.refused_steps):
             self._statistics.notice(
-                f"{self._steps.count:,} gradient steps were refused, since their gradients had no finite norm:"
+                f"{self._steps.count:,} gradient steps were refused because their gradients had no finite norm:"
                 f" {self._advice}"
             )
         if self._rows.passes(outcome.unsound_rows):
             self._statistics.notice(
-                f"{self._rows.count:,} steps were left out of training, since a number in them or estimated from them"
-                " was not finite or a million times the others': look at the environment's rewards and observations"
+                f"{self._rows.count:,} steps were left out of training because a value in them or estimated from them"
+                " was not finite or a million times larger than the others: check the environment's rewards and"
+                " observations"
             )
-        if self._values.passes(values):
+        if self._values.passes(sum(values.values())):
             self._statistics.notice(
-                f"{self._values.count:,} observed numbers or discounted returns were kept from the running"
-                " normalisation, since they were not finite or a million times the others: look at the environment's"
-                " rewards and observations"
+                f"{self._values.count:,} observations or discounted returns were excluded from the running"
+                " normalisation because they were not finite or a million times larger than the others: check the"
+                " environment's rewards and observations"
             )
         for kind, update in moments.items():
             if update.scale_change > _LARGE_CHANGE and self._changes.passes(1):
                 self._statistics.notice(
-                    f"the scale of the {kind} changed by a factor of {update.scale_change:,.0f} within one batch, and"
-                    " what was learnt before no longer fits it: look at the environment's rewards and observations"
+                    f"the scale of the {kind} changed by a factor of {update.scale_change:,.0f} within one batch, so"
+                    " the policy no longer fits it: check the environment's rewards and observations"
                 )
         self._end_if_diverged(outcome)
 
@@ -74,7 +70,7 @@ class Refusals:
             raise Diverged(
                 f"training has diverged: {self._batches_in_a_row} batches in a row had gradient steps without a finite"
                 f" norm ({outcome.refused_steps} of {outcome.refused_steps + outcome.updates} in the last);"
-                f" {self._advice}, and go on from the newest checkpoint with --resume"
+                f" {self._advice}, and resume from the newest checkpoint with --resume"
             )
 
 

@@ -79,7 +79,7 @@ class RetriedWrites:
         while failed := [(kind, known) for kind, known in self._all() if not self._settled(kind, known)]:
             if self._clock() >= deadline:
                 reasons = "; ".join(f"{kind}: {known.error}" for kind, known in failed)
-                raise PenstockError(f"can't write the end of the run ({reasons}); {advice}")
+                raise PenstockError(f"can't write the results of the run ({reasons}); {advice}")
             wait(_LAST_DELAY_S)
 
     def _settled(self, kind: str, known: _Kind) -> bool:
@@ -99,7 +99,7 @@ class RetriedWrites:
             self._note_failure(kind, known, error)
             return False
         if known.error is not None:
-            self._notice(f"{kind} is written again")
+            self._notice(f"{kind} can be written again")
         known.pending, known.error, known.delay_s, known.due_at = None, None, _FIRST_DELAY_S, 0.0
         return True
 
@@ -108,7 +108,7 @@ class RetriedWrites:
         logs.note("write failed", file=kind, error=str(error), retried_in_s=f"{known.delay_s:g}")
         if known.error is None:
             self._notice(
-                f"can't write {kind}: {error}; training goes on and the write is repeated. Free space or make"
+                f"can't write {kind}: {error}; training continues and the write is retried. Free space or make"
                 " the run's folder writable"
             )
         known.error = error

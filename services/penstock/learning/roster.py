@@ -24,7 +24,9 @@ from penstock.errors import ConfigurationError, DamagedFile, Overloaded, SchemaM
 from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import copy_of
-from penstock.types import Assignment, EnvironmentSpec, Schema, largest_incarnation
+from penstock.types.block import Schema
+from penstock.types.run import Assignment, largest_incarnation
+from penstock.types.spaces import EnvironmentSpec
 
 _SPARE = 1000
 """Incarnations that may be given out without being on disk: more than the actors replaced while a disk is full."""
@@ -63,10 +65,10 @@ def decode_roster(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError:
-        raise DamagedFile("it is cut short or no JSON") from None
+        raise DamagedFile("it is incomplete or not JSON") from None
     stored = value if isinstance(value, dict) and "slots" in value else decode_record(data)
     if not isinstance(stored, dict):
-        raise DamagedFile("it holds no roster")
+        raise DamagedFile("it contains no roster")
     return stored
 
 
@@ -231,7 +233,7 @@ class Roster:
     def _check(self, schema: Schema, spec: EnvironmentSpec) -> None:
         if self.spec is not None and spec != self.spec:
             raise SchemaMismatch(
-                f"this run trains {self.spec.id} with its spaces, and the actor brought {spec.id}; start actors with"
+                f"this run trains {self.spec.id} with its spaces, and the actor offered {spec.id}; start actors with"
                 " the run's configuration"
             )
         if self.schema is not None and schema != self.schema:
@@ -258,16 +260,16 @@ class Roster:
                     if findings:
                         # The copy may lack the last write, which may have been the first after an unclean end.
                         self._floor = self._highest() + 2 * _SPARE
-                    self._tell(findings, f"its copy {copy.name} is used")
+                    self._report(findings, f"its copy {copy.name} is used")
                     return
                 findings.append(f"{path} is missing")
             except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
                 findings.append(f"{path} is damaged: {error}")
         if expected or any("damaged" in finding for finding in findings):
             self._floor = int(self._unix_s())
-            self._tell(findings, "incarnations go on from the clock, and actors join as new ones")
+            self._report(findings, "incarnations continue from the clock, and all actors join as new actors")
 
-    def _tell(self, findings: list[str], consequence: str) -> None:
+    def _report(self, findings: list[str], consequence: str) -> None:
         if findings:
             self._notice(f"{'; '.join(findings)}; {consequence}")
 

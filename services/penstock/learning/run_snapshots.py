@@ -18,7 +18,8 @@ from penstock.learning import checkpoints
 from penstock.learning.protocols import SnapshotDesk
 from penstock.learning.statistics import RunStatistics
 from penstock.telemetry import logs, metrics
-from penstock.types import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest, Weights
+from penstock.types.run import Weights
+from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest
 
 
 class RequestedSnapshot:
@@ -58,7 +59,6 @@ class RunSnapshots:
         self._running: RequestedSnapshot | None = None
         self._training = False
         self._due_at = 0.0
-        self._last_version = -1
 
     def request(self, name: str = "") -> RequestedSnapshot:
         """Requests a snapshot, which begins after the batch in training. Any thread may call.
@@ -69,9 +69,9 @@ class RunSnapshots:
         """
         with self._lock:
             if not self._training or self._desk is None:
-                raise NotReady("the learner does not train now, so that it can't take a snapshot; try again later")
+                raise NotReady("the learner is not training, so it can't take a snapshot; try again later")
             if self._asked is not None or self._running is not None:
-                raise Overloaded("a snapshot is on its way; take another when it is complete")
+                raise Overloaded("a snapshot is in progress; retry when it is complete")
             self._asked = RequestedSnapshot(name, automatic=False)
             return self._asked
 
@@ -87,7 +87,7 @@ class RunSnapshots:
         with self._lock:
             self._training, asked, self._asked = False, self._asked, None
         if asked is not None:
-            asked.outcome.set_exception(Unavailable("training ended before the snapshot was begun"))
+            asked.outcome.set_exception(Unavailable("training ended before the snapshot began"))
 
     def take_what_is_due(self, take_checkpoint: Callable[[], checkpoints.Snapshot]) -> None:
         """Begins the requested or due snapshot, if any, and returns when each store is frozen.
@@ -101,7 +101,7 @@ class RunSnapshots:
         if asked is None or self._desk is None:
             return
         checkpoint = take_checkpoint()
-        version = self._last_version = checkpoint.progress.version
+        version = checkpoint.progress.version
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         request = SnapshotRequest(asked.name or f"{moment}-v{version}", version, asked.automatic)
         try:
@@ -127,7 +127,11 @@ class RunSnapshots:
     def _conclude(
         self, asked: RequestedSnapshot, request: SnapshotRequest, env_steps: int, taken: "Future[list[Snapshot]]"
     ) -> None:
-        error = Unavailable("the learner ended before it") if taken.cancelled() else taken.exception()
+        error = (
+            Unavailable("the learner ended before the snapshot was complete")
+            if taken.cancelled()
+            else taken.exception()
+        )
         if error is not None:
             self._fail(asked, error if isinstance(error, PenstockError) else PenstockError(repr(error)))
             return
@@ -138,7 +142,7 @@ class RunSnapshots:
                 asked,
                 PenstockError(
                     f"snapshot {request.name!r} has the policy of version {request.version} and stores of versions"
-                    f" {versions}: another learner trains with them; it can't be restored"
+                    f" {versions}: another learner uses these stores, so the snapshot can't be restored"
                 ),
             )
             return

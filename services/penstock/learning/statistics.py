@@ -1,7 +1,7 @@
 """Statistics of the run: reports of actors, results of training, and results of evaluations.
 
-Reports arrive on the server's thread and training results on the main thread. One lock guards them. Readers get frozen
-values.
+Every number is recorded here once, for the status of the run as well as for the metrics. Reports arrive on the server's
+thread and results of training on the main thread. Readers get frozen values.
 """
 
 import math
@@ -11,20 +11,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock.learning.actor_states import ActorStates
-from penstock.learning.coordinator import Coordinator, Totals
+from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.telemetry import logs, metrics
-from penstock.types import (
-    ActorReport,
-    Batch,
-    CommitOutcome,
-    CoordinatorStatistics,
-    EvaluationSummary,
-    Notice,
-    RunStatus,
-    SamplingPlan,
-    VariantStatus,
-)
+from penstock.types.evaluation import EvaluationSummary
+from penstock.types.replay import Batch
+from penstock.types.run import ActorReport
+from penstock.types.status import Notice, Phase, RunStatus, VariantStatus
+from penstock.types.waits import Awaited, WaitReason
 
 _RECENT_EPISODES = 100
 _RATE_WINDOW_S = 10.0
@@ -33,7 +27,13 @@ _NOTICES = 16
 
 
 class RunStatistics:
-    """Statistics of the run, from which `RunStatus` is computed. Any thread may call."""
+    """Statistics of the run, from which `RunStatus` is computed. Any thread may call.
+
+    Attributes:
+        session: Counts and times of collection and training in this session.
+        actors: States of the actors.
+        earlier_s: Seconds of training in earlier sessions of this run.
+    """
 
     def __init__(
         self,
@@ -63,15 +63,16 @@ class RunStatistics:
         self._variants = [VariantStatus(arguments) for arguments in variants]
         self._variant_returns: list[deque[float]] = [deque(maxlen=_RECENT_EPISODES) for _ in variants]
         self._trail: deque[tuple[float, int, int]] = deque()
-        self._phase, self._waiting_for, self._environment_id = "waiting", "actors", ""
-        self._version = self._env_steps = self._updates = 0
+        self._phase: Phase = "waiting"
+        self._waiting_for: WaitReason | str = WaitReason(Awaited.ACTORS)
+        self._environment_id = ""
+        self._version = self._env_steps = 0
         self._last: EvaluationSummary | None = None
         self._best: EvaluationSummary | None = None
-        self._training: TrainingStatistics | None = None
         self._batch: Batch | None = None
         self._samples_per_insert = 0.0
         self._actors: Callable[[], int] = lambda: 0
-        self._coordinator = Coordinator(clock)
+        self.session = SessionTotals(clock)
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
 
@@ -98,7 +99,7 @@ class RunStatistics:
                 self._first_step_at = min(self._first_step_at, self._clock())
             self._env_steps_taken += report.env_steps
             metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
-            self._coordinator.report(report)
+            self.session.report(report)
             self._returns.extend(episode.episode_return for episode in report.episodes)
             self._episodes += len(report.episodes)
             metrics.EPISODES.inc(len(report.episodes))
@@ -119,31 +120,22 @@ class RunStatistics:
         """Sets the counts at which training begins or resumes."""
         with self._lock:
             self._environment_id = environment_id
-            self._version, self._env_steps, self._updates = version, env_steps, updates
+            self._version, self._env_steps = version, env_steps
             self._trail.append((self._clock(), env_steps, updates))
 
-    def works_by(self, plan: SamplingPlan, *, chosen: bool) -> None:
-        """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
-        with self._lock:
-            self._coordinator.works_by(plan, chosen=chosen)
-
-    def waits(self, reason: str) -> None:
-        """Sets what the learner is waiting for."""
+    def waits(self, reason: WaitReason | str) -> None:
+        """Sets what the learner is waiting for: the reason why a batch is delayed, or a text for display."""
         with self._lock:
             self._waiting_for = reason
 
-    def waited(self, reason: str, seconds: float) -> None:
-        """Adds the seconds of a wait of the learner to the total for its reason."""
-        with self._lock:
-            self._coordinator.waited(reason, seconds)
-
-    def enters(self, phase: str) -> None:
+    def enters(self, phase: Phase) -> None:
         """Sets the phase of the run: waiting, training, evaluating or finished."""
         with self._lock:
             self._phase, self._waiting_for = phase, ""
 
     def stood_still(self, seconds: float) -> None:
         """Adds time spent waiting for an evaluation, which training time excludes."""
+        metrics.LEARNER_WAIT_SECONDS.labels(str(Awaited.EVALUATOR)).inc(seconds)
         with self._lock:
             self._stood_still_s += seconds
 
@@ -159,31 +151,24 @@ class RunStatistics:
         train_s: float,
     ) -> None:
         """Records a trained batch, the seconds that it took, and the run's counts after it."""
+        metrics.LEARNER_VERSION.set(version)
+        metrics.LEARNER_ENV_STEPS.set(env_steps)
         with self._lock:
-            self._coordinator.trained(batch, training, fresh_steps=env_steps - self._env_steps, train_s=train_s)
+            metrics.LEARNER_UPDATES.inc(updates - (self._trail[-1][2] if self._trail else 0))
+            self.session.trained(batch, training, fresh_steps=env_steps - self._env_steps, train_s=train_s)
             self._phase, self._waiting_for = "training", ""
-            self._batch, self._training = batch, training
-            self._version, self._env_steps, self._updates = version, env_steps, updates
+            self._batch = batch
+            self._version, self._env_steps = version, env_steps
             self._samples_per_insert = samples_per_insert
             now = self._clock()
             self._trail.append((now, env_steps, updates))
             while now - self._trail[0][0] > _RATE_WINDOW_S and len(self._trail) > 2:
                 self._trail.popleft()
 
-    def left_out(self, *, steps: int, rows: int, values: int) -> None:
-        """Adds a batch's refused gradient steps, unsound rows, and values left out of the normalisers."""
-        with self._lock:
-            self._coordinator.left_out(steps=steps, rows=rows, values=values)
-
-    def committed(self, outcome: CommitOutcome) -> None:
-        """Records the answer to a commit."""
-        with self._lock:
-            self._coordinator.committed(outcome)
-
     def evaluated(self, evaluation: EvaluationSummary, seconds: float) -> None:
         """Records an evaluation and the seconds that its evaluator took."""
         with self._lock:
-            self._coordinator.evaluated(seconds)
+            self.session.evaluated(seconds)
             self._last = evaluation
             metrics.EVALUATIONS.inc()
             metrics.EVALUATION_RETURN.set(evaluation.return_mean)
@@ -214,32 +199,17 @@ class RunStatistics:
                 return self.earlier_s
             return self.earlier_s + max(0.0, self._clock() - self._first_step_at - self._stood_still_s)
 
-    @property
-    def training(self) -> TrainingStatistics | None:
-        """Statistics of the last batch; None before the first."""
-        with self._lock:
-            return self._training
-
-    @property
-    def coordinator(self) -> CoordinatorStatistics | None:
-        """Statistics of collection and training in this session; None before the run has begun."""
-        with self._lock:
-            return self._coordinator.statistics()
-
-    def totals(self) -> Totals:
-        """Returns the counts and times of this session."""
-        with self._lock:
-            return self._coordinator.totals()
-
     def status(self) -> RunStatus:
         """Returns the current status of the run."""
         states, slowest = self.actors.states(), self.actors.slowest()
+        session, training = self.session.statistics(), self.session.last
         with self._lock:
             first, last = (self._trail[0], self._trail[-1]) if self._trail else ((0.0, 0, 0), (0.0, 0, 0))
             seconds = last[0] - first[0]
             rate = (last[1] - first[1]) / seconds if seconds > 0.0 else 0.0
             counts = self._batch.counts if self._batch else None
-            waiting_for, for_actors = self._waiting_for, self._waiting_for.startswith("fresh segments")
+            awaited = self._waiting_for
+            for_actors = isinstance(awaited, WaitReason) and awaited.awaited is Awaited.FRESH_SEGMENTS
             return RunStatus(
                 phase=self._phase,
                 environment_id=self._environment_id,
@@ -253,16 +223,16 @@ class RunStatistics:
                 return_mean=sum(self._returns) / len(self._returns) if self._returns else None,
                 last_evaluation=self._last,
                 best_evaluation=self._best,
-                lag_mean=self._training.fresh_lag_mean if self._training else 0.0,
-                staleness_mean=self._training.staleness_mean if self._training else 0.0,
+                lag_mean=training.fresh_lag_mean if training else 0.0,
+                staleness_mean=training.staleness_mean if training else 0.0,
                 replay_stored=counts.stored if counts else 0,
                 replay_capacity=counts.capacity if counts else 0,
                 actors=self._actors(),
                 remaining_s=max(0, self._total_steps - self._env_steps) / rate if rate > 0.0 else None,
-                waiting_for=f"{waiting_for}: {slowest}" if slowest and for_actors else waiting_for,
+                waiting_for=f"{awaited}: {slowest}" if slowest and for_actors else str(awaited),
                 samples_per_insert=self._samples_per_insert,
                 variants=tuple(self._variants),
-                coordinator=self._coordinator.statistics(),
+                coordinator=session,
                 notices=tuple(self._notices),
                 actor_states=states,
                 env_steps_taken=max(self._env_steps_taken, self._env_steps),

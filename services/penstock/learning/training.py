@@ -21,10 +21,10 @@ from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
-from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner, TrainingOutcome
 from penstock.learning.plans import plan_of
 from penstock.learning.protocols import BatchSource, WeightSink
+from penstock.learning.records import Record, Records
 from penstock.learning.refusals import Refusals
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.run_snapshots import RunSnapshots
@@ -32,22 +32,16 @@ from penstock.learning.statistics import RunStatistics
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
 from penstock.telemetry import metrics
-from penstock.types import Batch, CommitOutcome, CoordinatorStatistics, EvaluationSummary, SamplingPlan
+from penstock.types.evaluation import EvaluationSummary
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
+from penstock.types.statistics import CoordinatorStatistics
+from penstock.types.status import Stopped
+from penstock.types.waits import Awaited, WaitReason
 
 _BATCH_WAIT_S = 0.5
 _JOURNAL_INTERVAL_S = 1.0
 _JOURNAL_SHARE = 0.01
 """Largest share of a run between two records, so that a one-second run has a curve."""
-_SHOWN_STATISTICS = (
-    "entropy",
-    "approximate_kl",
-    "clipped_share",
-    "gradient_norm",
-    "learning_rate",
-    "effective_sample_share",
-    "fresh_effective_share",
-    "explained_variance",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class Conclusion:
     """Outcome of a run.
 
     Attributes:
-        stopped: Reason for the end: total_steps, stop_at_return or interrupted.
+        stopped: Reason for the end.
         progress: Progress at the end.
         evaluation: Evaluation of the best checkpoint; None if there was none.
         env_steps_per_s: Environment steps per second in this session, from its first environment step.
@@ -63,7 +57,7 @@ class Conclusion:
         statistics: Statistics of collection and training in this session.
     """
 
-    stopped: str
+    stopped: Stopped
     progress: RunProgress
     evaluation: EvaluationSummary | None
     env_steps_per_s: float
@@ -84,7 +78,7 @@ class TrainingRun:
         sink: WeightSink,
         evaluations: Evaluations,
         snapshots: RunSnapshots,
-        journal: Journal,
+        records: Records,
         statistics: RunStatistics,
         versions: VersionMark,
         folder: RunFolder,
@@ -103,7 +97,7 @@ class TrainingRun:
             sink: Destination of published weights.
             evaluations: Evaluations of the run.
             snapshots: Snapshots of the run, taken between two batches.
-            journal: Journal of the run.
+            records: Records of the run.
             statistics: Statistics of the run.
             versions: Record of the versions used, which determines the first version of this session.
             folder: Folder of the run.
@@ -114,7 +108,7 @@ class TrainingRun:
         """
         self._config, self._learner, self._feed = config, learner, feed
         self._source, self._sink, self._evaluations = source, sink, evaluations
-        self._journal, self._statistics, self._versions = journal, statistics, versions
+        self._records, self._statistics, self._versions = records, statistics, versions
         self._folder, self._writes, self._stopping, self._snapshots = folder, writes, stopping, snapshots
         self._largest_window, self._refusals = largest_window, Refusals(config, statistics)
         self._progress = dataclasses.replace(resumed, version=versions.first)
@@ -123,7 +117,7 @@ class TrainingRun:
         self._save_at = resumed.env_steps + config.checkpoint.save_interval
         self._journal_at, self._journal_at_steps = 0.0, 0.0
         self._noted_version = self._progress.version
-        self._noted_totals = statistics.totals()
+        self._noted_totals = statistics.session.totals()
         self._chosen = ChosenDegree(config.sampling.first_degree) if config.sampling.off_policy_degree < 0 else None
         self._waited_s, self._batch_at = 0.0, time.monotonic()
         self._inserted: int | None = None
@@ -183,10 +177,10 @@ class TrainingRun:
             evaluation=evaluation,
             env_steps_per_s=here / seconds if seconds > 0.0 else 0.0,
             samples_per_insert=self._samples_per_insert(),
-            statistics=self._statistics.coordinator,
+            statistics=self._statistics.session.statistics(),
         )
 
-    def _reason_to_stop(self) -> str:
+    def _reason_to_stop(self) -> Stopped | None:
         run, best = self._config.run, self._evaluations.best_return
         if self._stopping():
             return "interrupted"
@@ -195,7 +189,7 @@ class TrainingRun:
             return "total_steps"
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return "stop_at_return"
-        return ""
+        return None
 
     def _first_plan(self) -> SamplingPlan:
         return plan_of(
@@ -206,32 +200,29 @@ class TrainingRun:
         )
 
     def _next_batch(self) -> Batch | None:
-        # Read before waiting, because it is empty once the batch has arrived.
+        # Read before waiting, because it is None once the batch has arrived.
         reason = self._source.waiting_for
         started = time.monotonic()
         batch = self._source.next(_BATCH_WAIT_S)
         waited_s = time.monotonic() - started
         if batch is None:
             reason = self._source.waiting_for
-            self._statistics.waits(reason)
-        reason = reason or "fresh segments"
+            self._statistics.waits(reason or "")
         self._waited_s += waited_s
-        metrics.LEARNER_WAIT_SECONDS.labels(reason).inc(waited_s)
-        self._statistics.waited(reason, waited_s)
+        self._statistics.session.waited(reason or WaitReason(Awaited.FRESH_SEGMENTS), waited_s)
         return batch
 
     def _train_on(self, batch: Batch) -> None:
         if batch.number != self._progress.version:
             # Ages, grants and priorities all rely on batch k being trained at version k.
             raise SchemaMismatch(
-                f"batch {batch.number} came when batch {self._progress.version} was due: batch k trains version k;"
-                " the replay service serves another learner's session or another version of Penstock"
+                f"received batch {batch.number}, expected batch {self._progress.version}: batch k trains version k; the"
+                " replay service serves another learner's session or another version of Penstock"
             )
         share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
         started = time.perf_counter()
         outcome = self._learner.train(self._feed.tensors(batch), share_done)
         train_s = time.perf_counter() - started
-        metrics.LEARNER_STEP_SECONDS.observe(train_s)
         progress = self._progress
         segments, steps = self._collected(batch, outcome)
         self._progress = dataclasses.replace(
@@ -254,7 +245,15 @@ class TrainingRun:
             # batch's lease is returned.
             if not self._stopping():
                 raise
-        self._observe(batch, outcome, train_s)
+        self._statistics.trained(
+            batch,
+            outcome.statistics,
+            version=self._progress.version,
+            env_steps=self._progress.env_steps,
+            updates=self._progress.updates,
+            samples_per_insert=self._samples_per_insert(),
+            train_s=train_s,
+        )
         self._choose_degree(batch, outcome)
         self._refusals.observe(outcome)
 
@@ -272,7 +271,7 @@ class TrainingRun:
     def _note_commit(self, answered: Future[CommitOutcome]) -> None:
         # Runs on the source's thread. An error that ends the stream is raised by the next call, not here.
         if answered.exception() is None:
-            self._statistics.committed(answered.result())
+            self._statistics.session.committed(answered.result())
 
     def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
         now, waited_s = time.monotonic(), self._waited_s
@@ -284,7 +283,7 @@ class TrainingRun:
         if self._chosen.observe(
             waited_s=waited_s,
             elapsed_s=elapsed_s,
-            effective_share=outcome.statistics.fresh_effective_share,
+            effective_share=outcome.statistics.learning.fresh_effective_share or 0.0,
             smallest=least_degree(
                 self._largest_window(), self._plan.fresh_segments, len(self._config.learner.replay_addresses)
             ),
@@ -295,10 +294,7 @@ class TrainingRun:
             self._note_plan()
 
     def _note_plan(self) -> None:
-        plan = self._plan
-        metrics.LEARNER_OFF_POLICY_DEGREE.set(plan.off_policy_degree)
-        metrics.LEARNER_STALENESS_BOUND.set(max(plan.max_staleness, plan.off_policy_degree + plan.publish_interval - 1))
-        self._statistics.works_by(self._plan, chosen=self._chosen is not None)
+        self._statistics.session.set_plan(self._plan, chosen=self._chosen is not None)
 
     def _publish(self) -> None:
         self._learner.check_finite()
@@ -328,18 +324,20 @@ class TrainingRun:
         self._statistics.enters("evaluating")
         self._evaluations.wait(self._stopping)
         waited_s = time.monotonic() - started
-        metrics.LEARNER_WAIT_SECONDS.labels("evaluator").inc(waited_s)
         self._statistics.stood_still(waited_s)
         # The wait must not count as time between two batches.
         self._batch_at += waited_s
 
     def _note(self) -> None:
-        training = self._statistics.training
+        session = self._statistics.session
+        training = session.last
         if training is not None and self._progress.version > self._noted_version:
             self._noted_version = self._progress.version
-            totals = self._statistics.totals()
+            totals = session.totals()
             times, self._noted_totals = totals.since(self._noted_totals).times, totals
-            self._journal.training(self._statistics.status(), training, times, self._statistics.training_s)
+            self._records.write(
+                Record.of_training(self._statistics.status(), training, times, self._statistics.training_s)
+            )
 
     def _snapshot(self) -> checkpoints.Snapshot:
         evaluations = self._evaluations
@@ -366,32 +364,9 @@ class TrainingRun:
         newest = checkpoints.newest(self._folder)
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
         return (
-            f"{saved}. Free space or make {self._folder.root} writable, and go on with penstock train --resume"
+            f"{saved}. Free space or make {self._folder.root} writable, and continue with penstock train --resume"
             f" {shlex.quote(str(self._folder.root))}"
         )
 
     def _samples_per_insert(self) -> float:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)
-
-    def _observe(self, batch: Batch, outcome: TrainingOutcome, train_s: float) -> None:
-        progress, statistics = self._progress, outcome.statistics
-        self._statistics.trained(
-            batch,
-            statistics,
-            version=progress.version,
-            env_steps=progress.env_steps,
-            updates=progress.updates,
-            samples_per_insert=self._samples_per_insert(),
-            train_s=train_s,
-        )
-        metrics.LEARNER_VERSION.set(progress.version)
-        metrics.LEARNER_ENV_STEPS.set(progress.env_steps)
-        metrics.LEARNER_UPDATES.inc(outcome.updates)
-        metrics.LEARNER_FRESH_LAG.set(statistics.fresh_lag_mean)
-        metrics.LEARNER_OLDEST.set(batch.ages.max())
-        for age in batch.ages.tolist():
-            metrics.LEARNER_STALENESS.observe(age)
-        metrics.LEARNER_LOSS.labels("policy").set(statistics.policy_loss)
-        metrics.LEARNER_LOSS.labels("value").set(statistics.value_loss)
-        for name in _SHOWN_STATISTICS:
-            metrics.LEARNER_STATISTIC.labels(name).set(getattr(statistics, name))

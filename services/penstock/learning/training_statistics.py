@@ -10,11 +10,13 @@ from torch import Tensor
 from penstock.algo.losses import Movement
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.gradient_steps import Descended, Steps
+from penstock.types.records import plain
+from penstock.types.statistics import LearningNumbers, declared
 
-_OF_MINIBATCHES = ("policy_loss", "value_loss", "entropy", "gradient_norm")
+_OF_MINIBATCHES = tuple(name for name in Descended.__slots__ if name not in ("log_prob", "refused"))
 """Statistics of each gradient step."""
 
-_OF_EPOCHS = ("approximate_kl", "clipped_share")
+_OF_EPOCHS = Movement.__slots__
 """Statistics of each epoch."""
 
 
@@ -22,27 +24,30 @@ _OF_EPOCHS = ("approximate_kl", "clipped_share")
 class TrainingStatistics:
     """Statistics of training on one batch.
 
-    They are means over its minibatches unless noted, without those whose gradient steps were refused. NaN: there was
-    nothing to average.
+    Attributes:
+        learning: Statistics that the status of the run contains.
+        policy_loss: Mean policy loss of the gradient steps that were not refused; NaN if there are none.
+        value_loss: Mean value loss of the same gradient steps.
+        learning_rate: Learning rate for the batch.
+        staleness_mean: Mean staleness of the segments, in versions.
+        staleness_max: Largest staleness of the segments, in versions.
+        fresh_lag_mean: Mean staleness of the fresh segments, in versions; 0 if there are none.
+        fresh_lag_max: Largest staleness of the fresh segments, in versions; 0 if there are none.
     """
 
+    learning: LearningNumbers
     policy_loss: float
     value_loss: float
-    entropy: float
-    approximate_kl: float
-    clipped_share: float
-    gradient_norm: float
     learning_rate: float
-    effective_sample_share: float
-    """Effective sample share of the behaviour weights, (sum w)^2 / (n sum w^2); 1 on on-policy data."""
-    fresh_effective_share: float
-    """The same for fresh segments alone, whose staleness follows from the off-policy degree; 1 if there are none."""
-    explained_variance: float
-    """Share of the targets' variance that the values explain, before training."""
     staleness_mean: float
     staleness_max: int
     fresh_lag_mean: float
     fresh_lag_max: int
+
+    @property
+    def scalars(self) -> dict[str, float | None]:
+        """Statistics that `penstock_learner_statistic` exports, by name."""
+        return {**plain(self.learning), "learning_rate": self.learning_rate}
 
 
 @torch.no_grad()
@@ -77,8 +82,11 @@ def measure(
     }
     # The only synchronisation with the device.
     *values, refused_steps = torch.stack([*measured.values(), refused.sum()]).tolist()
+    means = dict(zip(measured, values, strict=True))
+    learning = {name: means.pop(name) for name in declared(LearningNumbers)}
     statistics = TrainingStatistics(
-        **dict(zip(measured, values, strict=True)),
+        learning=LearningNumbers(**{name: value if math.isfinite(value) else None for name, value in learning.items()}),
+        **means,
         learning_rate=learning_rate,
         staleness_mean=float(batch.staleness.mean()),
         staleness_max=int(batch.staleness.max()),

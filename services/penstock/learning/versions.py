@@ -6,7 +6,7 @@ page cache outlives a killed process, so a restart on the same boot continues at
 power cut, another host) is covered by `reserved`, which is forced to the disk and runs ahead of `used`.
 
 A damaged or missing file skips version numbers but never repeats one. Ages do not jump with versions
-(`penstock.replay.ages`). Used by the training thread.
+(`penstock.replay.store.ages`). Used by the training thread.
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigurationError
 from penstock.files import write_atomically
-from penstock.types import LARGEST_VERSION_JUMP
+from penstock.types.run import LARGEST_VERSION_JUMP
 
 RESERVED_AHEAD = 100
 """Versions reserved by one forced write, and hence the most that are skipped if the page cache is lost."""
@@ -70,7 +70,7 @@ class VersionMark:
         path: Path,
         newest_checkpoint: int | None = None,
         *,
-        tell: Callable[[str], None] = lambda event: None,
+        notice: Callable[[str], None] = lambda event: None,
         boot: str | None = None,
     ) -> None:
         """Reads the record of an earlier process and changes nothing.
@@ -79,13 +79,13 @@ class VersionMark:
             path: Path of the file.
             newest_checkpoint: Version of the checkpoint from which the run resumes; None: there is none. If it is the
                 last version used, the run continues at it, because the parameters are the same.
-            tell: Function that shows a line to the user: damage to the file, or a failed write.
+            notice: Function that notifies the user of damage to the file or of a failed write.
             boot: Identifier of this machine's boot; None: the kernel's.
 
         Raises:
             ConfigurationError: The file can't be read.
         """
-        self._path, self._tell, self._boot = path, tell, _boot_id() if boot is None else boot
+        self._path, self._notice, self._boot = path, notice, _boot_id() if boot is None else boot
         self._file: int | None = None
         self._line, self._reserved, self._failed = 0, -1, False
         try:
@@ -100,7 +100,7 @@ class VersionMark:
             self._used = max(known, 0) + LARGEST_VERSION_JUMP
         self.first = known if newest_checkpoint is not None and self._used == known else self._used + 1
         if damage:
-            tell(f"{path} {damage}; the run continues at version {self.first}, above all that may have been used")
+            notice(f"{path} {damage}; the run continues at version {self.first}, above all versions possibly used")
 
     def use(self, version: int) -> None:
         """Records that a version is used. Must be called before any data of the version leaves this process.
@@ -174,9 +174,9 @@ class VersionMark:
 
     def _tell_failure(self, error: OSError) -> None:
         if not self._failed:
-            self._tell(
+            self._notice(
                 f"can't record the version in use in {self._path}: {error.strerror or error}; free space or make it"
-                " writable before the learner is restarted"
+                " writable before restarting the learner"
             )
         self._failed = True
 

@@ -1,6 +1,6 @@
-"""Presets: TOML files that a user can read and copy, and how one is chosen for an environment.
+"""Presets, which are TOML files that a user can read and copy, and the choice of one for an environment.
 
-`configured` decides for the command line and for Python alike what is underneath the values that a user gives.
+`configured` makes this choice for the command line and for Python.
 """
 
 import importlib.resources
@@ -12,18 +12,18 @@ from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError
 
 NO_PRESET = "none"
-"""The name that asks for the defaults alone; an empty one does, too."""
+"""Name that selects the defaults alone; an empty name does the same."""
 
 _VERSION = re.compile(r"-v\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A configuration and what is underneath it.
+    """A configuration and the preset that it is based on.
 
     Attributes:
         config: All settings.
-        preset: The name of the preset underneath; None: the defaults are.
+        preset: Name of the preset; None: the configuration is based on the defaults.
     """
 
     config: Config
@@ -31,15 +31,15 @@ class Configured:
 
 
 def configured(values: dict[str, object], *, preset: str | None = None) -> Configured:
-    """Nested values on top of a preset, or of the defaults.
+    """Returns the configuration of nested values that override a preset or the defaults.
 
     Args:
-        values: What the user gives.
-        preset: Its name; `NO_PRESET` or empty for none. None: the one that ships for the environment, if one does;
-            CartPole's where no environment is given.
+        values: Values given by the user.
+        preset: Name of the preset; `NO_PRESET` or empty: the defaults. None: the preset that ships for the environment,
+            if there is one. Without an environment in `values`, it is that of CartPole.
 
     Raises:
-        ConfigurationError: There is no such preset, it is for another environment, or a value is wrong.
+        ConfigurationError: The preset does not exist or is for another environment, or a value is invalid.
     """
     environment = values.get("environment")
     given = environment.get("id") if isinstance(environment, dict) else None
@@ -56,7 +56,7 @@ def configured(values: dict[str, object], *, preset: str | None = None) -> Confi
 
 
 def preset(name: str, **sections: dict[str, object]) -> Config:
-    """A preset's configuration, with values of your own on top.
+    """Returns the configuration of a preset, overridden by the given values.
 
     Example: `preset("cartpole", run={"seed": 1}, ppo={"epochs": 4})`.
 
@@ -67,7 +67,7 @@ def preset(name: str, **sections: dict[str, object]) -> Config:
 
 
 def configure(**sections: dict[str, object]) -> Config:
-    """The configuration that `penstock train` uses: your values, on the preset for the environment if one ships.
+    """Returns the configuration that `penstock train` uses: the given values on the environment's preset, if one ships.
 
     Example: `configure(environment={"id": "Pendulum-v1"}, run={"seed": 1})`.
 
@@ -78,23 +78,23 @@ def configure(**sections: dict[str, object]) -> Config:
 
 
 def preset_names() -> list[str]:
-    """The presets that ship with Penstock."""
+    """Returns the names of the presets that ship with Penstock."""
     folder = importlib.resources.files(__package__)
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def preset_values(name: str) -> dict[str, object]:
-    """The nested values of a shipped preset. Raises `ConfigurationError` if there is none of this name."""
+    """Returns the nested values of a shipped preset. Raises `ConfigurationError` if it does not exist."""
     if name not in preset_names():
-        raise ConfigurationError(f"no preset {name!r}; there are: {', '.join(preset_names())}, {NO_PRESET}")
+        raise ConfigurationError(f"unknown preset {name!r}; choose from: {', '.join(preset_names())}, {NO_PRESET}")
     return tomllib.loads((importlib.resources.files(__package__) / f"{name}.toml").read_text())
 
 
 def preset_for(environment_id: str) -> str | None:
-    """The name of the preset made for this environment, if one ships.
+    """Returns the name of the preset that ships for this environment, or None.
 
-    Gymnasium's other ways to write an id count: `package:Id-v0` imports a package first, and an id without a version
-    is the latest, for which presets are.
+    It recognises Gymnasium's other spellings of an id: `package:Id-v0` imports a package first, and an id without a
+    version means the latest, to which the presets apply.
     """
     wanted = environment_id.rpartition(":")[2]
     for name in preset_names():
@@ -105,7 +105,7 @@ def preset_for(environment_id: str) -> str | None:
 
 
 def _environment_of(name: str) -> str:
-    """The id of the environment that a preset is for."""
+    """Returns the id of the environment that a preset is for."""
     environment = preset_values(name)["environment"]
     assert isinstance(environment, dict)
     return str(environment["id"])
@@ -113,10 +113,9 @@ def _environment_of(name: str) -> str:
 
 def _misfit(name: str, environment_id: str) -> str:
     fitting = preset_for(environment_id)
-    instead = f"use the preset {fitting}, which is" if fitting else f"use {NO_PRESET} as the preset for the defaults"
+    instead = f"use the preset {fitting}" if fitting else f"use the preset {NO_PRESET} for the defaults"
     file = importlib.resources.files(__package__) / f"{name}.toml"
     return (
-        f"the preset {name} is for {_environment_of(name)}, and environment.id is {environment_id}; {instead}"
-        f"{' for it' if fitting else ''}, or copy {file}, change [environment] and [evaluation] in it and name the copy"
-        " by --config"
+        f"the preset {name} is for {_environment_of(name)}, and environment.id is {environment_id}; {instead}, or copy"
+        f" {file}, edit [environment] and [evaluation], and pass the copy with --config"
     )

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigurationError, Overloaded
-from penstock.types import Grant, SamplingPlan
+from penstock.types.replay import Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
 """Maximum number of grants of an actor: one for the window in collection, and one so that it need not wait."""

@@ -27,28 +27,26 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.ages import Ages
 from penstock.replay.fresh_segments import FreshSegments, Lease
-from penstock.replay.header_scans import find_committed
 from penstock.replay.priority_index import PriorityIndex
-from penstock.replay.ring_store import RingStore
-from penstock.types import (
-    LARGEST_VERSION_JUMP,
+from penstock.replay.store.ages import Ages
+from penstock.replay.store.header_scans import find_committed
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.block import Columns, Fragment, Schema
+from penstock.types.replay import (
     Batch,
     BatchHead,
-    Columns,
     CommitOutcome,
-    Fragment,
     Grant,
     MappedStore,
     Mass,
     SamplingPlan,
-    Schema,
     StoreCounts,
     Window,
     WindowHead,
-    largest_incarnation,
 )
+from penstock.types.run import LARGEST_VERSION_JUMP, largest_incarnation
+from penstock.types.waits import Awaited
 
 MAX_LEASES = 64
 """Maximum number of leased batches. A learner stays one or two ahead."""
@@ -489,7 +487,7 @@ class ReplayBuffer:
             head = self.head(lease, part, parts, attempt)
             self._store.gather(self._store.rows(head.keys), into)
             if self._store.present(head.keys).all():
-                return head.with_columns(into)
+                return Batch(head, into)
         raise Overloaded(_OVERTAKEN)
 
     def head(self, lease: Lease, part: int, parts: int, attempt: int) -> BatchHead:
@@ -728,26 +726,26 @@ class ReplayBuffer:
         """Sum of all masses."""
         return self._index.mass if self._index is not None else Mass()
 
-    def collection_waits_for(self) -> str:
-        """Returns what collection waits for; empty while actors have grants."""
+    def collection_waits_for(self) -> Awaited:
+        """Returns what collection waits for; nothing while actors have grants."""
         with self._lock:
             if self._gate.plan is None:
-                return "learner"
+                return Awaited.LEARNER
             if self._gate.actors == 0:
-                return "actors"
-            return "" if self._gate.granted else "training"
+                return Awaited.ACTORS
+            return Awaited.NOTHING if self._gate.granted else Awaited.TRAINING
 
-    def training_waits_for(self) -> str:
-        """Returns what the next batch waits for; empty if it can be drawn now."""
+    def training_waits_for(self) -> Awaited:
+        """Returns what the next batch waits for; nothing if it can be drawn now."""
         with self._lock:
             plan = self._gate.plan
             if plan is None:
-                return "learner"
+                return Awaited.LEARNER
             if plan.fresh_segments and self._fresh.unseen >= plan.fresh_segments:
-                return ""
+                return Awaited.NOTHING
             if plan.fresh_segments == 0 and self._index is not None and self._index.ready:
-                return ""
-            return "fresh segments" if self._gate.actors else "actors"
+                return Awaited.NOTHING
+            return Awaited.FRESH_SEGMENTS if self._gate.actors else Awaited.ACTORS
 
     @property
     def folder(self) -> Path | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.layout import State
-from penstock.replay.ring_store import RingStore
-from penstock.types import Mass
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.replay import Mass
 
 
 @dataclass(slots=True)

@@ -1,19 +1,19 @@
 """Index of the segments that may be replayed and their probabilities: a sum tree over the store's seen rows.
 
-Only seen rows have mass. It decreases with age by the store's clock (`replay.ages`) and is 0 past `max_staleness`. Only
-`replay.buffer` calls it, under its lock.
+Only seen rows have mass. It decreases with age by the store's clock (`replay.store.ages`) and is 0 past
+`max_staleness`. Only `replay.buffer` calls it, under its lock.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.ages import Ages
-from penstock.replay.header_scans import BLOCK_ROWS, NO_VERSION, find_older, mark_seen
-from penstock.replay.layout import State
 from penstock.replay.masses import MassFunction
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.ages import Ages
+from penstock.replay.store.header_scans import BLOCK_ROWS, NO_VERSION, find_older, mark_seen
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
 from penstock.replay.sum_tree import SumTree
-from penstock.types import Mass, SamplingPlan
+from penstock.types.replay import Mass, SamplingPlan
 
 _LARGEST_PRIORITY_DECAY = 0.999
 """Factor per batch, so that one outlier does not give late segments too much weight for the rest of a run."""

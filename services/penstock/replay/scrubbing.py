@@ -4,15 +4,19 @@ Recovery and snapshots check every segment, but a disk or memory may lose data i
 only of segments that may be replayed, because the others are trained within seconds. It checks the state of every row,
 because a row with a damaged state would block the ring forever.
 
-`apps.replay` calls it, from any one thread.
+`run` does this in the background of an event loop. `step` may be called by any one thread.
 """
+
+import asyncio
+from collections.abc import Callable
 
 import numpy as np
 
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.ring_store import RingStore
 
 STEP_BYTES = 8 * 2**20
+_PAUSE_S = 0.5
 
 
 class Scrub:
@@ -21,6 +25,15 @@ class Scrub:
     def __init__(self, store: RingStore, buffer: ReplayBuffer) -> None:
         """Starts at the first row."""
         self._store, self._buffer, self._next_row = store, buffer, 0
+
+    async def run(self, dropped: Callable[[int], None]) -> None:
+        """Takes a step every half second. `dropped` receives the number of damaged segments if there are any."""
+        while True:
+            await asyncio.sleep(_PAUSE_S)
+            # On another thread, because pages that are no longer in memory are read from disk.
+            damaged = await asyncio.to_thread(self.step)
+            if damaged:
+                dropped(damaged)
 
     def step(self) -> int:
         """Checks the next 8 MiB or so without the buffer's lock. Returns the number of damaged segments it dropped."""

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from penstock.errors import ConfigurationError
-from penstock.v1 import run_pb2
+from penstock.wire.run import encode_contract
 
 CONTRACT = 1
 """Number of the contract, incremented by each release whose messages the previous release misreads or can't read."""
@@ -19,7 +19,7 @@ _OLDEST = max(1, CONTRACT - 1)
 def stamped(message: Message | bytes, number: int = CONTRACT) -> bytes:
     """Serialises the first message of a stream with the contract number, whose field is the same in all messages."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
-    return run_pb2.JoinRequest(contract=number).SerializeToString() + data
+    return encode_contract(number) + data
 
 
 def contract_of(message: Any) -> int:
@@ -32,8 +32,8 @@ def contract_of(message: Any) -> int:
 def check_contract(number: int, peer: str) -> None:
     """Raises `ConfigurationError` if this side does not support the peer's contract number."""
     if not _OLDEST <= number <= CONTRACT:
-        said = f"contract {number}" if number else "no contract number (0)"
+        has = f"contract {number}" if number else "no contract number (0)"
         raise ConfigurationError(
-            f"{peer} has {said}, and its peer has contract {CONTRACT}; update the older of the two to the other's"
+            f"{peer} has {has}, and its peer has contract {CONTRACT}; update the older of the two to the other's"
             " version of Penstock"
         )

@@ -7,15 +7,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import grpc
-
 from penstock.errors import Unavailable
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.rpc import methods
-from penstock.rpc.channel import connect, open_responses, translated
+from penstock.rpc.channel import open_responses, translated
+from penstock.rpc.clients.connection import Connection
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Context, Method, write_whole
-from penstock.types import RunSnapshot, SnapshotProgress
+from penstock.types.snapshots import RunSnapshot, SnapshotProgress
 from penstock.v1 import run_pb2
 from penstock.wire import snapshots as wire
 
@@ -36,25 +35,18 @@ class RunSnapshotServicer:
         return {methods.TAKE_RUN_SNAPSHOT: self._take}
 
     async def _take(self, request: run_pb2.TakeRunSnapshotRequest, context: Context) -> None:
-        asked = self._snapshots.request(request.name)
+        asked = self._snapshots.request(wire.decode_run_request(request))
         while not asked.outcome.done():
-            progress = wire.encode_progress(asked.progress)
-            await write_whole(context, run_pb2.TakeRunSnapshotResponse(progress=progress))
+            await write_whole(context, wire.encode_run_taking(asked.progress))
             await asyncio.sleep(_PROGRESS_S)
-        snapshot = wire.encode_run_snapshot(asked.outcome.result())
-        await write_whole(context, run_pb2.TakeRunSnapshotResponse(snapshot=snapshot))
+        await write_whole(context, wire.encode_run_taking(asked.outcome.result()))
 
 
 class RunSnapshotClient:
     """Client that requests snapshots of a run from its learner. Commands use it from their main thread."""
 
     def __init__(self, thread: LoopThread, address: str) -> None:
-        self._thread, self._peer = thread, f"the learner at {address}"
-        self._channel = thread.run(self._connect(address))
-
-    @staticmethod
-    async def _connect(address: str) -> grpc.aio.Channel:
-        return connect(address)
+        self._thread, self._connection = thread, Connection(thread, "learner", address)
 
     def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
         """Requests a snapshot and waits until it is complete.
@@ -70,18 +62,19 @@ class RunSnapshotClient:
 
     def close(self) -> None:
         """Closes the channel. A snapshot in progress continues."""
-        self._thread.run(self._channel.close())
+        self._connection.close()
 
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
-        async with translated(self._peer):
-            request = run_pb2.TakeRunSnapshotRequest(name=name)
-            responses = open_responses(self._channel, methods.TAKE_RUN_SNAPSHOT, request)
+        peer = self._connection.peer
+        async with translated(peer):
+            request = wire.encode_run_request(name)
+            responses = open_responses(self._connection.channel, methods.TAKE_RUN_SNAPSHOT, request)
             while True:
                 try:
                     async with asyncio.timeout(_SILENCE_S):
-                        response = await anext(responses)
+                        state = wire.decode_run_taking(await anext(responses))
                 except TimeoutError:
-                    raise Unavailable(f"{self._peer} said nothing for {_SILENCE_S:.0f} s") from None
-                if response.HasField("snapshot"):
-                    return wire.decode_run_snapshot(response.snapshot)
-                show(wire.decode_progress(response.progress))
+                    raise Unavailable(f"{peer} sent nothing for {_SILENCE_S:.0f} s") from None
+                if isinstance(state, RunSnapshot):
+                    return state
+                show(state)

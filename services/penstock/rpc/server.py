@@ -60,7 +60,7 @@ class _Health(health.aio.HealthServicer):
         if self._watches >= _MAX_WATCHES:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{_MAX_WATCHES} health watches are open; end some, or ask with Check",
+                f"{_MAX_WATCHES} health watches are open, which is the limit; end some, or call Check",
             )
         self._watches += 1
         try:

@@ -51,7 +51,7 @@ class Context:
         try:
             check_contract(number, "the client")
         except ConfigurationError as error:
-            logs.note("refused a client", peer=self.peer(), reason=str(error))
+            logs.note("client refused", peer=self.peer(), reason=str(error))
             raise
         self._contract = number
 
@@ -105,7 +105,7 @@ class Capacity:
     def taken(self) -> Iterator[None]:
         """Occupies room for one call. Raises `Overloaded` if there is none."""
         if self._calls >= self._most:
-            raise Overloaded(f"{self._most} calls are open, and this service answers no more at once")
+            raise Overloaded(f"{self._most} calls are open, which is the limit of this service")
         self._calls += 1
         try:
             yield
@@ -144,7 +144,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
         except Exception as raised:
             error = unwrap(raised)
             if isinstance(error, DecodeError):
-                error = InvalidSegment(f"a malformed message: {error}")
+                error = InvalidSegment(f"malformed message: {error}")
             if isinstance(error, grpc.aio.BaseError):
                 # The client is gone or this server has stopped. gRPC has cancelled this call or is about to.
                 await _cancellation(_GONE_S)

@@ -1,1 +1,1 @@
-"""Logic by which several replay services act as one buffer. `rpc.sharded_source` does the I/O."""
+"""Logic by which several replay services act as one buffer. `rpc.clients.sharded_source` does the I/O."""

@@ -7,7 +7,7 @@ that it can recover: a batch takes the segments it has when the other shards are
 its parts are full enough. While a slow shard recovers, up to (d + 1) of its smallest parts are outstanding in excess of
 (d + 1) F for some batches.
 
-The module does no I/O and takes times as arguments. Only `rpc.sharded_source` calls it, under its lock.
+The module does no I/O and takes times as arguments. Only `rpc.clients.sharded_source` calls it, under its lock.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import SamplingPlan
+from penstock.types.replay import SamplingPlan
 
 _SMOOTHING = 0.1
 """Weight of the newest batch in the average of a shard's speed."""

@@ -1,7 +1,7 @@
 """Assembly of one training batch from the parts of several shards.
 
-It costs one copy of the columns, which a run with a single replay service avoids. No I/O; only `rpc.sharded_source`
-calls it.
+It costs one copy of the columns, which a run with a single replay service avoids. No I/O; only
+`rpc.clients.sharded_source` calls it.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import Batch, Schema, StoreCounts
-from penstock.wire import block
-from penstock.wire.block import PayloadPool
+from penstock.types.block import Schema
+from penstock.types.payloads import PayloadPool, allocate
+from penstock.types.replay import Batch, BatchHead, StoreCounts
 
 Rows = NDArray[np.int64]
 
@@ -27,8 +27,8 @@ def place(parts: Sequence[Batch]) -> list[Rows]:
         <int64>[B_i] rows, for each part.
     """
     fresh = [part.fresh_segments for part in parts]
-    if all(part.environments.size == part.fresh_segments for part in parts):
-        order = np.argsort(np.concatenate([part.environments for part in parts]), kind="stable")
+    if all(part.head.environments.size == part.fresh_segments for part in parts):
+        order = np.argsort(np.concatenate([part.head.environments for part in parts]), kind="stable")
     else:
         order = np.arange(sum(fresh))
     rank = np.empty(order.size, np.int64)
@@ -56,33 +56,35 @@ def join(
         pool: Pool that provides the memory for the columns.
     """
     size = sum(part.keys.size for part in parts)
-    columns = block.allocate(schema, size, pool)
+    columns = allocate(schema, size, pool)
     keys, versions = np.empty(size, np.uint64), np.empty(size, np.int64)
     priorities, probabilities = np.empty(size), np.empty(size)
     fresh = sum(part.fresh_segments for part in parts)
     environments = np.zeros(fresh, np.uint32)
-    skipped = np.zeros(size if any(part.skipped.size for part in parts) else 0, np.int64)
+    skipped = np.zeros(size if any(part.head.skipped.size for part in parts) else 0, np.int64)
     for part, places, share in zip(parts, rows, shares, strict=True):
         keys[places], versions[places], priorities[places] = part.keys, part.versions, part.priorities
         weight = np.where(np.arange(places.size) < part.fresh_segments, 1.0, share)
-        probabilities[places] = part.probabilities * weight
-        if part.environments.size:
-            environments[places[: part.fresh_segments]] = part.environments
-        if part.skipped.size:
-            skipped[places] = part.skipped
+        probabilities[places] = part.head.probabilities * weight
+        if part.head.environments.size:
+            environments[places[: part.fresh_segments]] = part.head.environments
+        if part.head.skipped.size:
+            skipped[places] = part.head.skipped
         for whole, array in zip(columns.arrays, part.columns.arrays, strict=True):
             whole[places] = array
     return Batch(
-        number=parts[0].number,
-        fresh_segments=fresh,
-        keys=keys,
-        versions=versions,
-        priorities=priorities,
-        probabilities=probabilities,
-        counts=_sum([part.counts for part in parts]),
-        columns=columns,
-        environments=environments,
-        skipped=skipped,
+        BatchHead(
+            number=parts[0].number,
+            fresh_segments=fresh,
+            keys=keys,
+            versions=versions,
+            priorities=priorities,
+            probabilities=probabilities,
+            counts=_sum([part.counts for part in parts]),
+            environments=environments,
+            skipped=skipped,
+        ),
+        columns,
     )
 
 

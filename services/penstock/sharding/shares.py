@@ -1,6 +1,6 @@
 """Shares of the shards in the global mass, and integer counts that follow them.
 
-Pure functions on a few shards. Only `rpc.sharded_source` calls them.
+Pure functions on a few shards. Only `rpc.clients.sharded_source` calls them.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import Mass
+from penstock.types.replay import Mass
 
 
 def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> NDArray[np.float64]:

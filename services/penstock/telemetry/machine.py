@@ -15,14 +15,14 @@ _MODES = ("user", "user", "system", "idle", "iowait", "system", "system", "steal
 """Mode of each column of /proc/stat: user, nice, system, idle, iowait, irq, softirq and steal (proc(5))."""
 
 _MEMORY = (
-    ("MemTotal", "penstock_machine_memory_bytes", "Memory of the machine."),
-    ("MemAvailable", "penstock_machine_memory_available_bytes", "Memory that is free or can be had."),
+    ("MemTotal", "penstock_machine_memory_bytes", "Memory of the machine, in bytes."),
+    ("MemAvailable", "penstock_machine_memory_available_bytes", "Memory available to new processes, in bytes."),
 )
 """Fields of /proc/meminfo, with the names and help texts of their metrics."""
 
 
 class Machine(Collector):
-    """Collector of processor and memory metrics, as far as /proc has them; none where there is no /proc."""
+    """Collector of processor and memory metrics, as far as /proc provides them."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         """Reads the files below `proc` at each collection."""
@@ -33,7 +33,7 @@ class Machine(Collector):
         if not (self._proc / "stat").exists():
             return
         processors = CounterMetricFamily(
-            "penstock_machine_cpu_seconds", "Seconds of all processors, by what they did.", labels=("mode",)
+            "penstock_machine_cpu_seconds", "Time of all processors, in seconds, by mode.", labels=("mode",)
         )
         for mode, seconds in self._processor_seconds().items():
             processors.add_metric((mode,), seconds)

@@ -6,9 +6,6 @@ payload is appended unchanged. Any protobuf client can parse the result.
 """
 
 import ctypes
-import functools
-import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment, Overloaded
-from penstock.types import COLUMN_ALIGNMENT, Columns, Fragment, Schema
+from penstock.types.block import COLUMN_ALIGNMENT, Columns, Fragment, Schema
+from penstock.types.payloads import PayloadPool, layout, views
 from penstock.v1 import block_pb2
 
 MAX_PART_BYTES = 3_670_016
@@ -38,26 +36,6 @@ which take seconds to scan."""
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
 """Wire types of protobuf's encoding; the fixed-size ones with their sizes in bytes."""
-
-
-@functools.lru_cache(maxsize=256)
-def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
-    """Returns each column's offset in a payload of `segments` segments, and the payload's size, in bytes."""
-    offsets, end = [], 0
-    for width in schema.column_bytes:
-        offsets.append(end)
-        end += -(-segments * width // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
-    return tuple(offsets), end
-
-
-def allocate(schema: Schema, segments: int, pool: "PayloadPool") -> Columns:
-    """Returns uninitialised columns for `segments` segments as views into one buffer of the pool."""
-    return columns_in(schema, segments, pool.take(layout(schema, segments)[1]))
-
-
-def columns_in(schema: Schema, segments: int, payload: NDArray[np.uint8]) -> Columns:
-    """Returns the columns of `segments` segments as views into memory that begins with their payload."""
-    return _views(schema, segments, layout(schema, segments)[0], payload)
 
 
 def pack(columns: Columns, start: int, into: NDArray[np.uint8]) -> None:
@@ -148,21 +126,21 @@ def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
             size, position = _read_varint(view, position)
             if tag == _FINAL_FIELD_TAG[0]:
                 if final is not None:
-                    raise _malformed("a message with two blocks")
+                    raise _malformed("it has two blocks")
                 final = view[position : position + size]
             position += size
         elif kind == _VARINT:
             _, position = _read_varint(view, position)
         else:
             if kind not in _FIXED_SIZES:
-                raise _malformed(f"a field of wire type {kind}")
+                raise _malformed(f"it has a field of unknown wire type {kind}")
             position += _FIXED_SIZES[kind]
         if position > end:
-            raise _malformed("a message that ends within a field")
+            raise _malformed("it ends within a field")
         if tag != _FINAL_FIELD_TAG[0]:
             head.append(view[start:position])
             if len(head) > _MAX_FIELDS:
-                raise _malformed("a message of too many fields")
+                raise _malformed(f"it has more than {_MAX_FIELDS} fields")
     return b"".join(head), final
 
 
@@ -170,13 +148,13 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
         if position >= len(view):
-            raise _malformed("a message that ends within a number")
+            raise _malformed("it ends within a number")
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise _malformed("a number of more than 64 bits")
+    raise _malformed("it has a number of more than 64 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +191,7 @@ class BlockPart:
 
     def columns(self) -> Columns:
         """Returns the segments of a block in one part, as views of the message."""
-        return _views(self.schema, self.segments, self.column_offsets, self.data)
+        return views(self.schema, self.segments, self.column_offsets, self.data)
 
 
 class BlockReader:
@@ -241,7 +219,7 @@ class BlockReader:
         head = block_pb2.Block.FromString(head_bytes)
         if staged is not None:
             if payload is not None:
-                raise _malformed("a staged block with a payload")
+                raise _malformed("a staged block has a payload")
             data = staged[: head.total_bytes]
         else:
             data = np.frombuffer(payload if payload is not None else b"", np.uint8)
@@ -268,21 +246,23 @@ class BlockReader:
         former = self._head
         due = former.part + 1 if former is not None else 0
         if former is None or head.part != due:
-            raise _malformed(f"part {head.part} of a block, and part {due} was due")
+            raise _malformed(f"got part {head.part} of a block, expected part {due}")
         if not _same_layout(former, head):
             raise _malformed(f"part {head.part} differs from the part before")
 
     def _check(self, schema: Schema, block: block_pb2.Block) -> None:
         if self._segments not in (None, block.segments):
-            raise _malformed(f"a block of {block.segments} segments, and {self._segments} were announced")
+            raise _malformed(f"the block has {block.segments} segments, but {self._segments} were announced")
         if block.schema_hash != schema.hash:
-            raise _malformed(f"a block of schema {block.schema_hash:016x}; this run's is {schema.hash:016x}")
+            raise _malformed(f"the block has schema {block.schema_hash:016x}; expected {schema.hash:016x}")
         if block.parts < 1:
-            raise _malformed("a block of no parts")
+            raise _malformed("the block has 0 parts")
         if block.total_bytes > self._max_bytes:
-            raise Overloaded(f"a payload of {block.total_bytes} bytes; at most {self._max_bytes} are taken at once")
+            raise Overloaded(f"a payload of {block.total_bytes} bytes; the maximum is {self._max_bytes}")
         if len(block.column_offsets) != len(schema.columns):
-            raise _malformed(f"{len(block.column_offsets)} column offsets for {len(schema.columns)} columns")
+            raise _malformed(
+                f"the block has {len(block.column_offsets)} column offsets for {len(schema.columns)} columns"
+            )
         filled = 0
         for column, width, offset in zip(schema.columns, schema.column_bytes, block.column_offsets, strict=True):
             end = offset + block.segments * width
@@ -297,7 +277,7 @@ class BlockReader:
 class BlockAssembler:
     """Assembler of successive blocks' parts into columns. Holds at most one payload of `max_bytes`."""
 
-    def __init__(self, max_bytes: int, pool: "PayloadPool | None" = None) -> None:
+    def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
         """Creates an assembler.
 
         Args:
@@ -318,37 +298,7 @@ class BlockAssembler:
         if not part.last:
             return None
         payload, self._payload = self._payload, np.zeros(0, np.uint8)
-        return _views(schema, part.segments, part.column_offsets, payload)
-
-
-class PayloadPool:
-    """Pool of memory for payloads, reused once no view is left, because new pages cost more than a copy into them."""
-
-    def __init__(self, spare: int = 4) -> None:
-        """Keeps at most `spare` unused buffers."""
-        self._spare: deque[bytearray] = deque(maxlen=spare)
-
-    def take(self, size: int) -> NDArray[np.uint8]:
-        """Returns uninitialised <uint8>[size]. Its memory returns to the pool when the last view of it is gone."""
-        try:
-            memory = self._spare.pop()
-        except IndexError:
-            memory = bytearray()
-        if len(memory) != size:
-            memory = bytearray(size)
-        payload = np.frombuffer(memory, np.uint8)
-        weakref.finalize(payload, self._spare.append, memory)
-        return payload
-
-
-def check_values(columns: Columns) -> None:
-    """Raises `InvalidSegment` for values that no learner can use: NaN, infinities, and booleans besides 0 and 1."""
-    for column, array in zip(columns.schema.columns, columns.arrays, strict=True):
-        if column.dtype == "bool":
-            if array.size and int(array.view(np.uint8).max()) > 1:
-                raise _malformed(f"column {column.name} has bytes above 1")
-        elif column.dtype.startswith("float") and not np.isfinite(array).all():
-            raise _malformed(f"column {column.name} has values that are not finite")
+        return views(schema, part.segments, part.column_offsets, payload)
 
 
 def _same_layout(one: block_pb2.Block, other: block_pb2.Block) -> bool:
@@ -356,13 +306,5 @@ def _same_layout(one: block_pb2.Block, other: block_pb2.Block) -> bool:
     return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
-def _views(schema: Schema, segments: int, offsets: tuple[int, ...], payload: NDArray[np.uint8]) -> Columns:
-    arrays = []
-    for column, width, offset in zip(schema.columns, schema.column_bytes, offsets, strict=True):
-        shape = (segments, *column.segment_shape(schema.unroll_length))
-        arrays.append(payload[offset : offset + segments * width].view(column.dtype).reshape(shape))
-    return Columns(schema, tuple(arrays))
-
-
-def _malformed(what_came: str) -> InvalidSegment:
-    return InvalidSegment(f"malformed message: {what_came}")
+def _malformed(reason: str) -> InvalidSegment:
+    return InvalidSegment(f"malformed message: {reason}")

@@ -3,29 +3,32 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DamagedWindow, InvalidSegment
-from penstock.types import (
+from penstock.types.block import Fragment, Schema
+from penstock.types.payloads import PayloadPool, layout
+from penstock.types.replay import (
     Batch,
     BatchHead,
-    Fragment,
+    CommitOutcome,
     Grant,
     MappedStore,
     Mass,
     SamplingPlan,
-    Schema,
     StagingOffer,
     StoreCounts,
     Window,
     WindowHead,
 )
+from penstock.types.waits import WaitReason
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.block import BlockAssembler, BlockReader, PayloadPool, split_final
+from penstock.wire.block import BlockAssembler, BlockReader, split_final
+from penstock.wire.schema import encode_schema
 
 MAX_BATCH_SEGMENTS = 2**16
 """Limit that keeps a plan from requesting more memory than the service has. A head takes 32 bytes per segment."""
@@ -55,6 +58,20 @@ class SampleResponse:
     message: replay_pb2.SampleBatchesResponse
     block: memoryview | None
 
+    @property
+    def kind(self) -> Literal["opened", "proof", "waiting", "answer", "batch"]:
+        """Content of the response. A batch's head may contain an answer too (`decode_commit_answer`)."""
+        message = self.message
+        if message.HasField("counts") or self.block is not None:
+            return "batch"
+        if message.HasField("committed"):
+            return "answer"
+        if message.waiting:
+            return "waiting"
+        if message.HasField("opened"):
+            return "opened"
+        return "proof" if message.HasField("proof") else "batch"
+
 
 def read_append_request(data: bytes) -> AppendRequest:
     """Parses all but the window. Raises `InvalidSegment`, or protobuf's DecodeError."""
@@ -73,9 +90,9 @@ def encode_window(window: Window) -> Iterator[bytes]:
     """Yields serialised AppendSegmentsRequests, one per part."""
     for head, part in block.heads(window.columns.schema, window.columns.segments):
         message = replay_pb2.Window(
-            first_sequence=window.first_sequence,
-            version=window.version,
-            environments=window.environments.tolist() if head.part == 0 else (),
+            first_sequence=window.head.first_sequence,
+            version=window.head.version,
+            environments=window.head.environments.tolist() if head.part == 0 else (),
         )
         heads = [b"", message.SerializeToString(), head.SerializeToString()]
         request, payload = block.blank_message(heads, part.stop - part.start)
@@ -90,9 +107,9 @@ def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
     whole, _ = head
     whole.parts = 1
     message = replay_pb2.Window(
-        first_sequence=window.first_sequence,
-        version=window.version,
-        environments=window.environments.tolist(),
+        first_sequence=window.head.first_sequence,
+        version=window.head.version,
+        environments=window.head.environments.tolist(),
         staged_in=slot,
         staged_checksum=checksum,
         block=whole,
@@ -123,8 +140,8 @@ class WindowPart:
         """Raises `DamagedWindow` if this checksum of the staged payload as read differs from the sender's."""
         if checksum != self.checksum:
             raise DamagedWindow(
-                f"the window of slot {self.head.slot} from sequence {self.head.first_sequence} on has another checksum"
-                " in the staging area than its actor computed; it is to be sent again in messages"
+                f"the window of slot {self.head.slot} from sequence {self.head.first_sequence} has a different checksum"
+                " in the staging area than at its actor; send it again in messages"
             )
 
 
@@ -143,7 +160,7 @@ class WindowReader:
         self._staging: NDArray[np.uint8] | None = None
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
         self._segments = window_segments
-        _, total = block.layout(schema, window_segments)
+        _, total = layout(schema, window_segments)
         self._blocks = BlockReader(total, window_segments)
         self._environments: NDArray[np.uint32] = np.zeros(0, np.uint32)
 
@@ -163,7 +180,7 @@ class WindowReader:
             self._environments = np.array(window.environments, np.uint32)
         if self._environments.size != self._segments:
             raise InvalidSegment(
-                f"a window of {part.segments} segments and {self._environments.size} environments; slot"
+                f"the window has {part.segments} segments and {self._environments.size} environments; slot"
                 f" {self._slot} announced {self._segments}"
             )
         if window.first_sequence < 1 or window.version < 0:
@@ -176,7 +193,7 @@ class WindowReader:
     def _staged(self, number: int) -> NDArray[np.uint8]:
         if self._staging is None or number >= len(self._staging):
             raise InvalidSegment(
-                f"a window in slot {number} of a staging area that has no such slot, or was not proved"
+                f"a window is in slot {number} of the staging area, which has no such slot or was not proved"
             )
         slot: NDArray[np.uint8] = self._staging[number]
         return slot
@@ -185,7 +202,7 @@ class WindowReader:
 def _check_head(head: bytes) -> None:
     if len(head) > _MAX_HEAD_BYTES:
         raise InvalidSegment(
-            f"malformed message: {len(head)} bytes beside the payload; at most {_MAX_HEAD_BYTES} are taken"
+            f"malformed message: it has {len(head)} bytes besides the payload; the maximum is {_MAX_HEAD_BYTES}"
         )
 
 
@@ -248,13 +265,14 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
         or not 0 <= plan.next_batch <= MAX_BATCH
     ):
         raise InvalidSegment(
-            f"a batch of {plan.batch_segments} segments with {plan.fresh_segments} fresh ones, published every"
-            f" {plan.publish_interval}, from batch {plan.next_batch} on, makes no sense"
+            f"invalid plan: batch_segments {plan.batch_segments}, fresh_segments {plan.fresh_segments},"
+            f" publish_interval {plan.publish_interval}, next_batch {plan.next_batch}; expected 1 <= batch_segments,"
+            f" 0 <= fresh_segments <= batch_segments, 1 <= publish_interval and 0 <= next_batch <= {MAX_BATCH}"
         )
     if plan.batch_segments > MAX_BATCH_SEGMENTS:
-        raise InvalidSegment(f"a batch of {plan.batch_segments} segments; at most {MAX_BATCH_SEGMENTS} are possible")
+        raise InvalidSegment(f"invalid plan: batch_segments {plan.batch_segments}; the maximum is {MAX_BATCH_SEGMENTS}")
     if plan.session == 0:
-        raise InvalidSegment("a session must not be 0")
+        raise InvalidSegment("invalid plan: session 0; choose another number")
     return plan
 
 
@@ -326,7 +344,7 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
 def column_of(data: bytes, dtype: type[Number]) -> NDArray[Number]:
     """Decodes a column's little-endian bytes to <dtype>[...]. Raises `InvalidSegment` if bytes are left over."""
     if len(data) % np.dtype(dtype).itemsize:
-        raise InvalidSegment(f"{len(data)} bytes are no whole number of {np.dtype(dtype).name}")
+        raise InvalidSegment(f"{len(data)} bytes are not a multiple of the size of {np.dtype(dtype).name}")
     # Copied, because an array over `bytes` is read-only.
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
@@ -341,7 +359,7 @@ class BatchAssembler:
     def add(self, schema: Schema, response: SampleResponse) -> Batch | None:
         """Takes the next response. Returns the batch once complete. Raises `InvalidSegment` if it does not fit."""
         if response.block is None:
-            raise InvalidSegment(f"the answer to batch {response.message.batch} has no block")
+            raise InvalidSegment(f"the response with batch {response.message.batch} has no block")
         # A batch may have no segments, but every head has counts.
         if response.message.HasField("counts"):
             self._head = decode_batch_head(response.message)
@@ -349,8 +367,10 @@ class BatchAssembler:
         if columns is None:
             return None
         if self._head is None or columns.segments != self._head.keys.size:
-            raise InvalidSegment(f"batch {response.message.batch} has {columns.segments} segments, and another head")
-        return self._head.with_columns(columns)
+            raise InvalidSegment(
+                f"batch {response.message.batch} has {columns.segments} segments, but its head has another number"
+            )
+        return Batch(self._head, columns)
 
 
 def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:
@@ -361,3 +381,146 @@ def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:
 def decode_counts(message: replay_pb2.StoreCounts) -> StoreCounts:
     """Decodes a store's counts."""
     return StoreCounts(**{field.name: getattr(message, field.name) for field in dataclasses.fields(StoreCounts)})
+
+
+# Requests of clients and what they read of the responses
+
+CommitRequest = replay_pb2.CommitBatchRequest
+SampleRequest = replay_pb2.SampleBatchesRequest
+
+
+def encode_open_append(
+    schema: Schema, slot: int, incarnation: int, window_segments: int
+) -> replay_pb2.AppendSegmentsRequest:
+    """Encodes the first request of an actor's stream, which announces its windows."""
+    opening = replay_pb2.OpenAppend(
+        schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=window_segments
+    )
+    return replay_pb2.AppendSegmentsRequest(open=opening)
+
+
+def encode_staging_proof(number: int) -> replay_pb2.AppendSegmentsRequest:
+    """Encodes the client's proof of its staging area."""
+    return replay_pb2.AppendSegmentsRequest(staging=replay_pb2.StagingProof(number=number))
+
+
+def encode_heartbeat(steps: int) -> replay_pb2.AppendSegmentsRequest:
+    """Encodes an actor's heartbeat with the environment steps that it has taken."""
+    return replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat(steps=steps))
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResponse:
+    """A response on an actor's stream.
+
+    Attributes:
+        stored_sequence: Last sequence up to which all segments are stored.
+        grants: New grants.
+        returned_grants: Number of earlier grants that returned to the gate.
+        staging_proof: The service's proof of the staging area; None if the response has none.
+    """
+
+    stored_sequence: int
+    grants: tuple[Grant, ...]
+    returned_grants: int
+    staging_proof: int | None
+
+
+def decode_append_response(message: replay_pb2.AppendSegmentsResponse) -> AppendResponse:
+    """Decodes a response without the staging area, which only the first response offers (`decode_staging`)."""
+    return AppendResponse(
+        message.stored_sequence,
+        tuple(Grant(grant.batch, grant.minimum_version) for grant in message.grants),
+        message.returned_grants,
+        message.staging_proof.number if message.HasField("staging_proof") else None,
+    )
+
+
+def encode_plan_request(plan: SamplingPlan) -> SampleRequest:
+    """Encodes the request that opens a learner's stream or changes its plan."""
+    return SampleRequest(plan=encode_plan(plan))
+
+
+def encode_proof_request() -> SampleRequest:
+    """Encodes the request for a proof of the mapped store."""
+    return SampleRequest(prove=replay_pb2.ProveStore())
+
+
+def encode_batch_request(
+    number: int, head_only: bool, replay_segments: int | None = None, commit: CommitRequest | None = None
+) -> SampleRequest:
+    """Encodes the request for a batch.
+
+    Args:
+        number: Number of the batch.
+        head_only: Whether the client reads the columns from the mapped store.
+        replay_segments: Segments to replay in it; None for the plan's number.
+        commit: Commit that the service processes first.
+    """
+    return SampleRequest(
+        batch=replay_pb2.BatchRequest(
+            batch=number, part=0, parts=1, head_only=head_only, replay_segments=replay_segments, commit=commit
+        )
+    )
+
+
+def encode_commit(
+    session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
+) -> CommitRequest:
+    """Encodes the commit of a batch: <uint64>[B] keys and <float64>[B] priorities."""
+    return CommitRequest(
+        session=session,
+        batch=number,
+        keys=keys.astype("<u8", copy=False).tobytes(),
+        priorities=priorities.astype("<f8", copy=False).tobytes(),
+    )
+
+
+def encode_commit_request(commit: CommitRequest) -> SampleRequest:
+    """Encodes a commit that no request for a batch carries."""
+    return SampleRequest(commit=commit)
+
+
+def encode_finish(session: int) -> replay_pb2.FinishRunRequest:
+    """Encodes the end of a run."""
+    return replay_pb2.FinishRunRequest(session=session)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """Answer to the oldest unanswered commit of a stream.
+
+    Attributes:
+        number: Number of the committed batch; None if the answer is part of another batch's head.
+        outcome: Outcome of the commit.
+    """
+
+    number: int | None
+    outcome: CommitOutcome
+
+
+def decode_commit_answer(response: SampleResponse) -> CommitAnswer | None:
+    """Decodes the answer to a commit in a response; None without one."""
+    message = response.message
+    if not message.HasField("committed"):
+        return None
+    answer = message.committed
+    return CommitAnswer(
+        None if message.HasField("counts") else message.batch,
+        CommitOutcome(answer.updated, answer.overwritten, answer.repeated_commit),
+    )
+
+
+def decode_opened(response: SampleResponse) -> MappedStore | None:
+    """Decodes the store that a service offers when it accepts a plan; None without one."""
+    return decode_mapped_store(response.message.opened)
+
+
+def decode_proof(response: SampleResponse) -> int:
+    """Decodes the number that proves that the service's store is the mapped one."""
+    return response.message.proof.number
+
+
+def decode_waiting(response: SampleResponse) -> WaitReason:
+    """Decodes the reason for which a batch is not ready."""
+    return WaitReason.parse(response.message.waiting)

@@ -1,41 +1,36 @@
 """Conversion of messages about joining, weights, evaluation and status."""
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from google.protobuf.message import Message
 
-from penstock.errors import InvalidSegment, Overloaded
-from penstock.types import (
+from penstock.errors import InvalidSegment, Overloaded, RunFinished
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.records import plain, record_of
+from penstock.types.run import (
     ActorProgress,
     ActorReport,
-    ActorState,
-    Ages,
     Assignment,
-    CoordinatorStatistics,
-    Drops,
     EnvironmentFault,
     Episode,
-    EvaluationResult,
-    EvaluationSummary,
-    EvaluationTask,
-    LearningNumbers,
-    MeanTimes,
-    Notice,
-    RunStatus,
-    VariantReturns,
-    VariantStatus,
-    Wait,
+    Hello,
+    LostPlace,
     Weights,
 )
+from penstock.types.spaces import EnvironmentSpec
+from penstock.types.statistics import Timing
+from penstock.types.status import RunStatus
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire.block import MAX_PART_BYTES
+from penstock.wire.schema import decode_schema, encode_schema
+from penstock.wire.spaces import decode_environment, encode_environment
 
 MAX_WEIGHTS_BYTES = 2**32
 MAX_NAME = 100
+MAX_WINDOW_ENVIRONMENTS = 4096
 MAX_FAULT = 1_000
 """Longest text of an environment's fault in characters."""
 
@@ -68,7 +63,7 @@ def decode_assignment(message: run_pb2.Assignment) -> Assignment:
     """Decodes an assignment. Raises `InvalidSegment` for a temperature that is negative or not finite."""
     if not 0.0 <= message.temperature < math.inf:
         raise InvalidSegment(
-            f"an assignment with the temperature {message.temperature:g}; it can't be negative or infinite"
+            f"the temperature of an assignment is {message.temperature:g}; it must be finite and at least 0"
         )
     return Assignment(
         slot=message.slot,
@@ -109,11 +104,13 @@ class WeightsAssembler:
             Overloaded: The weights are too large.
         """
         if chunk.total_bytes > MAX_WEIGHTS_BYTES:
-            raise Overloaded(f"weights of {chunk.total_bytes} bytes; at most {MAX_WEIGHTS_BYTES} are taken")
+            raise Overloaded(f"weights of {chunk.total_bytes} bytes; the maximum is {MAX_WEIGHTS_BYTES}")
         if chunk.offset == 0:
             self._pieces, self._received = [], 0
         if chunk.offset != self._received or chunk.offset + len(chunk.data) > chunk.total_bytes:
-            raise InvalidSegment(f"a chunk of weights at byte {chunk.offset}; byte {self._received} was due")
+            raise InvalidSegment(
+                f"got a chunk of weights at byte {chunk.offset}, expected one at byte {self._received}"
+            )
         self._pieces.append(chunk.data)
         self._received += len(chunk.data)
         if self._received < chunk.total_bytes:
@@ -121,7 +118,9 @@ class WeightsAssembler:
         data = b"".join(self._pieces)
         self._pieces = []
         if hashlib.sha256(data).digest() != chunk.sha256:
-            raise InvalidSegment(f"the weights of version {chunk.version} arrived with another SHA-256 than announced")
+            raise InvalidSegment(
+                f"the SHA-256 of the weights of version {chunk.version} differs from the announced one"
+            )
         return Weights(chunk.version, data, chunk.sha256)
 
 
@@ -139,24 +138,21 @@ def encode_report(report: ActorReport) -> run_pb2.ActorReport:
             )
             for episode in report.episodes
         ],
-        environment_s=report.environment_s,
-        policy_s=report.policy_s,
-        waiting_s=report.waiting_s,
-        building_s=report.building_s,
         segments=report.segments,
+        **plain(report.timing),
     )
 
 
 def decode_report(message: run_pb2.ActorReport) -> ActorReport:
     """Decodes an actor's report. Raises `InvalidSegment` for impossible counts, times or returns."""
-    for name in ("environment_s", "policy_s", "waiting_s", "building_s", "first_step_at_s"):
-        seconds, most = getattr(message, name), math.inf if name == "first_step_at_s" else _MOST_SECONDS
+    timing = Timing(**{name: getattr(message, name) for name in Timing.__slots__})
+    for name, seconds in {**plain(timing), "first_step_at_s": message.first_step_at_s}.items():
+        most = math.inf if name == "first_step_at_s" else _MOST_SECONDS
         if not 0.0 <= seconds <= most or math.isinf(seconds):
             raise InvalidSegment(f"an actor reported {name} {seconds:g}; seconds are between 0 and {_MOST_SECONDS:g}")
     if max(message.env_steps, message.segments) > _MOST_STEPS:
         raise InvalidSegment(
-            f"an actor reported {message.env_steps} steps and {message.segments} segments; at most {_MOST_STEPS} are"
-            " taken"
+            f"an actor reported {message.env_steps} steps and {message.segments} segments; the maximum is {_MOST_STEPS}"
         )
     for episode in message.episodes:
         if not abs(episode.episode_return) <= MAX_RETURN:
@@ -171,27 +167,24 @@ def decode_report(message: run_pb2.ActorReport) -> ActorReport:
             Episode(episode.episode_return, episode.steps, episode.environment, episode.truncated)
             for episode in message.episodes
         ),
-        environment_s=message.environment_s,
-        policy_s=message.policy_s,
-        waiting_s=message.waiting_s,
-        building_s=message.building_s,
+        timing=timing,
         segments=message.segments,
     )
 
 
 def encode_progress(progress: ActorProgress) -> run_pb2.ActorProgress:
     """Encodes an actor's progress."""
-    return run_pb2.ActorProgress(**dataclasses.asdict(progress))
+    return run_pb2.ActorProgress(**plain(progress))
 
 
 def decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
     """Decodes an actor's progress. Raises `InvalidSegment` for an impossible count or an unknown activity."""
     if message.steps > _MOST_STEPS or message.doing not in ("", "make", "reset", "step"):
         raise InvalidSegment(
-            f"an actor's progress of {message.steps} steps, doing {message.doing[:MAX_NAME]!r}; at most {_MOST_STEPS}"
-            " steps and make, reset or step are known"
+            f"an actor's progress of {message.steps} steps, doing {message.doing[:MAX_NAME]!r}; expected at most"
+            f" {_MOST_STEPS} steps, and make, reset or step"
         )
-    return ActorProgress(**_present(message, ActorProgress))
+    return record_of(ActorProgress, _values(message))
 
 
 def encode_fault(fault: EnvironmentFault) -> run_pb2.EnvironmentFault:
@@ -202,14 +195,14 @@ def encode_fault(fault: EnvironmentFault) -> run_pb2.EnvironmentFault:
 def decode_fault(message: run_pb2.EnvironmentFault) -> EnvironmentFault:
     """Decodes an environment's fault, in one line. Raises `InvalidSegment` for a text that is too long."""
     if len(message.text) > MAX_FAULT:
-        raise InvalidSegment(f"an environment's fault of {len(message.text)} characters; at most {MAX_FAULT} are taken")
+        raise InvalidSegment(f"an environment's fault has {len(message.text)} characters; the maximum is {MAX_FAULT}")
     return EnvironmentFault(_one_line(message.text), message.dropped)
 
 
 def decode_name(message: run_pb2.Hello) -> str:
     """Decodes an actor's name, in one line; empty if it has none. Raises `InvalidSegment` if it is too long."""
     if len(message.name) > MAX_NAME:
-        raise InvalidSegment(f"an actor with a name of {len(message.name)} characters; at most {MAX_NAME} are taken")
+        raise InvalidSegment(f"the name of an actor has {len(message.name)} characters; the maximum is {MAX_NAME}")
     return _one_line(message.name)
 
 
@@ -253,7 +246,7 @@ def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> Eva
 
 def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
     """Encodes an evaluation's result."""
-    return evaluation_pb2.EvaluationResult(**dataclasses.asdict(result))
+    return evaluation_pb2.EvaluationResult(**plain(result))
 
 
 def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask) -> EvaluationResult:
@@ -264,7 +257,7 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
     """
     if message.version != task.weights.version:
         raise InvalidSegment(
-            f"evaluation {task.id} is of version {task.weights.version}, and its result is of version {message.version}"
+            f"evaluation {task.id} has version {task.weights.version}, but its result has version {message.version}"
         )
     if not 0.0 <= message.seconds < math.inf:
         raise InvalidSegment(f"an evaluation of {message.seconds:g} seconds")
@@ -275,13 +268,12 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
     if len(returns) != task.episodes or len(steps) != task.episodes or message.unfinished > task.episodes:
         raise InvalidSegment(
             f"an evaluation of {len(returns)} returns and {len(steps)} lengths, {message.unfinished} of them"
-            f" unfinished; {task.episodes} episodes were asked for"
+            f" unfinished; {task.episodes} episodes were requested"
         )
     for value in returns:
         if not abs(value) <= MAX_RETURN:
             raise InvalidSegment(
-                f"an evaluation has an episode with a return of {value:g}; finite ones of at most {MAX_RETURN:g} in"
-                " magnitude are taken"
+                f"an evaluation has an episode with a return of {value:g}; its magnitude must be at most {MAX_RETURN:g}"
             )
     return EvaluationResult(
         message.id, message.version, returns, steps, message.seconds, message.unfinished, message.out_of_time
@@ -290,67 +282,190 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
 
 def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
     """Encodes a run's status."""
-    values = {field.name: getattr(status, field.name) for field in dataclasses.fields(RunStatus)}
-    for name in ("last_evaluation", "best_evaluation"):
-        if values[name] is not None:
-            values[name] = _encode_evaluation(values[name])
-    values["variants"] = [run_pb2.VariantStatus(**dataclasses.asdict(variant)) for variant in status.variants]
-    if status.coordinator is not None:
-        values["coordinator"] = run_pb2.CoordinatorStatistics(**dataclasses.asdict(status.coordinator))
-    values["notices"] = [run_pb2.Notice(number=notice.number, text=notice.text) for notice in status.notices]
-    values["actor_states"] = [run_pb2.ActorState(**dataclasses.asdict(state)) for state in status.actor_states]
-    return run_pb2.GetRunStatusResponse(**values)
+    return run_pb2.GetRunStatusResponse(**plain(status))
 
 
 def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
     """Decodes a run's status."""
-    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(RunStatus)}
-    values["coordinator"] = _decode_coordinator(message.coordinator) if message.HasField("coordinator") else None
-    for name in ("return_mean", "remaining_s", "last_evaluation", "best_evaluation"):
-        if not message.HasField(name):
-            values[name] = None
-        elif name.endswith("evaluation"):
-            values[name] = _decode_evaluation(values[name])
-    values["variants"] = tuple(
-        VariantStatus(
-            variant.arguments, variant.episodes, variant.return_mean if variant.HasField("return_mean") else None
+    return record_of(RunStatus, _values(message))
+
+
+def _values(message: Message) -> dict[str, Any]:
+    """Returns a message's values by name, with None for absent optional fields."""
+    values = {}
+    for field in message.DESCRIPTOR.fields:
+        value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
+        if field.message_type is not None and value is not None:
+            value = [_values(each) for each in value] if field.is_repeated else _values(value)
+        values[field.name] = value
+    return values
+
+
+# Requests and responses of the streams
+
+
+def encode_contract(number: int) -> bytes:
+    """Encodes the contract number, whose field is the same in the messages of all streams."""
+    return run_pb2.JoinRequest(contract=number).SerializeToString()
+
+
+def encode_hello(hello: Hello) -> run_pb2.JoinRequest:
+    """Encodes an actor's introduction, with its name truncated to the length that a server accepts."""
+    lost = None if hello.lost is None else run_pb2.LostPlace(slot=hello.lost.slot, taken_by=hello.lost.taken_by)
+    return run_pb2.JoinRequest(
+        hello=run_pb2.Hello(
+            schema=encode_schema(hello.schema),
+            environment=encode_environment(hello.spec),
+            environments=hello.environments,
+            name=hello.name[:MAX_NAME],
+            token=hello.token,
+            lost=lost,
         )
-        for variant in message.variants
     )
-    values["notices"] = tuple(Notice(notice.number, notice.text) for notice in message.notices)
-    values["actor_states"] = tuple(ActorState(**_present(state, ActorState)) for state in message.actor_states)
-    return RunStatus(**values)
 
 
-def _encode_evaluation(evaluation: EvaluationSummary) -> run_pb2.EvaluationSummary:
-    values = {field.name: getattr(evaluation, field.name) for field in dataclasses.fields(EvaluationSummary)}
-    values["variants"] = [run_pb2.VariantReturns(**dataclasses.asdict(variant)) for variant in evaluation.variants]
-    return run_pb2.EvaluationSummary(**values)
-
-
-def _decode_evaluation(message: run_pb2.EvaluationSummary) -> EvaluationSummary:
-    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(EvaluationSummary)}
-    values["variants"] = tuple(
-        VariantReturns(variant.episodes, variant.return_mean, variant.return_std) for variant in message.variants
+def decode_hello(message: run_pb2.JoinRequest) -> Hello:
+    """Decodes an actor's introduction. Raises `InvalidSegment` if it is another message or has invalid values."""
+    if message.WhichOneof("message") != "hello":
+        raise InvalidSegment("a join stream must begin with `hello`")
+    hello = message.hello
+    if not 1 <= hello.environments <= MAX_WINDOW_ENVIRONMENTS:
+        raise InvalidSegment(f"an actor steps 1 to {MAX_WINDOW_ENVIRONMENTS} environments, got {hello.environments}")
+    return Hello(
+        spec=decode_environment(hello.environment),
+        schema=decode_schema(hello.schema),
+        environments=hello.environments,
+        name=decode_name(hello),
+        token=hello.token,
+        lost=LostPlace(hello.lost.slot, hello.lost.taken_by) if hello.HasField("lost") else None,
     )
-    return EvaluationSummary(**values)
 
 
-def _decode_coordinator(message: run_pb2.CoordinatorStatistics) -> CoordinatorStatistics:
-    values = _present(message, CoordinatorStatistics)
-    for name, kind in (("lag", Ages), ("staleness", Ages), ("last", LearningNumbers), ("recent", LearningNumbers)):
-        if values[name] is not None:
-            values[name] = kind(**_present(values[name], kind))
-    values["times"] = MeanTimes(**_present(message.times, MeanTimes))
-    values["drops"] = Drops(**_present(message.drops, Drops))
-    values["waits"] = tuple(Wait(**_present(wait, Wait)) for wait in message.waits)
-    return CoordinatorStatistics(**values)
+def encode_join_request(content: ActorReport | ActorProgress | EnvironmentFault) -> run_pb2.JoinRequest:
+    """Encodes a later request of an actor."""
+    match content:
+        case ActorReport():
+            return run_pb2.JoinRequest(report=encode_report(content))
+        case ActorProgress():
+            return run_pb2.JoinRequest(progress=encode_progress(content))
+        case EnvironmentFault():
+            return run_pb2.JoinRequest(fault=encode_fault(content))
+        case _:
+            assert_never(content)
 
 
-def _present(message: Message, kind: type[Any]) -> dict[str, Any]:
-    """Returns a message's values under the names of a dataclass's fields, with None for absent optional fields."""
-    absent = {
-        field.name for field in message.DESCRIPTOR.fields if field.has_presence and not message.HasField(field.name)
-    }
-    names = (field.name for field in dataclasses.fields(kind))
-    return {name: None if name in absent else getattr(message, name) for name in names}
+def decode_join_request(message: run_pb2.JoinRequest) -> ActorReport | ActorProgress | EnvironmentFault:
+    """Decodes a later request of an actor. Raises `InvalidSegment` if it is none or has invalid values."""
+    match message.WhichOneof("message"):
+        case "report":
+            return decode_report(message.report)
+        case "progress":
+            return decode_progress(message.progress)
+        case "fault":
+            return decode_fault(message.fault)
+        case _:
+            raise InvalidSegment("after `hello`, a join stream carries reports, progress and faults")
+
+
+def encode_join_assignment(assignment: Assignment) -> run_pb2.JoinResponse:
+    """Encodes the response that assigns an actor its place."""
+    return run_pb2.JoinResponse(assignment=encode_assignment(assignment))
+
+
+def encode_join_weights(weights: Weights) -> Iterator[run_pb2.JoinResponse]:
+    """Yields the responses that carry weights, in order."""
+    for chunk in encode_weights(weights):
+        yield run_pb2.JoinResponse(weights=chunk)
+
+
+def encode_join_finished(reason: str) -> run_pb2.JoinResponse:
+    """Encodes the response that reports the end of the run to an actor."""
+    return run_pb2.JoinResponse(finished=run_pb2.Finished(reason=reason))
+
+
+class JoinReader:
+    """Reader of the responses to an actor. One per stream."""
+
+    def __init__(self) -> None:
+        self._weights = WeightsAssembler()
+
+    def add(self, response: run_pb2.JoinResponse) -> Assignment | Weights | None:
+        """Takes the next response. Returns an assignment, or weights once they are complete.
+
+        Raises:
+            RunFinished: The run is over.
+            InvalidSegment, Overloaded: As `WeightsAssembler.add`.
+        """
+        match response.WhichOneof("message"):
+            case "finished":
+                raise RunFinished(response.finished.reason)
+            case "assignment":
+                return decode_assignment(response.assignment)
+            case "weights":
+                return self._weights.add(response.weights)
+            case _:
+                return None
+
+
+def encode_evaluator_hello(spec: EnvironmentSpec) -> evaluation_pb2.RunEvaluationsRequest:
+    """Encodes an evaluator's introduction."""
+    hello = evaluation_pb2.EvaluatorHello(environment=encode_environment(spec))
+    return evaluation_pb2.RunEvaluationsRequest(hello=hello)
+
+
+def decode_evaluator_hello(message: evaluation_pb2.RunEvaluationsRequest) -> EnvironmentSpec:
+    """Decodes an evaluator's introduction. Raises `InvalidSegment` if it is another message or has invalid values."""
+    if message.WhichOneof("message") != "hello":
+        raise InvalidSegment("an evaluation stream must begin with `hello`")
+    return decode_environment(message.hello.environment)
+
+
+def encode_result_request(result: EvaluationResult) -> evaluation_pb2.RunEvaluationsRequest:
+    """Encodes the request that carries a result."""
+    return evaluation_pb2.RunEvaluationsRequest(result=encode_result(result))
+
+
+def decode_result_request(
+    message: evaluation_pb2.RunEvaluationsRequest, task: EvaluationTask
+) -> EvaluationResult | None:
+    """Decodes the result of this task; None for the result of another task.
+
+    Raises:
+        InvalidSegment: The message carries no result, or as `decode_result`.
+    """
+    if message.WhichOneof("message") != "result":
+        raise InvalidSegment(f"expected the result of evaluation {task.id}, got another message")
+    return decode_result(message.result, task) if message.result.id == task.id else None
+
+
+def encode_evaluations_finished(reason: str) -> evaluation_pb2.RunEvaluationsResponse:
+    """Encodes the response that reports the end of the run to an evaluator."""
+    return evaluation_pb2.RunEvaluationsResponse(finished=run_pb2.Finished(reason=reason))
+
+
+class TaskAssembler:
+    """Assembler of the responses to an evaluator into tasks. One per stream."""
+
+    def __init__(self) -> None:
+        self._weights, self._head = WeightsAssembler(), evaluation_pb2.EvaluationTask()
+
+    def add(self, response: evaluation_pb2.RunEvaluationsResponse) -> EvaluationTask | None:
+        """Takes the next response. Returns the task once it is complete.
+
+        Raises:
+            RunFinished: The run is over.
+            InvalidSegment, Overloaded: As `WeightsAssembler.add` and `decode_task`.
+        """
+        match response.WhichOneof("message"):
+            case "finished":
+                raise RunFinished(response.finished.reason)
+            case "task":
+                self._head = response.task
+                return None
+        weights = self._weights.add(response.weights)
+        return None if weights is None else decode_task(self._head, weights)
+
+
+def encode_status_request() -> run_pb2.GetRunStatusRequest:
+    """Encodes the request for a run's status."""
+    return run_pb2.GetRunStatusRequest()

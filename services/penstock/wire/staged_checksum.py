@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.types import Columns
+from penstock.types.block import Columns
 
 SUMS = 509
 

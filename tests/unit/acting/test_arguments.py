@@ -1,4 +1,4 @@
-"""Text that was meant as a truth value is found before an environment takes it for true."""
+"""Text for a truth value is refused before an environment treats it as true."""
 
 import pytest
 
@@ -12,10 +12,10 @@ def test_text_is_refused_where_the_default_is_a_truth_value(text: str, vectoriza
     with pytest.raises(ConfigurationError) as caught:
         make_environments("CartPole-v1", 1, kwargs={"sutton_barto_reward": text}, vectorization=vectorization)
     assert str(caught.value) == (
-        "the argument sutton_barto_reward of CartPole-v1 is True or False (its default is False), got the text"
+        "the argument sutton_barto_reward of CartPole-v1 must be True or False (its default is False), not the text"
         f" {text!r}; write sutton_barto_reward=True or sutton_barto_reward=False"
     )
 
 
-def test_text_where_the_default_is_none_and_truth_values_are_taken() -> None:
+def test_text_for_a_default_of_none_and_truth_values_are_accepted() -> None:
     make_environments("CartPole-v1", 1, kwargs={"render_mode": "rgb_array", "sutton_barto_reward": True}).close()

@@ -10,7 +10,7 @@ from helpers.environments import assignment, decided_weights, fresh_weights, sam
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
-from penstock.types import Assignment
+from penstock.types.run import Assignment
 
 Rows = dict[str, NDArray[Any]]
 COUNTING = spec_of("Counting-v0")
@@ -34,7 +34,7 @@ def collect(collector: Collector, runner: PolicyRunner, windows: int = 1) -> Row
 
 
 def cartpole_rows(places: Sequence[Assignment], windows: int = 4) -> Rows:
-    """What actors at these places collect together, environment by environment."""
+    """Rows that actors with these assignments collect, joined by environment."""
     weights = decided_weights(spec_of("CartPole-v1"))
     parts = [collect(start("CartPole-v1", place), PolicyRunner(weights), windows) for place in places]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -76,7 +76,7 @@ def test_environment_steps_are_the_valid_rows() -> None:
     assert collector.take_episodes() == ((), 0)
 
 
-def test_discounted_returns_run_over_an_episode_and_begin_anew() -> None:
+def test_discounted_returns_restart_with_each_episode() -> None:
     rows = collect(start("Counting-v0", assignment(0), length=3), counting_runner())
     assert rows["discounted_return"][0].tolist() == [1.0, 2.5, 4.25, 0.0, 1.0, 2.5, 4.25, 0.0]
 
@@ -115,12 +115,12 @@ def test_an_episode_may_span_windows() -> None:
     assert (episode.episode_return, episode.steps) == (55.0, 10)
 
 
-def test_a_window_says_who_collected_it_and_with_which_version() -> None:
+def test_a_window_names_its_actor_and_its_policy_version() -> None:
     collector = start("Counting-v0", assignment(2, 3, slot=6, incarnation=4), length=3)
     first, second = collector.collect(counting_runner(version=11)), collector.collect(counting_runner(version=12))
-    assert (first.slot, first.incarnation, first.environments.tolist()) == (6, 4, [2, 3])
-    assert (first.version, second.version) == (11, 12)
-    assert (first.first_sequence, second.first_sequence) == (1, 3)
+    assert (first.head.slot, first.head.incarnation, first.head.environments.tolist()) == (6, 4, [2, 3])
+    assert (first.head.version, second.head.version) == (11, 12)
+    assert (first.head.first_sequence, second.head.first_sequence) == (1, 3)
 
 
 def test_recorded_log_probabilities_are_those_of_the_recorded_actions() -> None:
@@ -132,7 +132,7 @@ def test_recorded_log_probabilities_are_those_of_the_recorded_actions() -> None:
     np.testing.assert_allclose(rows["behaviour_log_prob"], log_prob.detach(), atol=1e-5)
 
 
-def test_continuous_actions_are_recorded_as_the_policy_chose_them_and_taken_within_the_bounds() -> None:
+def test_continuous_actions_are_recorded_unclipped_and_executed_within_the_bounds() -> None:
     rows = collect(
         start("Echo-v0", assignment(0, 1, 2, 3), length=100), PolicyRunner(fresh_weights(spec_of("Echo-v0")))
     )
@@ -141,19 +141,19 @@ def test_continuous_actions_are_recorded_as_the_policy_chose_them_and_taken_with
     np.testing.assert_allclose(rows["reward"], taken, atol=1e-5)
 
 
-def test_two_actors_collect_what_one_with_all_their_environments_does() -> None:
+def test_two_actors_collect_the_same_rows_as_one_with_all_their_environments() -> None:
     together = cartpole_rows([assignment(0, 1, 2, 3)])
     apart = cartpole_rows([assignment(0, 1), assignment(2, 3, slot=1)])
     assert together["terminated"].any()
     assert same_rows(together, apart)
 
 
-def test_an_actor_of_one_environment_collects_what_it_would_among_others() -> None:
+def test_an_environment_collects_the_same_rows_alone_as_among_others() -> None:
     together = cartpole_rows([assignment(0, 1, 2)])
     assert same_rows(together, cartpole_rows([assignment(0), assignment(1), assignment(2)]))
 
 
-def test_the_same_place_collects_the_same_again() -> None:
+def test_the_same_assignment_collects_the_same_rows_again() -> None:
     assert same_rows(cartpole_rows([assignment(0, 1)]), cartpole_rows([assignment(0, 1)]))
 
 
@@ -162,7 +162,7 @@ def test_the_same_place_collects_the_same_again() -> None:
     [assignment(0, 1, incarnation=2), assignment(0, 1, seed=8), assignment(2, 3)],
     ids=["incarnation", "seed", "environments"],
 )
-def test_another_place_collects_other_data(elsewhere: Assignment) -> None:
+def test_another_assignment_collects_other_rows(elsewhere: Assignment) -> None:
     here, there = cartpole_rows([assignment(0, 1)]), cartpole_rows([elsewhere])
     assert not np.isin(here["observation"][:, 0], there["observation"][:, 0]).any()
     assert not np.array_equal(here["action"], there["action"])
@@ -174,7 +174,7 @@ def test_adapted_environments_record_final_observations_in_rows_that_are_not_val
     assert rows["valid"][0].tolist() == [True, True, True, False, True, True, False]
 
 
-def test_an_adapted_environment_is_acted_in_by_what_it_really_shows() -> None:
+def test_the_policy_acts_on_the_current_observation_of_an_adapted_environment() -> None:
     runner = PolicyRunner(decided_weights(COUNTING))
     rows = collect(adapted(length=3, unroll_length=4), runner)
     # Row 3 records the final observation, [0, 3], while the next episode already shows [1, 0].
@@ -192,7 +192,7 @@ def test_an_adapted_episodes_return_counts_its_hidden_step() -> None:
     assert rows["discounted_return"][0].tolist() == [1.0, 2.5, 4.25] * 3
 
 
-def test_an_adapted_episode_that_is_hidden_altogether_is_still_counted() -> None:
+def test_an_adapted_episode_without_a_recorded_row_is_still_counted() -> None:
     collector = adapted(length=1, unroll_length=4)
     collect(collector, counting_runner())
     episodes, steps = collector.take_episodes()

@@ -21,7 +21,7 @@ from penstock.errors import ConfigurationError
 
 @dataclass
 class Rows:
-    """What one environment recorded, a row a step."""
+    """Rows that one environment recorded, one per step."""
 
     observation: list[list[float]] = field(default_factory=list)
     seen: list[list[float]] = field(default_factory=list)
@@ -59,7 +59,7 @@ def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> N
     assert rows.seen == rows.observation
 
 
-def test_an_episode_ends_without_the_others() -> None:
+def test_episodes_end_independently() -> None:
     environments = make_environments("Counting-v0", 8, kwargs={"length": 1, "spread": 1})
     environments.reset(list(range(8)))
     outcome = environments.step(np.zeros(8, np.int64))
@@ -68,7 +68,7 @@ def test_an_episode_ends_without_the_others() -> None:
     assert following.valid.tolist() == (~outcome.terminated).tolist()
 
 
-def test_a_reset_begins_anew_with_every_row_valid() -> None:
+def test_every_row_after_a_reset_is_valid() -> None:
     environments = counting(length=1)
     take_rows(environments, 1)
     assert take_rows(environments, 1).valid == [True]
@@ -83,7 +83,7 @@ def test_each_environment_is_reset_with_its_own_seed() -> None:
     assert not np.array_equal(first[0], first[1])
 
 
-def test_environments_that_reset_at_once_record_the_final_observation_too() -> None:
+def test_same_step_environments_record_the_final_observation() -> None:
     rows = take_rows(same_step_counting(length=3), 9)
     assert rows.observation == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
     assert rows.valid == [True, True, True, False, True, True, False, True, True]
@@ -92,12 +92,12 @@ def test_environments_that_reset_at_once_record_the_final_observation_too() -> N
     assert rows.reward == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
 
 
-def test_environments_that_reset_at_once_are_acted_in_by_what_they_really_show() -> None:
+def test_the_policy_acts_on_the_first_observation_of_a_same_step_environment() -> None:
     rows = take_rows(same_step_counting(length=3), 5)
     assert rows.seen == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
 
 
-def test_an_episode_of_one_step_that_is_hidden_leaves_the_next_one_whole() -> None:
+def test_a_hidden_episode_of_one_step_leaves_the_next_episode_complete() -> None:
     rows = take_rows(same_step_counting(length=1), 4)
     assert rows.observation == [[0, 0], [0, 1], [2, 0], [2, 1]]
     assert rows.seen == [[0, 0], [1, 0], [2, 0], [3, 0]]
@@ -105,7 +105,7 @@ def test_an_episode_of_one_step_that_is_hidden_leaves_the_next_one_whole() -> No
     assert rows.end == ["terminated", "truncated", "terminated", "truncated"]
 
 
-def test_a_native_vector_is_used_as_it_resets() -> None:
+def test_a_native_vector_is_used_in_its_autoreset_mode() -> None:
     native = make_environments("ResetsAtOnce-v0", 3, kwargs={"length": 2}, vectorization="native")
     assert isinstance(native, SameStepEnvironments)
     assert native.count == 3
@@ -144,8 +144,8 @@ def test_spaces_that_are_not_supported_are_refused_in_one_line(spaces: dict[str,
         make_environments("Still-v0", 1, kwargs=spaces)
 
 
-def test_a_vector_that_does_not_reset_by_itself_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"^NeverResets-v0 does not reset by itself[^\n]*$"):
+def test_a_vector_that_does_not_reset_automatically_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"^NeverResets-v0 does not reset automatically[^\n]*$"):
         make_environments("NeverResets-v0", 1, kwargs={}, vectorization="native")
 
 
@@ -154,7 +154,7 @@ def test_a_module_that_cannot_be_imported_is_named() -> None:
         make_environments("CartPole-v1", 1, kwargs={}, imports=["no_such_module"])
 
 
-def test_a_module_that_can_be_imported_is() -> None:
+def test_a_module_that_registers_environments_is_imported() -> None:
     import_modules(["helpers.environments"])
 
 
@@ -164,7 +164,7 @@ def actions_that_fall() -> Iterator[NDArray[np.int64]]:
         yield generator.integers(0, 2, 6)
 
 
-def test_cart_poles_of_one_native_vector_live_as_single_ones_would() -> None:
+def test_cart_poles_of_a_native_vector_step_as_single_ones_do() -> None:
     single, native = (make_environments("CartPole-v1", 6, kwargs={}, vectorization=each) for each in ("sync", "native"))
     ended = 0
     for environments in (single, native):
@@ -179,7 +179,7 @@ def test_cart_poles_of_one_native_vector_live_as_single_ones_would() -> None:
     assert ended > 20
 
 
-def test_native_atari_games_have_seeds_of_their_own() -> None:
+def test_native_atari_games_have_separate_seeds() -> None:
     kwargs = {"stack_num": 1, "num_threads": 1}
     few, many = (
         make_environments("ALE/Pong-v5", count, kwargs=kwargs, imports=["ale_py"], vectorization="native")
@@ -194,7 +194,7 @@ def test_native_atari_games_have_seeds_of_their_own() -> None:
     assert not np.array_equal(many.observation[0], many.observation[2])
 
 
-def test_a_native_cart_pole_begins_the_same_episodes_whoever_shares_its_vector() -> None:
+def test_a_native_cart_pole_starts_the_same_episodes_in_any_vector() -> None:
     few, many = (make_environments("CartPole-v1", count, kwargs={}, vectorization="native") for count in (2, 6))
     few.reset([14, 15])
     many.reset([11, 12, 13, 14, 15, 16])

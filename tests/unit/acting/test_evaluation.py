@@ -11,7 +11,7 @@ from penstock.acting import randomness
 from penstock.acting.environments import StepOutcome, make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
-from penstock.types import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 
 def evaluation(
@@ -152,4 +152,4 @@ def test_rewards_that_are_not_finite_are_a_failure_that_names_the_environment() 
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
     result = evaluate(task, environments, lambda: False)
     assert result is not None
-    assert result.failure == "environment 2 paid rewards that sum up to nan"
+    assert result.failure == "environment 2 returned rewards whose sum is nan"

@@ -34,7 +34,7 @@ def failure_of(environments: Environments, steps: int = 60) -> EnvironmentFailed
 
 @pytest.fixture
 def in_a_service() -> Iterator[None]:
-    """Signals as a service handles them: no KeyboardInterrupt comes from a person."""
+    """Handles SIGINT as a service does, so that a KeyboardInterrupt can only come from an environment."""
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     yield
     signal.signal(signal.SIGINT, before)
@@ -60,7 +60,7 @@ def in_a_service() -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("in_a_service")
-def test_a_failure_names_the_environment_the_step_and_what_happened(kind: str, says: str) -> None:
+def test_a_failure_names_the_environment_the_step_and_the_fault(kind: str, says: str) -> None:
     failed = failure_of(failing(kind))
     assert failed.environment == 0
     assert says in str(failed)
@@ -76,7 +76,7 @@ def test_a_failure_names_the_environment_the_step_and_what_happened(kind: str, s
         ("reset old", "environment 1: reset returned ndarray, where an observation and a dict are expected"),
     ],
 )
-def test_a_failure_in_a_reset_is_one_too(kind: str, says: str) -> None:
+def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, says: str) -> None:
     def make(index: int) -> gymnasium.Env[Any, Any]:
         return gymnasium.make("Failing-v0", kind=kind, at=0 if index == 1 else -1)
 
@@ -85,13 +85,13 @@ def test_a_failure_in_a_reset_is_one_too(kind: str, says: str) -> None:
     assert says in str(failure_of(environments))
 
 
-def test_an_environment_that_fails_in_a_later_episode_tells_the_step_of_that_episode(tmp_path: Any) -> None:
-    # The first of the three to come so far is the only one.
+def test_a_failure_in_a_later_episode_names_the_step_of_that_episode(tmp_path: Any) -> None:
+    # Only the first of the three environments to reach step 73 fails.
     failed = failure_of(failing("raises", at=73, once=str(tmp_path / "once")), steps=200)
     assert "in step 23 of its episode" in str(failed)
 
 
-def test_ctrl_c_is_no_failure_of_an_environment() -> None:
+def test_ctrl_c_is_not_a_failure_of_the_environment() -> None:
     environments = failing("interrupts")
     environments.reset(range(3))
     # A shell starts background jobs with the signal ignored.
@@ -104,7 +104,7 @@ def test_ctrl_c_is_no_failure_of_an_environment() -> None:
         signal.signal(signal.SIGINT, former)
 
 
-def test_large_and_small_values_that_fit_are_no_failure() -> None:
+def test_large_and_small_values_that_fit_float32_are_accepted() -> None:
     environments = failing("raises", at=-1)
     environments.reset(range(3))
     for value in (3.4e38, -3.4e38, 1e-320, 0.0):
@@ -114,7 +114,7 @@ def test_large_and_small_values_that_fit_are_no_failure() -> None:
 
 
 def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
-    """As an environment's own vectorised form does, with an exception that tells no number."""
+    """Returns a native vector environment, whose exceptions contain no environment number."""
     envs = SyncVectorEnv(
         [lambda: gymnasium.make("Failing-v0", kind=kind, at=5)] * count, copy=False, autoreset_mode=mode
     )
@@ -134,7 +134,7 @@ def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
         ("reset raises", 2, "RuntimeError: simulator lost at reset in reset (Failing-v0)"),
     ],
 )
-def test_a_vectorised_form_fails_as_exactly_as_it_can_tell(
+def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
     mode: AutoresetMode, kind: str, count: int, says: str
 ) -> None:
     environments = vector(kind, count, mode)
@@ -143,13 +143,13 @@ def test_a_vectorised_form_fails_as_exactly_as_it_can_tell(
     assert says in str(failure_of(environments))
 
 
-def test_environments_of_several_variants_count_through() -> None:
+def test_failures_of_mixed_variants_name_the_row_among_all_environments() -> None:
     mixed = make_mixed("Failing-v0", 5, variants=[{"at": -1}, {"at": 3}])
     assert failure_of(mixed).environment == 1
 
 
-def test_a_single_environment_steps_as_gymnasiums_vector_does() -> None:
-    """SyncVectorEnv is the oracle."""
+def test_single_environments_step_as_gymnasiums_vector_does() -> None:
+    """Compares with SyncVectorEnv as the oracle."""
     ours = make_environments("CartPole-v1", 4, kwargs={})
     theirs = SyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1")] * 4, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP
@@ -181,12 +181,12 @@ def test_environments_whose_spaces_differ_each_time_are_refused_in_one_line() ->
             self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (len(made),))
 
     gymnasium.register("Changing-v0", Changing, disable_env_checker=True)
-    with pytest.raises(ConfigurationError, match=r"^Changing-v0 has other spaces each time it is made: [^\n]+$"):
+    with pytest.raises(ConfigurationError, match=r"^Changing-v0 has different spaces each time it is made: [^\n]+$"):
         make_environments("Changing-v0", 2, kwargs={})
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no simulator"), OSError("no licence"), SystemExit("no display")])
-def test_whatever_a_constructor_raises_is_refused_in_one_line(error: BaseException) -> None:
+def test_any_exception_of_a_constructor_is_refused_in_one_line(error: BaseException) -> None:
     def make() -> gymnasium.Env[Any, Any]:
         raise error
 
@@ -207,7 +207,7 @@ def runner() -> PolicyRunner:
     return PolicyRunner(fresh_weights(spec_of("Failing-v0")))
 
 
-def test_a_dropped_window_leaves_no_trace_in_what_follows() -> None:
+def test_a_dropped_window_leaves_no_trace_in_later_windows() -> None:
     acting = runner()
     collecting = collector(at=53)
     for _ in range(6):
@@ -219,12 +219,12 @@ def test_a_dropped_window_leaves_no_trace_in_what_follows() -> None:
     assert collecting.take_episodes() == ((), 0)
     collecting.begin_again(failing("raises", at=-1))
     window = collecting.collect(acting)
-    assert window.first_sequence == 1 + 6 * 3
+    assert window.head.first_sequence == 1 + 6 * 3
     assert window.columns.column("observation")[:, 0, 0].tolist() == [0.0] * 3
     assert collecting.take_episodes() == ((), 24)
 
 
-def test_after_a_failure_in_the_middle_of_an_episode_all_returns_begin_at_zero() -> None:
+def test_after_a_failure_within_an_episode_all_returns_restart_at_zero() -> None:
     acting, collecting = runner(), collector(at=12)
     assert (collecting.collect(acting).columns.column("discounted_return")[:, -1] > 0.0).all()
     with pytest.raises(EnvironmentFailed):
@@ -253,7 +253,7 @@ def test_after_a_failure_neither_seeds_nor_noise_repeat() -> None:
     collecting, beginnings, noises = cartpole(), [], []
     for failures in range(4):
         beginnings.append(collecting._environments.observation.tobytes())
-        noises.append(collecting._noise(acting.policy.noise_size).tobytes())
+        noises.append(collecting._noise(acting.policy.noise).tobytes())
         if failures:
             assert cartpole(failures)._environments.observation.tobytes() == beginnings[-1]
         collecting.collect(acting)
@@ -261,12 +261,12 @@ def test_after_a_failure_neither_seeds_nor_noise_repeat() -> None:
     assert len(set(beginnings)) == len(set(noises)) == 4
 
 
-def test_a_failure_in_the_first_reset_reaches_whoever_began_it() -> None:
+def test_a_failure_in_the_first_reset_is_raised_by_the_constructor() -> None:
     with pytest.raises(EnvironmentFailed, match="environment 40: RuntimeError: simulator lost at reset"):
         collector("reset raises", at=0)
 
 
-def test_rewards_that_are_finite_and_whose_discounted_sum_is_not_are_a_failure() -> None:
+def test_finite_rewards_with_an_infinite_discounted_sum_are_a_failure() -> None:
     collecting = collector(at=-1)
     step = collecting._environments.step
 
@@ -280,30 +280,30 @@ def test_rewards_that_are_finite_and_whose_discounted_sum_is_not_are_a_failure()
         collecting.collect(runner())
 
 
-def test_observations_far_outside_of_their_space_are_told_once() -> None:
+def test_observations_far_outside_their_space_are_reported_once() -> None:
     collecting, acting = collector("observation outside", at=12), runner()
     collecting.collect(acting)
     assert collecting.take_warning() == ""
     for _ in range(3):
         collecting.collect(acting)
-    says = "environment 40: an observation has 1e+06 in element 0, and its space says -10 to 10 (Failing-v0)"
+    says = "environment 40: an observation has 1e+06 in element 0, and its space allows -10 to 10 (Failing-v0)"
     assert collecting.take_warning() == says
     collecting.collect(acting)
     assert collecting.take_warning() == ""
 
 
 @pytest.mark.parametrize("bound", [-30.0, 30.0])
-def test_an_observation_is_far_outside_beyond_once_the_width_of_its_bounds(bound: float) -> None:
+def test_an_observation_is_far_outside_beyond_the_width_of_its_bounds(bound: float) -> None:
     bounds, observation = ObservationBounds(spec_of("Failing-v0")), np.zeros((3, 4, 2), np.float32)
     observation[0, 1, 1] = observation[2, 3, 0] = bound
     assert bounds.find_outside(observation) is None
     observation[2, 3, 0] = 1.01 * bound
-    says = f"an observation has {1.01 * bound:g} in element 0, and its space says -10 to 10"
+    says = f"an observation has {1.01 * bound:g} in element 0, and its space allows -10 to 10"
     assert bounds.find_outside(observation) == (2, says)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
-def test_ordinary_environments_are_not_told_of(env_id: str) -> None:
+def test_ordinary_environments_cause_no_warning(env_id: str) -> None:
     spec = spec_of(env_id)
     collecting = Collector(make_environments(env_id, 2, kwargs={}), assignment(0, 1), unroll_length=128, discount=0.9)
     for _ in range(3):
@@ -311,7 +311,7 @@ def test_ordinary_environments_are_not_told_of(env_id: str) -> None:
     assert collecting.take_warning() == ""
 
 
-def test_progress_tells_which_environment_is_called_while_it_is() -> None:
+def test_progress_names_the_environment_that_is_being_called() -> None:
     place, seen = assignment(40, 41, 42), []
     environments = failing("raises", at=-1)
 

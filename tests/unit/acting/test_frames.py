@@ -1,5 +1,3 @@
-"""What is acted on, frame by frame, and what the learner makes of the rows that were sent."""
-
 from typing import Any
 
 import gymnasium
@@ -20,14 +18,15 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network, Policy
 from penstock.errors import ConfigurationError
 from penstock.learning.batches import to_tensors
-from penstock.types import Batch, BoxSpace, StoreCounts
+from penstock.types.replay import Batch, BatchHead, StoreCounts
+from penstock.types.spaces import BoxSpace
 
 ROWS = 40
 HEIGHT, WIDTH = 37, 41
 
 
 class Film(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """Images of noise from the environment's own generator; episodes of seven steps."""
+    """Images of noise from the environment's generator, in episodes of seven steps."""
 
     def __init__(self, shape: tuple[int, ...] = (HEIGHT, WIDTH)) -> None:
         self.observation_space = Box(0, 255, shape, np.uint8)
@@ -51,7 +50,7 @@ gymnasium.register("Film-v0", Film)
 
 
 class Recording:
-    """Environments that keep what was acted on, row by row."""
+    """Environments that record the observations acted on, row by row."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
@@ -68,21 +67,23 @@ def runner_of(environments: Environments) -> PolicyRunner:
     return PolicyRunner(policy_weights.dump(Policy(environments.spec, network), 0))
 
 
-def stacked_by_the_learner(collector: Collector, runner: PolicyRunner, windows: int) -> tuple[Any, Any]:
-    """What a learner makes of so many windows, joined in time: observations [N, rows, ...] and which are valid."""
+def learner_tensors(collector: Collector, runner: PolicyRunner, windows: int) -> tuple[Any, Any]:
+    """Returns the learner's tensors of consecutive windows: observations, [N, rows, ...], and validity, [N, rows]."""
     observations, valid = [], []
     for _ in range(windows):
         window = collector.collect(runner)
         count = window.columns.segments
         batch = Batch(
-            number=0,
-            fresh_segments=count,
-            keys=np.arange(count, dtype=np.uint64),
-            versions=np.zeros(count, np.int64),
-            priorities=np.zeros(count),
-            probabilities=np.ones(count),
-            counts=StoreCounts(),
-            columns=window.columns,
+            BatchHead(
+                number=0,
+                fresh_segments=count,
+                keys=np.arange(count, dtype=np.uint64),
+                versions=np.zeros(count, np.int64),
+                priorities=np.zeros(count),
+                probabilities=np.ones(count),
+                counts=StoreCounts(),
+            ),
+            window.columns,
         )
         tensors = to_tensors(batch, torch.device("cpu"))
         observations.append(tensors.observation[:, :-1].clone())
@@ -92,27 +93,27 @@ def stacked_by_the_learner(collector: Collector, runner: PolicyRunner, windows: 
 
 @pytest.mark.parametrize("unroll_length", [2, 5, 8])
 @pytest.mark.parametrize("frames", [1, 2, 4])
-def test_the_learner_sees_what_was_acted_on(frames: int, unroll_length: int) -> None:
+def test_the_learner_stacks_the_frames_that_the_policy_acted_on(frames: int, unroll_length: int) -> None:
     environments = Recording(with_frames(make_environments("Film-v0", 3, kwargs={}), frames))
     collector = Collector(environments, assignment(0, 1, 2), unroll_length=unroll_length, discount=0.9)
-    seen, _ = stacked_by_the_learner(collector, runner_of(environments), ROWS // unroll_length)
+    seen, _ = learner_tensors(collector, runner_of(environments), ROWS // unroll_length)
     acted_on = np.stack(environments.acted_on, axis=1)
     assert seen.shape == (3, ROWS // unroll_length * unroll_length, frames, HEIGHT, WIDTH)
     assert np.array_equal(seen, acted_on)
 
 
-def test_rows_of_environments_that_reset_at_once_are_seen_as_they_were_acted_on() -> None:
+def test_the_learner_stacks_the_frames_that_the_policy_acted_on_under_same_step_autoreset() -> None:
     environments = Recording(with_frames(same_step_counting(length=3), 3))
     collector = Collector(environments, assignment(0), unroll_length=5, discount=0.9)
-    seen, valid = stacked_by_the_learner(collector, runner_of(environments), 8)
+    seen, valid = learner_tensors(collector, runner_of(environments), 8)
     acted_on = np.stack(environments.acted_on, axis=1)
     assert 0 < (~valid).sum() < valid.sum()
     assert np.array_equal(seen[valid], acted_on[valid])
-    # The step that is not learnt from is taken on the new episode's own first frame, not on the old one's last.
+    # An invalid row acts on the first frame of the new episode, not on the last frame of the previous one.
     assert (acted_on[~valid].reshape(-1, 3, 2)[:, :, 1] == 0).all()
 
 
-def test_no_frame_of_another_episode_is_seen() -> None:
+def test_a_stack_contains_frames_of_one_episode_only() -> None:
     environments = with_frames(make_environments("Counting-v0", 2, kwargs={"length": 3}), 3)
     environments.reset([0, 1])
     seen = set()
@@ -123,7 +124,7 @@ def test_no_frame_of_another_episode_is_seen() -> None:
     assert seen == {(0.0,) * 3, (1.0,) * 3, (2.0,) * 3}
 
 
-def test_an_episode_begins_with_its_first_frame_alone() -> None:
+def test_an_episodes_first_frame_fills_the_stack() -> None:
     environments = with_frames(make_environments("Counting-v0", 1, kwargs={"length": 3}), 3)
     environments.reset([0])
     steps = []
@@ -133,7 +134,7 @@ def test_an_episode_begins_with_its_first_frame_alone() -> None:
     assert steps == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0]]
 
 
-def test_each_frame_is_sent_once() -> None:
+def test_a_segment_stores_each_frame_once() -> None:
     environments = with_frames(make_environments("Film-v0", 2, kwargs={}), 4)
     schema = segment_schema(environments.spec, 16)
     assert schema.columns[schema.index("observation")].segment_shape(16) == (3 + 16 + 1, 1, HEIGHT, WIDTH)
@@ -147,7 +148,7 @@ def test_each_frame_is_sent_once() -> None:
         ((3, HEIGHT, WIDTH), (12, HEIGHT, WIDTH)),
     ],
 )
-def test_images_are_shown_channels_first(shape: tuple[int, ...], shown: tuple[int, ...]) -> None:
+def test_images_are_converted_to_channels_first(shape: tuple[int, ...], shown: tuple[int, ...]) -> None:
     raw = make_environments("Film-v0", 2, kwargs={"shape": shape})
     environments = with_frames(raw, 4)
     assert isinstance(environments.spec.observation, BoxSpace)
@@ -161,14 +162,14 @@ def test_images_are_shown_channels_first(shape: tuple[int, ...], shown: tuple[in
         assert np.array_equal(newest, np.moveaxis(pixels, 3, 1) if shape[2] == 3 else pixels)
 
 
-def test_flat_observations_are_left_alone_unless_they_are_stacked() -> None:
+def test_flat_observations_are_wrapped_only_to_be_stacked() -> None:
     environments = make_environments("Counting-v0", 2, kwargs={})
     assert with_frames(environments, 1) is environments
     stacked = with_frames(environments, 3)
     assert stacked.spec.observation == BoxSpace("float32", (6,), (0.0,) * 6, (float("inf"),) * 6)
 
 
-def test_variants_are_stacked_by_themselves() -> None:
+def test_the_frames_of_each_variant_are_stacked_separately() -> None:
     environments = make_mixed("Counting-v0", 3, variants=[{"length": 2}, {"length": 3}], frames=2)
     environments.reset([0, 1, 2])
     for _ in range(3):
@@ -178,6 +179,6 @@ def test_variants_are_stacked_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("frames", [0, 65])
-def test_a_number_of_frames_that_makes_no_sense_is_refused(frames: int) -> None:
+def test_a_number_of_frames_out_of_range_is_refused(frames: int) -> None:
     with pytest.raises(ConfigurationError, match="between 1 and 64"):
         with_frames(make_environments("Counting-v0", 1, kwargs={}), frames)

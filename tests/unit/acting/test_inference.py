@@ -8,7 +8,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
 
 ROWS = 16
-"""Of a call that needs no padding."""
+"""Rows of a call that needs no padding."""
 
 SPECS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
@@ -18,7 +18,7 @@ def test_an_action_does_not_depend_on_how_many_environments_share_the_call(env_i
     spec = spec_of(env_id)
     runner, generator = PolicyRunner(decided_weights(spec)), np.random.default_rng(0)
     observation = generator.normal(size=(13, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
-    noise = generator.random((13, runner.policy.noise_size), np.float32)
+    noise = generator.random((13, runner.policy.noise.size), np.float32)
     action, log_prob = runner.act(observation, noise)
     for count in range(1, 13):
         few_actions, few_log_probs = runner.act(observation[:count], noise[:count])
@@ -36,11 +36,11 @@ def test_greedy_actions_need_no_noise(env_id: str) -> None:
     assert np.array_equal(greedy, runner.act_greedily(observation))
 
 
-def test_newer_weights_act_from_then_on() -> None:
+def test_refreshed_weights_act_from_then_on() -> None:
     spec = spec_of("Pendulum-v1")
     runner, observation = PolicyRunner(decided_weights(spec, seed=0)), np.ones((1, 3), np.float32)
     newer = decided_weights(spec, seed=1, version=5)
-    runner.update(newer)
+    runner.refresh(newer)
     assert runner.version == 5
     assert np.array_equal(runner.act_greedily(observation), PolicyRunner(newer).act_greedily(observation))
 
@@ -52,7 +52,7 @@ SQUASHED = Network(hidden_sizes=(16, 16), squash_actions=True, state_dependent_s
 @pytest.mark.parametrize(
     ("env_id", "network"), [("CartPole-v1", None), ("Pendulum-v1", None), ("Pendulum-v1", SQUASHED)]
 )
-def test_a_tempered_runner_tells_the_probabilities_with_which_it_acted(
+def test_a_tempered_runner_returns_the_log_probabilities_at_its_temperature(
     env_id: str, network: Network | None, temperature: float
 ) -> None:
     spec, generator = spec_of(env_id), np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_a_tempered_runner_tells_the_probabilities_with_which_it_acted(
         policy.get_parameter("actor.4.weight").mul_(100.0)
     runner = PolicyRunner(policy_weights.dump(policy, 0), temperature=temperature)
     observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
-    noise = generator.random((ROWS, policy.noise_size), np.float32)
+    noise = generator.random((ROWS, policy.noise.size), np.float32)
     action, log_prob = runner.act(observation, noise)
     with torch.inference_mode():
         plain = policy.distribution(torch.from_numpy(observation))
@@ -70,7 +70,7 @@ def test_a_tempered_runner_tells_the_probabilities_with_which_it_acted(
     assert np.array_equal(log_prob, tempered.log_prob(torch.from_numpy(action)).numpy())
     assert np.abs(log_prob - plain.log_prob(torch.from_numpy(action)).numpy()).max() > 0.1
     # Newer weights are tempered too, and the most likely action never is.
-    runner.update(policy_weights.dump(policy, 1))
+    runner.refresh(policy_weights.dump(policy, 1))
     assert np.array_equal(runner.act(observation, noise)[1], log_prob)
     plain_runner = PolicyRunner(policy_weights.dump(policy, 0))
     assert np.array_equal(runner.act_greedily(observation), plain_runner.act_greedily(observation))
@@ -82,7 +82,7 @@ def test_without_a_temperature_a_runner_acts_as_the_policy_does_bit_for_bit(env_
     weights = decided_weights(spec)
     observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
     runner = PolicyRunner(weights)
-    noise = generator.random((ROWS, runner.policy.noise_size), np.float32)
+    noise = generator.random((ROWS, runner.policy.noise.size), np.float32)
     with torch.inference_mode():
         distribution = runner.policy.distribution(torch.from_numpy(observation))
         expected = distribution.sample(torch.from_numpy(noise))

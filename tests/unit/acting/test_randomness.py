@@ -3,12 +3,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from helpers.environments import fresh_policy
+from helpers.spaces import NAMES, SPECS
 from penstock.acting import randomness
 from penstock.acting.randomness import Purpose, normals, reset_seeds, uniforms
+from penstock.types.spaces import EnvironmentSpec
 
 Noise = Callable[..., NDArray[np.float32]]
 BOTH = pytest.mark.parametrize("draw", [uniforms, normals])
@@ -62,7 +66,9 @@ def test_uniform_noise_is_the_upper_24_bits_of_philox() -> None:
 
 @BOTH
 @given(seed=st.integers(0, 2**64 - 1), incarnation=st.integers(0, 2**28 - 1), first_step=st.integers(0, 2**48 - 100))
-def test_the_same_place_has_the_same_noise(draw: Noise, seed: int, incarnation: int, first_step: int) -> None:
+def test_noise_is_a_function_of_seed_incarnation_environment_and_step(
+    draw: Noise, seed: int, incarnation: int, first_step: int
+) -> None:
     first = noise(draw, seed=seed, incarnation=incarnation, first_step=first_step)
     assert np.array_equal(first, noise(draw, seed=seed, incarnation=incarnation, first_step=first_step))
     assert np.isfinite(first).all()
@@ -70,7 +76,7 @@ def test_the_same_place_has_the_same_noise(draw: Noise, seed: int, incarnation: 
 
 @BOTH
 @pytest.mark.parametrize(
-    "elsewhere",
+    "other",
     [
         {"seed": 4},
         {"seed": 3 + 2**32},
@@ -86,13 +92,13 @@ def test_the_same_place_has_the_same_noise(draw: Noise, seed: int, incarnation: 
     ],
     ids=str,
 )
-def test_another_place_has_other_noise(draw: Noise, elsewhere: dict[str, Any]) -> None:
-    assert not np.isin(noise(draw), noise(draw, **elsewhere)).any()
+def test_noise_differs_in_any_other_stream_or_step(draw: Noise, other: dict[str, Any]) -> None:
+    assert not np.isin(noise(draw), noise(draw, **other)).any()
 
 
 @BOTH
 @given(steps=st.integers(1, 20), cut=st.integers(0, 20), first_step=st.sampled_from([0, 5, 2**32 - 7]))
-def test_windows_continue_one_another(draw: Noise, steps: int, cut: int, first_step: int) -> None:
+def test_consecutive_windows_continue_the_same_stream(draw: Noise, steps: int, cut: int, first_step: int) -> None:
     cut = min(cut, steps)
     whole = noise(draw, first_step=first_step, steps=steps)
     parts = [
@@ -103,7 +109,7 @@ def test_windows_continue_one_another(draw: Noise, steps: int, cut: int, first_s
 
 
 @BOTH
-def test_environments_have_the_same_noise_however_they_are_spread_over_actors(draw: Noise) -> None:
+def test_noise_does_not_depend_on_the_distribution_of_environments_over_actors(draw: Noise) -> None:
     together = noise(draw, environments=(0, 1, 2, 3))
     apart = [noise(draw, environments=(0, 1)), noise(draw, environments=(3,)), noise(draw, environments=(2,))]
     assert np.array_equal(together[[0, 1, 3, 2]], np.concatenate(apart))
@@ -111,7 +117,7 @@ def test_environments_have_the_same_noise_however_they_are_spread_over_actors(dr
 
 @BOTH
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
-def test_every_number_of_a_window_is_its_own(draw: Noise, size: int) -> None:
+def test_no_number_occurs_twice_in_a_window(draw: Noise, size: int) -> None:
     window = noise(draw, environments=(0, 1), steps=4, size=size)
     assert window.shape == (2, 4, size)
     assert window.dtype == np.float32
@@ -135,14 +141,14 @@ def test_normal_noise_has_the_moments_of_the_standard_normal() -> None:
 
 
 def test_normal_noise_is_finite_where_uniform_noise_is_zero() -> None:
-    # One of 2^24 numbers is zero; here is one, found by search, which a normal takes for its radius.
-    place = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
-    assert noise(uniforms, **place, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
-    assert np.isfinite(noise(normals, **place, size=4)).all()  # type: ignore[arg-type]
+    # One of 2^24 uniform numbers is zero. This one, found by search, becomes the radius of a normal number.
+    stream = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
+    assert noise(uniforms, **stream, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
+    assert np.isfinite(noise(normals, **stream, size=4)).all()  # type: ignore[arg-type]
 
 
 @BOTH
-def test_noise_of_neighbours_is_uncorrelated(draw: Noise) -> None:
+def test_noise_of_different_streams_and_of_successive_steps_is_uncorrelated(draw: Noise) -> None:
     window = noise(draw, environments=(0, 1, 2), steps=4_000, size=3).transpose(0, 2, 1).reshape(9, -1)
     between_streams = np.corrcoef(window) - np.eye(9)
     between_steps = [np.corrcoef(stream[:-1], stream[1:])[0, 1] for stream in window]
@@ -150,17 +156,33 @@ def test_noise_of_neighbours_is_uncorrelated(draw: Noise) -> None:
     assert np.abs(between_steps).max() < 4.5 / np.sqrt(4_000)
 
 
-def test_reset_seeds_differ_wherever_they_are_used() -> None:
-    everywhere = [
+@pytest.mark.parametrize("spec", SPECS, ids=NAMES)
+def test_actions_sampled_from_the_drawn_noise_follow_their_distribution(spec: EnvironmentSpec) -> None:
+    count = 4_000
+    policy = fresh_policy(spec)
+    with torch.no_grad():
+        # A new policy is almost uniform, and its actions would have similar probabilities under any noise.
+        list(policy.actor.parameters())[-1].copy_(2.0 * torch.arange(policy.actor[-1].out_features))
+        distribution = policy.distribution(torch.zeros(count, 3))
+        window = randomness.draw(
+            policy.noise, seed=3, incarnation=0, environments=np.zeros(1, np.uint32), first_step=0, steps=count
+        )
+        surprise = -distribution.log_prob(distribution.sample(torch.from_numpy(window[0])))
+    # The entropy is the mean of -log p.
+    assert abs(surprise.mean() - distribution.entropy()[0]) < 4.0 * surprise.std() / count**0.5
+
+
+def test_reset_seeds_differ_between_environments_runs_incarnations_and_purposes() -> None:
+    found = [
         *seeds(0, 1, 2),
         *seeds(0, 1, 2, seed=4),
         *seeds(0, 1, 2, seed=3 + 2**32),
         *seeds(0, 1, 2, incarnation=2),
         *seeds(0, 1, 2, purpose=Purpose.EVALUATION),
     ]
-    assert len(set(everywhere)) == len(everywhere)
-    assert all(0 <= seed < 2**62 for seed in everywhere)
+    assert len(set(found)) == len(found)
+    assert all(0 <= seed < 2**62 for seed in found)
 
 
-def test_reset_seeds_are_the_same_however_environments_are_spread_over_actors() -> None:
+def test_reset_seeds_do_not_depend_on_the_distribution_of_environments_over_actors() -> None:
     assert seeds(0, 1, 2, 3) == [*seeds(0, 1), *seeds(2), *seeds(3)]

@@ -1,3 +1,4 @@
+import re
 import warnings
 
 import gymnasium
@@ -7,10 +8,15 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.environments import spec_of
-from penstock.acting.spaces import ActionMap, describe, segment_schema
+from helpers.environments import fresh_policy, spec_of
+from helpers.spaces import ACTIONS, NAMES, OBSERVATION
+from penstock.acting import randomness
+from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import ActionMap, Role, describe, describe_fault, segment_schema
+from penstock.algo import weights as policy_weights
 from penstock.errors import ConfigurationError
-from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Extent, Space
+from penstock.types.block import Extent
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space
 
 PLANE = Box(-1.0, 1.0, (2,), np.float32)
 
@@ -19,7 +25,47 @@ def described(space: gymnasium.Space[object]) -> Space:
     return describe("Some-v0", PLANE, space).action
 
 
-def test_a_box_is_described_by_type_shape_and_bounds() -> None:
+@pytest.mark.parametrize(("space", "spec"), ACTIONS, ids=NAMES)
+def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[object], spec: Space) -> None:
+    assert described(space) == spec
+    environment = EnvironmentSpec("Some-v0", OBSERVATION, spec)
+    runner = PolicyRunner(policy_weights.dump(fresh_policy(environment), 0))
+    noise = randomness.draw(
+        runner.policy.noise, seed=0, incarnation=0, environments=np.arange(7, dtype=np.uint32), first_step=0, steps=1
+    )
+    actions, log_prob = runner.act(np.zeros((7, 3), np.float32), noise[:, 0])
+    column = segment_schema(environment, 4).columns[1]
+    assert (actions.dtype.name, actions.shape) == (column.dtype, (7, *column.shape))
+    assert log_prob.shape == (7,)
+    for action in ActionMap(spec)(actions):
+        assert space.contains(action)
+
+
+@pytest.mark.parametrize(
+    ("role", "space", "fault"),
+    [
+        ("observation", PLANE, ""),
+        ("observation", Box(0, 255, (84, 84, 3), np.uint8), ""),
+        ("observation", Box(0, 255, (84, 84), np.uint8), ""),
+        ("observation", Box(0, 255, (20, 84, 3), np.uint8), "images of 20 x 84; they must be at least 36 x 36"),
+        ("observation", Box(0, 1, (84, 84), np.float32), r"the observation space Box\(0, 1, \(84, 84\), float32\);"),
+        ("observation", Discrete(3), r"the observation space Discrete\(3, start=0\); flat boxes"),
+        ("observation", gymnasium.spaces.Text(4), r"the observation space Text\(.*; flat boxes .*FlattenObservation"),
+        ("action", Discrete(3), ""),
+        ("action", PLANE, ""),
+        ("action", Box(0, 9, (2,), np.int32), r"the action space Box\(0, 9, \(2,\), int32\); boxes must be of floats"),
+        ("action", gymnasium.spaces.Text(4), r"the action space Text\(.*; Discrete and Box of floats are supported"),
+    ],
+)
+def test_the_fault_of_a_space_names_the_space_and_the_supported_ones(
+    role: Role, space: gymnasium.Space[object], fault: str
+) -> None:
+    found = describe_fault(role, space)
+    assert re.match(fault, found) if fault else found == ""
+    assert "\n" not in found
+
+
+def test_the_spec_of_a_box_has_its_element_type_shape_and_bounds() -> None:
     box = Box(np.array([[-1.0, -np.inf]], np.float32), np.array([[2.0, 5.0]], np.float32))
     assert described(box) == BoxSpace("float32", (1, 2), (-1.0, -np.inf), (2.0, 5.0))
 
@@ -28,13 +74,13 @@ def test_a_box_is_described_by_type_shape_and_bounds() -> None:
     ("dtype", "stored"),
     [("float64", "float32"), ("uint16", "int32"), ("uint8", "uint8"), ("int64", "int64"), ("float16", "float16")],
 )
-def test_wide_and_rare_element_types_travel_as_common_ones(dtype: str, stored: str) -> None:
+def test_wide_and_rare_element_types_are_stored_as_common_ones(dtype: str, stored: str) -> None:
     space = described(Box(0, 9, (2,), np.dtype(dtype).type))
     assert isinstance(space, BoxSpace)
     assert space.dtype == stored
 
 
-def test_a_discrete_space_keeps_its_start() -> None:
+def test_the_spec_of_a_discrete_space_has_its_start() -> None:
     assert described(Discrete(5, start=-2)) == DiscreteSpace(5, -2)
 
 
@@ -43,11 +89,11 @@ def test_a_discrete_space_keeps_its_start() -> None:
     [
         gymnasium.spaces.MultiBinary(3),
         gymnasium.spaces.Text(4),
-        gymnasium.spaces.Dict(picture=Box(np.arange(40.0, dtype=np.float32).reshape(2, 20), 100.0)),
+        gymnasium.spaces.Dict(image=Box(np.arange(40.0, dtype=np.float32).reshape(2, 20), 100.0)),
     ],
     ids=["multi-binary", "text", "dict"],
 )
-def test_other_spaces_are_refused_in_one_line_that_names_them(space: gymnasium.Space[object]) -> None:
+def test_other_kinds_of_spaces_are_refused_in_one_line_that_shows_the_space(space: gymnasium.Space[object]) -> None:
     for observation, action, role in [(space, Discrete(2), "observation"), (PLANE, space, "action")]:
         with pytest.raises(ConfigurationError, match=f"^Some-v0 has the {role} space {type(space).__name__}[^\\n]*$"):
             describe("Some-v0", observation, action)
@@ -63,41 +109,41 @@ def test_a_segment_has_the_columns_of_its_environment() -> None:
     assert [column.name for column in schema.columns if column.extent != Extent.STEP] == ["observation"]
 
 
-def test_actions_of_a_box_travel_flat() -> None:
+def test_actions_of_a_box_are_stored_flat() -> None:
     spec = EnvironmentSpec("Some-v0", BoxSpace("float32", (2,), (0.0,) * 2, (1.0,) * 2), described(Box(0, 1, (2, 3))))
     assert segment_schema(spec, 4).columns[1].segment_shape(4) == (4, 6)
 
 
-def test_a_segment_of_observations_that_are_no_box_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no Box"):
+def test_a_segment_of_discrete_observations_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"Discrete\(3, start=0\); wrap it"):
         segment_schema(EnvironmentSpec("Some-v0", DiscreteSpace(3), DiscreteSpace(2)), 4)
 
 
-def test_discrete_actions_begin_at_the_spaces_start() -> None:
+def test_discrete_actions_are_shifted_to_the_start_of_the_space() -> None:
     assert ActionMap(DiscreteSpace(3, start=-1))(np.array([0, 1, 2])).tolist() == [-1, 0, 1]
 
 
-def test_the_unit_range_becomes_the_range_between_the_bounds() -> None:
+def test_bounded_actions_are_scaled_from_the_unit_range_and_clipped() -> None:
     space = described(Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)))
     actions = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [-7.0, 7.0]], np.float32)
     assert ActionMap(space)(actions).tolist() == [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0], [-2.0, 10.0]]
 
 
-def test_unbounded_actions_pass_as_they_are_and_quietly() -> None:
+def test_unbounded_actions_are_unchanged_and_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         to_environment = ActionMap(described(Box(-np.inf, np.inf, (2,))))
         assert to_environment(np.array([[-300.0, 0.25]], np.float32)).tolist() == [[-300.0, 0.25]]
 
 
-def test_squashed_actions_come_near_their_bounds_and_unbounded_ones_stay() -> None:
+def test_only_bounded_actions_are_squashed() -> None:
     space = described(Box(np.array([-2.0, -np.inf], np.float32), np.array([2.0, np.inf], np.float32)))
     actions = np.array([[0.0, 3.0], [1.0, -3.0], [50.0, 50.0]], np.float32)
     expected = [[0.0, 3.0], [2.0 * np.tanh(1.0), -3.0], [2.0, 50.0]]
     np.testing.assert_allclose(ActionMap(space)(actions, squashed=True), expected, rtol=1e-6)
 
 
-def test_half_bounded_actions_are_clipped_only() -> None:
+def test_half_bounded_actions_are_clipped_and_not_scaled() -> None:
     to_environment = ActionMap(described(Box(0.0, np.inf, (2,))))
     assert to_environment(np.array([[-3.0, 5.0]], np.float32)).tolist() == [[0.0, 5.0]]
 
@@ -108,7 +154,7 @@ def test_half_bounded_actions_are_clipped_only() -> None:
     width=st.floats(0.5, 200.0, width=32),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_every_action_lies_in_the_environments_space(seed: int, low: float, width: float, dtype: type) -> None:
+def test_every_mapped_action_is_in_the_environments_space(seed: int, low: float, width: float, dtype: type) -> None:
     space = Box(low, low + width, (2, 3), dtype)
     actions = np.random.default_rng(seed).normal(0.0, 2.0, (5, 6)).astype(np.float32)
     for action in ActionMap(described(space))(actions):
@@ -118,14 +164,14 @@ def test_every_action_lies_in_the_environments_space(seed: int, low: float, widt
 
 @pytest.mark.parametrize("bound", [0.1, 0.4, np.pi])
 @pytest.mark.parametrize("squashed", [False, True])
-def test_the_extremes_of_a_float64_space_are_in_it(bound: float, squashed: bool) -> None:
+def test_extreme_actions_of_a_float64_space_are_in_the_space(bound: float, squashed: bool) -> None:
     space = Box(-bound, bound, (1,), np.float64)
     for action in ActionMap(described(space))(np.array([[50.0], [-50.0]], np.float32), squashed=squashed):
         assert space.contains(action)
 
 
 @pytest.mark.parametrize("bounds", [(-2.0, 4.0), (-np.inf, np.inf)])
-def test_where_a_policy_has_no_number_the_environment_gets_the_middle(bounds: tuple[float, float]) -> None:
+def test_an_action_that_is_nan_becomes_the_middle_of_its_range(bounds: tuple[float, float]) -> None:
     space = Box(*bounds, (2,), np.float32)
     (action,) = ActionMap(described(space))(np.array([[np.nan, 0.5]], np.float32))
     assert space.contains(action)

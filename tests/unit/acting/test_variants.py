@@ -9,7 +9,7 @@ from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.variants import make_mixed, make_variant
 from penstock.errors import ConfigurationError
-from penstock.types import EvaluationTask
+from penstock.types.evaluation import EvaluationTask
 
 LENGTHS = [{"length": 2}, {"length": 3}, {"length": 5}]
 
@@ -19,7 +19,7 @@ def space(**spaces: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [3, 7, 9])
-def test_environments_take_turns_in_being_of_each_variant(count: int) -> None:
+def test_rows_alternate_between_the_variants(count: int) -> None:
     environments = make_mixed("Counting-v0", count, variants=LENGTHS)
     assert environments.count == count
     environments.reset(list(range(count)))
@@ -31,7 +31,7 @@ def test_environments_take_turns_in_being_of_each_variant(count: int) -> None:
     assert ended_at.tolist() == [(2, 3, 5)[row % 3] for row in range(count)]
 
 
-def test_mixed_rows_are_those_of_the_variants_by_themselves() -> None:
+def test_mixed_rows_equal_those_of_each_variant_stepped_separately() -> None:
     gravities = [{"g": 2.0}, {"g": 15.0}]
     mixed = make_mixed("Pendulum-v1", 5, variants=gravities)
     alone = [
@@ -52,21 +52,21 @@ def test_mixed_rows_are_those_of_the_variants_by_themselves() -> None:
     mixed.close()
 
 
-def test_native_vectors_are_mixed_too_and_seen_as_they_reset() -> None:
+def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
     environments = make_mixed("ResetsAtOnce-v0", 4, variants=[{"length": 2}, {"length": 3}], vectorization="native")
     environments.reset([0] * 4)
     for _ in range(2):
         environments.step(np.zeros(4, np.int64))
     assert environments.observation.tolist() == [[0, 2], [0, 2]] * 2
-    # The shorter ones have begun their next episode underneath.
+    # The shorter episodes have ended, and the policy acts on the first observation of the next ones.
     assert environments.acting_observation.tolist() == [[1, 0], [0, 2]] * 2
 
 
-def test_one_variant_alone_is_not_mixed() -> None:
+def test_a_single_variant_is_not_wrapped() -> None:
     assert type(make_mixed("Counting-v0", 2, variants=[{}])) is type(make_environments("Counting-v0", 2, kwargs={}))
 
 
-def test_an_evaluation_spreads_its_episodes_over_the_variants() -> None:
+def test_the_episodes_of_an_evaluation_alternate_between_the_variants() -> None:
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), episodes=7, deterministic=True, seed=3, variants=3)
     result = evaluate(task, make_mixed("Counting-v0", 7, variants=LENGTHS), lambda: False)
     assert result is not None
@@ -77,7 +77,7 @@ def test_an_evaluation_spreads_its_episodes_over_the_variants() -> None:
     assert result.by_variant(0) == ()
 
 
-def test_a_run_without_variants_makes_what_it_always_made() -> None:
+def test_the_only_variant_has_the_spec_of_the_environment() -> None:
     made = make_variant("Counting-v0", 3, variants=[{"length": 4}], variant=0)
     assert (made.count, made.spec) == (3, spec_of("Counting-v0"))
 
@@ -93,7 +93,9 @@ def test_a_run_without_variants_makes_what_it_always_made() -> None:
         ({"action_space": Discrete(4)}, r"the actions Discrete\(4, start=0\) and Discrete\(2, start=0\)"),
     ],
 )
-def test_variants_of_different_spaces_are_refused_and_both_are_named(other: dict[str, Any], shown: str) -> None:
+def test_variants_with_different_spaces_are_refused_with_both_spaces_and_variants(
+    other: dict[str, Any], shown: str
+) -> None:
     variants = [space(), space(**other)]
     names = r"as variant 1 \(.*\) and as variant 0 \("
     with pytest.raises(ConfigurationError, match=f"{shown}.*{names}"):
@@ -103,12 +105,12 @@ def test_variants_of_different_spaces_are_refused_and_both_are_named(other: dict
         make_variant("Still-v0", 1, variants=variants, variant=1, spec=first.spec)
 
 
-def test_a_variant_that_cannot_be_made_is_named() -> None:
+def test_a_failure_to_make_a_variant_is_reported_with_its_number_and_arguments() -> None:
     with pytest.raises(ConfigurationError, match=r"^environment variant 1 \(weight=3\): can't make .*weight"):
         make_mixed("Counting-v0", 4, variants=[{}, {"weight": 3}])
 
 
-def test_a_variant_that_this_configuration_does_not_have_is_refused() -> None:
+def test_a_variant_that_the_configuration_lacks_is_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"asks for its environment variant 2, and here there are 2.*the run's"
     ):

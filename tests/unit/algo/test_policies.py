@@ -8,11 +8,13 @@ import torch
 
 from helpers.environments import fresh_policy, spec_of
 from penstock.algo import weights as policy_weights
+from penstock.algo.clamping import bound
 from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
-from penstock.algo.policies import Network, Policy, bound
+from penstock.algo.policies import Network, Policy
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
-from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, Weights
+from penstock.types.run import Weights
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space
 
 OBSERVATION = BoxSpace("float32", (3,), (-math.inf, -1.0, 0.0), (math.inf, 1.0, 5.0))
 DISCRETE = EnvironmentSpec("Discrete-v0", OBSERVATION, DiscreteSpace(4, start=2))
@@ -91,7 +93,7 @@ def test_discrete_actions_get_a_categorical_and_one_number_of_noise() -> None:
     distribution = policy.distribution(observations())
     assert isinstance(distribution, Categorical)
     assert distribution.log_probs.shape == (5, 4)
-    assert policy.noise_size == 1
+    assert policy.noise.size == 1
 
 
 def test_continuous_actions_get_a_gaussian_and_a_number_of_noise_an_element() -> None:
@@ -100,7 +102,7 @@ def test_continuous_actions_get_a_gaussian_and_a_number_of_noise_an_element() ->
     assert isinstance(distribution, DiagonalGaussian)
     assert distribution.mean.shape == (5, 6)
     assert distribution.log_std.tolist() == [-0.5] * 6
-    assert policy.noise_size == 6
+    assert policy.noise.size == 6
 
 
 @SPECS
@@ -196,7 +198,7 @@ def test_every_architecture_comes_back_from_its_weights_and_says_the_same_at_onc
     policy = Policy(spec, network)
     again = policy_weights.load(policy_weights.dump(policy, 3))
     assert again.network == network
-    noise = torch.full((5, policy.noise_size), 0.3)
+    noise = torch.full((5, policy.noise.size), 0.3)
     distribution, value = policy.evaluate(observations())
     action = distribution.sample(noise)
     for other in (policy, again):

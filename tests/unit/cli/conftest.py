@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose programs are the only ones there are."""
+    """Returns the only folder on the program path, which is empty."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of machines with and without Docker, Compose and NVIDIA's toolkit."""
+"""Findings of `penstock doctor` with and without Docker, Compose and the NVIDIA Container Toolkit."""
 
 import json
 import re
@@ -17,7 +17,7 @@ ENGINE = {"ServerVersion": "27.1"}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where nothing is started from."""
+    """Returns a folder without a Compose file."""
     for name, _ in PUBLISHED:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "folder"
@@ -42,25 +42,25 @@ def test_a_machine_without_docker_needs_none(commands: Path, folder: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("reason", "says"),
+    ("reason", "detail"),
     [
         (
             "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\nIs the docker daemon running?",
-            "the engine does not run; start it (Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is",
+            "the engine is not running; start it (Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
         ),
         (
             "permission denied while trying to connect",
-            "this user may not ask the engine; add it to the group docker, and log in again (permission denied",
+            "this user has no access to the engine; add it to the group docker, and log in again (permission denied",
         ),
     ],
     ids=["stopped", "forbidden"],
 )
-def test_an_engine_that_can_not_be_asked_is_told_with_what_to_do(
-    commands: Path, folder: Path, reason: str, says: str
+def test_an_engine_without_access_is_reported_with_a_remedy(
+    commands: Path, folder: Path, reason: str, detail: str
 ) -> None:
     (finding,) = docker(commands, folder, {"ServerVersion": "", "ServerErrors": [reason]})
     assert finding.fit is None
-    assert finding.says.startswith(says) and "\n" not in finding.says
+    assert finding.detail.startswith(detail) and "\n" not in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -73,41 +73,41 @@ def test_an_engine_that_can_not_be_asked_is_told_with_what_to_do(
     ],
     ids=["plain", "older", "runtime", "cdi"],
 )
-def test_a_host_whose_containers_can_have_the_gpu_is_told_from_one_whose_can_not(
+def test_hosts_whose_containers_can_use_the_gpu_are_recognised(
     commands: Path, folder: Path, info: dict[str, object], fit: bool | None
 ) -> None:
     findings = docker(commands, folder, info)
     assert [finding.fit for finding in findings] == [True, True, fit]
 
 
-def test_a_toolkit_that_is_only_on_the_path_is_found(commands: Path, folder: Path) -> None:
+def test_a_toolkit_found_only_on_the_path_is_recognised(commands: Path, folder: Path) -> None:
     program(commands, "nvidia-container-runtime-hook", "")
-    assert of(docker(commands, folder, ENGINE), "NVIDIA's toolkit").fit
+    assert of(docker(commands, folder, ENGINE), "NVIDIA toolkit").fit
 
 
-def test_a_host_with_a_gpu_and_without_the_toolkit_is_told_in_one_line(commands: Path, folder: Path) -> None:
+def test_a_missing_toolkit_on_a_host_with_a_gpu_is_reported_in_one_line(commands: Path, folder: Path) -> None:
     program(commands, "nvidia-smi", "echo 'NVIDIA A1, 570.1'")
-    finding = of(docker(commands, folder, ENGINE), "NVIDIA's toolkit")
+    finding = of(docker(commands, folder, ENGINE), "NVIDIA toolkit")
     assert finding.fit is False
-    assert "install nvidia-container-toolkit" in finding.says and "\n" not in finding.says
+    assert "install nvidia-container-toolkit" in finding.detail and "\n" not in finding.detail
 
 
 @pytest.mark.parametrize(("version", "fit"), [("v2.24.0", True), ("2.9.1", False), ("", False)])
-def test_a_compose_that_is_too_old_is_refused(commands: Path, folder: Path, version: str, fit: bool) -> None:
+def test_a_compose_version_that_is_too_old_is_refused(commands: Path, folder: Path, version: str, fit: bool) -> None:
     finding = of(docker(commands, folder, ENGINE, version), "Compose")
     assert finding.fit is fit
-    assert fit or "install version 2.24 or later" in finding.says
+    assert fit or "install version 2.24 or later" in finding.detail
 
 
 # Ports of the host
 
 
-def test_the_ports_that_are_looked_at_are_those_that_are_published() -> None:
+def test_the_checked_ports_are_the_published_ones() -> None:
     published = re.findall(r"\$\{(\w+):-(\d+)\}:\d+", (ROOT / COMPOSE_FILE).read_text())
     assert published == [(name, str(number)) for name, number in PUBLISHED]
 
 
-def test_where_nothing_of_ours_would_be_started_no_port_is_looked_at(commands: Path, folder: Path) -> None:
+def test_no_port_is_checked_for_the_compose_file_of_another_project(commands: Path, folder: Path) -> None:
     (folder / COMPOSE_FILE).write_text("services: {}\n")
     assert "host ports" not in [finding.subject for finding in docker(commands, folder, ENGINE)]
 
@@ -118,25 +118,25 @@ def ports(commands: Path, folder: Path, *, published: str = "", **given: object)
     return of(docker(commands, folder, ENGINE, published=published), "host ports")
 
 
-def test_a_published_port_that_somebody_else_has_is_named_with_its_variable(commands: Path, folder: Path) -> None:
+def test_a_published_port_in_use_is_named_with_its_variable(commands: Path, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         taken, also = (listening.getsockname()[1] for listening in (server, other))
         finding = ports(commands, folder, PROMETHEUS_PORT=taken, GRAFANA_PORT=also)
         assert finding.fit is False
-        assert f"in use: {taken} (PROMETHEUS_PORT), {also} (GRAFANA_PORT); set PROMETHEUS_PORT and" in finding.says
+        assert f"in use: {taken} (PROMETHEUS_PORT), {also} (GRAFANA_PORT); set PROMETHEUS_PORT and" in finding.detail
         other.close()
         assert ports(commands, folder, PROMETHEUS_PORT=also, GRAFANA_PORT=taken).fit is False
         other_s = ports(commands, folder, published=f"127.0.0.1:{taken}->9090/tcp", PROMETHEUS_PORT=taken)
-        assert f"{taken} (PROMETHEUS_PORT)" not in other_s.says
+        assert f"{taken} (PROMETHEUS_PORT)" not in other_s.detail
 
 
 @pytest.mark.parametrize("port", ["web", "70000", "0", "-1"])
-def test_what_is_no_port_is_told(commands: Path, folder: Path, port: str) -> None:
+def test_a_value_that_is_not_a_port_is_reported(commands: Path, folder: Path, port: str) -> None:
     finding = ports(commands, folder, PROMETHEUS_PORT=port)
-    assert (finding.fit, finding.says) == (False, f"PROMETHEUS_PORT is '{port}'; give it a number in .env")
+    assert (finding.fit, finding.detail) == (False, f"PROMETHEUS_PORT is '{port}'; set it to a port number in .env")
 
 
-def test_a_comment_behind_a_value_is_none_of_it(commands: Path, folder: Path) -> None:
+def test_a_comment_after_a_value_is_ignored(commands: Path, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
     (folder / COMPOSE_FILE).write_bytes((ROOT / COMPOSE_FILE).read_bytes())
@@ -144,10 +144,8 @@ def test_a_comment_behind_a_value_is_none_of_it(commands: Path, folder: Path) ->
     assert of(docker(commands, folder, ENGINE), "host ports").fit
 
 
-def test_the_environment_is_stronger_than_the_file(
-    commands: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_variables_override_the_file(commands: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMETHEUS_PORT", "web")
     finding = ports(commands, folder, PROMETHEUS_PORT=19090)
     assert finding.fit is False
-    assert finding.says == "PROMETHEUS_PORT is 'web'; give it a number in .env"
+    assert finding.detail == "PROMETHEUS_PORT is 'web'; set it to a port number in .env"

@@ -3,7 +3,8 @@ import io
 from rich.console import Console
 
 from penstock.cli.coordination import in_short, in_words, sections
-from penstock.types import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.waits import WaitReason
 
 STATISTICS = CoordinatorStatistics(
     mode="chosen",
@@ -16,7 +17,10 @@ STATISTICS = CoordinatorStatistics(
     lag=Ages(1.25, 1.0, 2),
     staleness=Ages(12.0, 10.0, 64),
     times=MeanTimes(0.08, 0.03, 0.01, 0.04, 0.002, 0.045, 1.5),
-    waits=(Wait("fresh segments", 3.0, 0.6), Wait("the replay service", 0.001, 0.0002)),
+    waits=(
+        Wait(WaitReason.parse("fresh segments"), 3.0, 0.6),
+        Wait(WaitReason.parse("the replay service"), 0.001, 0.0002),
+    ),
     drops=Drops(1_200, 3, 4, 5),
     last=LearningNumbers(0.5, 0.75, 0.125, 0.01, 0.6, None, 0.4),
     recent=LearningNumbers(0.91, 0.97, 0.12, 0.004, 0.61, 0.7, 0.5),
@@ -31,44 +35,44 @@ def shown(statistics: CoordinatorStatistics) -> str:
     return file.getvalue()
 
 
-def test_the_sections_show_every_number_that_was_promised() -> None:
+def test_the_sections_show_every_statistic() -> None:
     text = shown(STATISTICS)
     for part in (
-        "chosen while it runs: collection up to 2 batches ahead of training now",
+        "adjusted during training: collection currently up to 2 batches ahead of training",
         "10.5 collected, 1,010 trained, 3 evaluations",
         "1.2 versions now, 1.0 on average, 2 at most",
         "12.0 versions now, 10.0 on average, 64 at most",
-        "120 ms of actors' time a batch (environment 80 ms, policy 30 ms, building 10 ms); they wait 25% of the time",
-        "2 ms a batch; of the learner's time: fresh segments 60%\n",
-        "45 ms a batch",
+        "120 ms of actor time per batch (environment 80 ms, policy 30 ms, building 10 ms); actors wait 25% of the time",
+        "2 ms per batch; of the learner's time: fresh segments 60%\n",
+        "45 ms per batch",
         "1.50 s",
         "1,200 segments late, 3 refused, 4 given back, 5 priorities too late",
         "mean of 100",
-        "0.693 at first",
+        "0.693 at the start",
         "hint         the learner waited 60%",
     ):
         assert part in text, part
     rows = {" ".join(line.split()) for line in text.splitlines()}
-    assert "data that counts 50% 91% effective sample size" in rows
-    assert "explained variance - 0.7 1 at best" in rows
+    assert "effective sample share 50% 91% effective sample size / samples" in rows
+    assert "explained variance - 0.7 at most 1" in rows
 
 
 def test_a_run_without_a_batch_shows_dashes_and_no_table() -> None:
     text = shown(CoordinatorStatistics("synchronous", 0))
-    assert "synchronous: collecting and training take turns" in text
+    assert "synchronous: collection and training alternate" in text
     assert "clipped" not in text and "hint" not in text and "None" not in text
     assert in_short(CoordinatorStatistics("synchronous", 0)) == []
 
 
-def test_one_batch_ahead_is_said_in_the_singular() -> None:
+def test_one_batch_ahead_is_written_in_the_singular() -> None:
     assert in_words(CoordinatorStatistics("asynchronous", 1)) == (
         "asynchronous: collection up to 1 batch ahead of training"
     )
 
 
-def test_an_ended_run_is_told_in_two_lines() -> None:
+def test_an_ended_run_is_described_in_two_lines() -> None:
     learning, pace = (line.plain for line in in_short(STATISTICS))
     assert learning == (
-        "learning     91% of the data counts, 12% of the ratios clipped, KL 0.004, entropy 0.61, explained variance 0.7"
+        "learning     effective sample share 91%, clipped ratios 12%, KL 0.004, entropy 0.61, explained variance 0.7"
     )
-    assert pace == "pace         chosen, lag 1.0, staleness 10.0 versions; a batch waits 2 ms and trains 45 ms"
+    assert pace == "pace         chosen, lag 1.0, staleness 10.0 versions; per batch 2 ms waiting, 45 ms training"

@@ -1,12 +1,12 @@
-"""What a user is shown of a run's state, in a panel and in lines."""
+"""The display of a run's state, in a panel and in lines."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import LineDisplay, PanelDisplay, describe
-from penstock.types import RunStatus
+from penstock.cli.display import LineDisplay, PanelDisplay, status_line
+from penstock.types.status import RunStatus
 
 WAITS = {
     RunStatus(waiting_for="the learner service to start"): "waiting for the learner service to start",
@@ -23,20 +23,20 @@ WAITS = {
 
 
 @pytest.mark.parametrize("status", WAITS, ids=lambda status: status.phase)
-def test_lines_and_panel_tell_what_is_waited_for(status: RunStatus) -> None:
+def test_lines_and_panel_show_the_reason_for_waiting(status: RunStatus) -> None:
     shown = io.StringIO()
     with PanelDisplay(Console(file=shown, force_terminal=True, width=150)) as panel:
         panel(status, [])
-    assert describe(status).endswith(WAITS[status])
+    assert status_line(status).endswith(WAITS[status])
     assert WAITS[status] in shown.getvalue()
 
 
-def test_a_run_that_stops_is_one_short_line() -> None:
+def test_a_stopping_run_is_shown_in_one_short_line() -> None:
     stopping = next(status for status in WAITS if status.phase == "stopping")
-    assert describe(stopping) == WAITS[stopping]
+    assert status_line(stopping) == WAITS[stopping]
 
 
-def test_news_is_shown_at_once_and_as_it_is() -> None:
+def test_news_is_shown_immediately_and_unchanged() -> None:
     shown = io.StringIO()
     display = LineDisplay(Console(file=shown, width=40))
     for number in range(3):

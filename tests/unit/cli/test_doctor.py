@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of machines of all kinds."""
+"""Findings of `penstock doctor` on machines of all kinds."""
 
 import os
 import socket
@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from helpers.programs import program
-from penstock.apps.gpu import describe_gpu
 from penstock.cli import doctor
+from penstock.cli.gpu import describe_gpu
 from penstock.config import build
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.ring_store import RingStore
 
 
-def test_this_machine_has_what_penstock_was_locked_with() -> None:
+def test_this_machine_has_the_locked_package_versions() -> None:
     finding = doctor.check_versions()
-    assert finding.fit, finding.says
-    assert f"torch {torch.__version__.partition('+')[0]}" in finding.says
+    assert finding.fit, finding.detail
+    assert f"torch {torch.__version__.partition('+')[0]}" in finding.detail
 
 
 def test_a_package_of_the_wrong_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,73 +27,73 @@ def test_a_package_of_the_wrong_version_is_named(monkeypatch: pytest.MonkeyPatch
     )
     finding = doctor.check_versions()
     assert not finding.fit
-    assert "where >=99 is asked for; nothing-like-it is missing" in finding.says
+    assert "installed, but >=99 is required; nothing-like-it is missing" in finding.detail
 
 
-def test_a_store_that_fits_nowhere_is_refused_for_memory_and_disk() -> None:
+def test_a_store_that_is_too_large_is_refused_for_memory_and_disk() -> None:
     config = build({"replay": {"capacity_bytes": 2**60}})
     for finding in (doctor.check_memory(config), doctor.check_disk(config)):
         assert finding.fit is False
-        assert "1073741824.0 GiB needed" in finding.says or "needed for replay" in finding.says
-        assert "lower replay.capacity_bytes" in finding.says
+        assert "1073741824.0 GiB needed" in finding.detail or "needed for replay" in finding.detail
+        assert "lower replay.capacity_bytes" in finding.detail
 
 
-def test_a_folder_that_is_not_there_yet_is_judged_by_where_it_will_be(tmp_path: Path) -> None:
+def test_a_missing_folder_is_checked_by_its_nearest_existing_parent(tmp_path: Path) -> None:
     finding = doctor.check_disk(build({"replay": {"folder": str(tmp_path / "a" / "b")}}))
     assert finding.fit
-    assert f"in {tmp_path}," in finding.says
+    assert f"in {tmp_path}," in finding.detail
 
 
-def test_room_that_the_store_has_already_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_space_that_the_store_already_uses_is_not_required_again(tmp_path: Path) -> None:
     config = build({"replay": {"folder": str(tmp_path), "capacity_bytes": 2**26}})
-    assert "0.1 GiB needed for the store" in doctor.check_disk(config).says
+    assert "0.1 GiB needed for the store" in doctor.check_disk(config).detail
     RingStore(tmp_path, 2**26)
-    assert "0.0 GiB needed for the store" in doctor.check_disk(config).says
+    assert "0.0 GiB needed for the store" in doctor.check_disk(config).detail
 
 
-def test_both_folders_that_are_named_are_looked_at(tmp_path: Path) -> None:
+def test_both_configured_folders_are_checked(tmp_path: Path) -> None:
     store, run = tmp_path / "store", tmp_path / "run"
     store.mkdir()
     run.mkdir()
     finding = doctor.check_disk(build({"replay": {"folder": str(store)}, "run": {"dir": str(run)}}))
     assert finding.fit
-    assert f"in {store}," in finding.says and finding.says.endswith(f"in {run}")
+    assert f"in {store}," in finding.detail and finding.detail.endswith(f"in {run}")
 
 
-def test_a_folder_of_another_user_is_told_from_one_that_is_read_only(
+def test_a_folder_of_another_user_is_distinguished_from_a_read_only_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Root may write everywhere else.
+    # Root could write otherwise.
     monkeypatch.setattr("os.access", lambda path, mode: False)
     config = build({"run": {"dir": str(tmp_path / "run")}})
     finding = doctor.check_disk(config)
     assert finding.fit is False
-    assert finding.says.startswith(f"{tmp_path} can't be written by user {os.geteuid()}; ")
+    assert finding.detail.startswith(f"{tmp_path} is not writable by user {os.geteuid()}; ")
     monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
     finding = doctor.check_disk(config)
-    assert finding.says.startswith(f"{tmp_path} is read-only; mount a volume on it (docker run -v NAME:{tmp_path})")
+    assert finding.detail.startswith(f"{tmp_path} is read-only; mount a volume on it (docker run -v NAME:{tmp_path})")
 
 
-def test_a_system_without_linux_files_and_affinities_is_looked_at_as_far_as_it_goes(
+def test_a_system_without_linux_files_and_affinities_is_checked_where_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("os.sched_getaffinity")
     assert doctor.check_processors(build({"train": {"actors": 1}})).fit
     for finding in (doctor.check_memory(build({}), tmp_path / "meminfo"), doctor.check_shared_memory(tmp_path / "shm")):
         assert finding.fit is None
-        assert finding.says.startswith(f"can't be looked at, since there is no {tmp_path}")
+        assert finding.detail.startswith(f"unknown, because {tmp_path}")
 
 
-def test_shared_memory_that_is_too_small_is_told_with_what_to_do(
+def test_shared_memory_that_is_too_small_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
     finding = doctor.check_shared_memory(tmp_path)
     assert finding.fit is False
-    assert finding.says.endswith("give it at least 64 MiB (docker run --shm-size)")
+    assert finding.detail.endswith("increase it to at least 64 MiB (docker run --shm-size)")
 
 
-def test_more_actors_than_cores_can_carry_are_too_many() -> None:
+def test_more_than_two_actors_per_core_are_too_many() -> None:
     assert doctor.check_processors(build({"train": {"actors": 1}})).fit
     assert doctor.check_processors(build({"train": {"actors": "auto"}})).fit
     finding = doctor.check_processors(build({"train": {"actors": 200}, "learner": {"max_actors": 256}}))
@@ -105,19 +105,19 @@ def test_a_port_in_use_is_named_with_its_setting() -> None:
         port = server.getsockname()[1]
         finding = doctor.check_ports(build({"learner": {"listen": f"127.0.0.1:{port}"}}))
     assert finding.fit is False
-    assert finding.says.startswith(f"127.0.0.1:{port} (learner.listen) in use; stop what listens there")
+    assert finding.detail.startswith(f"127.0.0.1:{port} (learner.listen) in use; stop the servers on these ports")
 
 
-def test_an_address_that_is_not_this_machine_s_is_no_free_port() -> None:
-    # Of a range that is for documentation alone (RFC 5737).
+def test_a_port_at_the_address_of_another_machine_is_not_free() -> None:
+    # An address reserved for documentation (RFC 5737).
     finding = doctor.check_ports(build({"learner": {"listen": "192.0.2.1:7432"}}))
     assert finding.fit is False
-    assert "192.0.2.1:7432 (learner.listen) cannot assign requested address" in finding.says
+    assert "192.0.2.1:7432 (learner.listen) cannot assign requested address" in finding.detail
 
 
 @pytest.fixture
 def cuda_build(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A torch that is built for CUDA, as far as it is asked."""
+    """Makes torch look like a CUDA build to the check."""
     monkeypatch.setattr("torch.version.cuda", "12.8")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "NVIDIA A1")
@@ -135,7 +135,7 @@ def test_a_gpu_that_torch_can_use_is_shown(commands: Path, cuda_build: SimpleNam
     assert describe_gpu() == (True, "NVIDIA A1; CUDA 12.8")
 
 
-def test_a_driver_that_is_too_old_is_told_in_one_line(commands: Path, cuda_build: SimpleNamespace) -> None:
+def test_a_driver_that_is_too_old_is_reported_in_one_line(commands: Path, cuda_build: SimpleNamespace) -> None:
     program(commands, "nvidia-smi", "echo 'NVIDIA A1, 450.80'")
     cuda_build.error = "The NVIDIA driver on your system is too old (found version 11000). Please update\nyour driver"
     fit, says = describe_gpu()
@@ -144,14 +144,14 @@ def test_a_driver_that_is_too_old_is_told_in_one_line(commands: Path, cuda_build
     assert says.endswith("is too old (found version 11000); update the driver")
 
 
-def test_a_driver_that_does_not_work_is_told_in_its_own_words(commands: Path, cuda_build: SimpleNamespace) -> None:
+def test_a_broken_driver_is_reported_with_its_own_message(commands: Path, cuda_build: SimpleNamespace) -> None:
     program(commands, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     fit, says = describe_gpu()
     assert fit is False
     assert says.startswith("Failed to initialize NVML: Driver/library version mismatch by nvidia-smi; install NVIDIA's")
 
 
-def test_a_gpu_beside_a_torch_without_cuda_is_in_the_way(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_a_torch_build_without_cuda_is_a_fault(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.cuda", None)
     assert describe_gpu()[0] is None
     program(commands, "nvidia-smi", "echo 'NVIDIA A1, 570.1'")
@@ -160,7 +160,7 @@ def test_a_gpu_beside_a_torch_without_cuda_is_in_the_way(commands: Path, monkeyp
     assert "install a CUDA build" in says
 
 
-def test_a_gpu_that_is_asked_for_and_not_there_is_in_the_way(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_gpu_that_is_missing_is_a_fault(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.cuda", None)
     assert doctor.check_gpu(build({})).fit is None
     assert doctor.check_gpu(build({"learner": {"device": "cuda:0"}})).fit is False
@@ -176,14 +176,14 @@ def test_every_finding_is_one_line_however_narrow_the_terminal(
     assert [line[4:22].strip() for line in lines] == subjects
 
 
-def test_an_environment_that_is_named_is_made_and_stepped_and_one_that_is_not_is_left_alone() -> None:
+def test_only_a_configured_environment_is_created_and_stepped() -> None:
     finding = doctor.check_environments(build({"environment": {"id": "CartPole-v1"}}))
-    assert finding.fit and "CartPole-v1 was made, reset and stepped" in finding.says
+    assert finding.fit and "CartPole-v1 was created, reset and stepped" in finding.detail
     finding = doctor.check_environments(build({"environment": {"id": "Nope-v0"}}))
-    assert finding.fit is False and "can't make the environment 'Nope-v0'" in finding.says
+    assert finding.fit is False and "can't make the environment 'Nope-v0'" in finding.detail
 
 
-def test_the_command_looks_at_the_environment_if_one_is_named(
+def test_the_command_checks_the_environment_if_one_is_configured(
     commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert doctor.command(["--env-id=FrozenLake-v1"]) == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import launcher
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
+from penstock.local import launcher
 from penstock.run_folder import RunFolder
 from penstock.summary import EvaluationOutcome, Summary
 
@@ -54,15 +54,15 @@ def files_of(folder: RunFolder) -> dict[Path, tuple[bytes, int]]:
 @pytest.mark.parametrize(
     ("summary", "run", "reason"),
     [
-        (FINISHED, {}, r"this run has trained its 1,000 steps; raise --total-steps to go on"),
+        (FINISHED, {}, r"this run has already trained 1,000 steps; raise --total-steps to continue"),
         (
             replace(FINISHED, env_steps=500, stopped="stop_at_return"),
             {"stop_at_return": 475.0},
-            r"has reached its return of 475 \(an evaluation of 490\.0\); raise --stop-at-return",
+            r"has already reached its return of 475 \(an evaluation of 490\.0\); raise --stop-at-return",
         ),
     ],
 )
-def test_a_finished_run_is_not_resumed_and_not_touched(
+def test_a_finished_run_is_neither_resumed_nor_changed(
     folder: RunFolder, summary: Summary, run: dict[str, object], reason: str
 ) -> None:
     summary.write(folder.summary)
@@ -72,7 +72,7 @@ def test_a_finished_run_is_not_resumed_and_not_touched(
     assert files_of(folder) == before
 
 
-def test_a_learner_that_is_started_on_a_finished_run_says_so_and_ends_well(folder: RunFolder) -> None:
+def test_a_learner_started_on_a_finished_run_logs_this_and_exits_with_code_0(folder: RunFolder) -> None:
     FINISHED.write(folder.summary)
     before = files_of(folder)
     command = [sys.executable, "-m", "penstock", "learner", "--config", str(folder.config)]

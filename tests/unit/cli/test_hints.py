@@ -1,4 +1,4 @@
-"""Each hint comes where its threshold is passed, says what to change, and stays away elsewhere."""
+"""Each hint appears only beyond its threshold and names a setting to change."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,8 @@ import pytest
 from penstock.cli import hints as module
 from penstock.cli.hints import hints
 from penstock.config import Config
-from penstock.types import CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.statistics import CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
+from penstock.types.waits import WaitReason
 
 NUMBERS = LearningNumbers(
     effective_sample_share=0.9,
@@ -28,7 +29,7 @@ WELL = CoordinatorStatistics(
     segments_trained=2000,
     batches_trained=60,
     times=MeanTimes(collect_environment_s=0.5, collect_policy_s=0.2, collect_build_s=0.1, collect_wait_s=0.2),
-    waits=(Wait("fresh segments", 4.0, 0.4), Wait("the replay service", 0.1, 0.01)),
+    waits=(Wait(WaitReason.parse("fresh segments"), 4.0, 0.4), Wait(WaitReason.parse("the replay service"), 0.1, 0.01)),
     last=NUMBERS,
     recent=NUMBERS,
     recent_batches=60,
@@ -42,10 +43,10 @@ def with_numbers(**numbers: float) -> CoordinatorStatistics:
 
 def waiting(reason: str, share: float, *, actors_wait_s: float = 0.2, degree: int = 4) -> CoordinatorStatistics:
     times = replace(WELL.times, collect_wait_s=actors_wait_s)
-    return replace(WELL, waits=(Wait(reason, 1.0, share),), times=times, off_policy_degree=degree)
+    return replace(WELL, waits=(Wait(WaitReason.parse(reason), 1.0, share),), times=times, off_policy_degree=degree)
 
 
-def test_a_run_that_goes_well_needs_no_hint() -> None:
+def test_a_healthy_run_gets_no_hint() -> None:
     assert hints(WELL) == []
 
 
@@ -62,16 +63,19 @@ def test_a_run_that_goes_well_needs_no_hint() -> None:
         (waiting("fresh segments", 0.51), "raise train.actors"),
         (waiting("fresh segments of shard 1", 0.51), "raise train.actors"),
         (waiting("fresh segments", 0.6, actors_wait_s=0.9), "raise sampling.off_policy_degree (now 4)"),
-        (waiting("fresh segments", 0.6, actors_wait_s=0.9, degree=0), "take turns"),
+        (waiting("fresh segments", 0.6, actors_wait_s=0.9, degree=0), "because they alternate"),
         (waiting("the replay service", 0.51), "51% of the time for the replay service"),
-        (replace(WELL, drops=Drops(late_segments=101)), "10% of the fresh segments came too late"),
+        (replace(WELL, drops=Drops(late_segments=101)), "10% of the fresh segments arrived too late"),
         (replace(WELL, drops=Drops(overwritten_priorities=201)), "raise replay.capacity_bytes"),
         (replace(WELL, drops=Drops(refused_segments=1)), "refused"),
         (replace(WELL, drops=Drops(refused_steps=2)), "2 gradient steps were refused"),
-        (replace(WELL, drops=Drops(unsound_rows=3, left_out_values=1)), "4 numbers were a million times the others"),
+        (
+            replace(WELL, drops=Drops(unsound_rows=3, left_out_values=1)),
+            "4 numbers were a million times larger than the others",
+        ),
     ],
 )
-def test_what_stands_out_is_said_with_what_to_change(statistics: CoordinatorStatistics, said: str) -> None:
+def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: CoordinatorStatistics, said: str) -> None:
     (line,) = hints(statistics)
     assert said in line
 
@@ -85,15 +89,15 @@ def test_what_stands_out_is_said_with_what_to_change(statistics: CoordinatorStat
         with_numbers(explained_variance=0.0),
         waiting("fresh segments", 0.49),
         replace(WELL, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
-        # A value that was no number says nothing.
+        # An unknown value yields no hint.
         replace(WELL, recent=LearningNumbers()),
     ],
 )
-def test_just_on_the_good_side_nothing_is_said(statistics: CoordinatorStatistics) -> None:
+def test_statistics_just_within_their_thresholds_yield_no_hint(statistics: CoordinatorStatistics) -> None:
     assert hints(statistics) == []
 
 
-def test_the_first_batches_are_no_reason_for_advice_but_broken_values_are() -> None:
+def test_the_first_batches_yield_hints_only_for_broken_values() -> None:
     early = replace(with_numbers(clipped_share=0.9, explained_variance=-5.0), recent_batches=module.ENOUGH_BATCHES - 1)
     assert hints(early) == []
     assert len(hints(replace(early, drops=Drops(refused_segments=3)))) == 1

@@ -1,4 +1,4 @@
-"""How the `penstock` command starts and ends its process."""
+"""The start and the end of the process of the `penstock` command."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", ["grpc", "numpy", "rich"])
-def test_a_file_of_the_current_folder_does_not_stand_for_an_installed_module(name: str, tmp_path: Path) -> None:
+def test_a_file_in_the_current_folder_does_not_shadow_an_installed_module(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     commands = {"module": ["-m", "penstock"], "script": [str(Path(sys.executable).with_name("penstock"))]}
     for how, command in commands.items():
@@ -24,7 +24,7 @@ def test_a_file_of_the_current_folder_does_not_stand_for_an_installed_module(nam
         assert end.stderr.startswith("penstock: ") and end.returncode == 2, end.stderr
 
 
-def test_ctrl_c_while_a_class_of_a_library_is_made_is_an_interrupt_like_any_other(tmp_path: Path) -> None:
+def test_ctrl_c_while_a_library_defines_a_class_is_an_ordinary_interrupt(tmp_path: Path) -> None:
     script = """
         import signal
         from penstock.cli import main
@@ -46,7 +46,7 @@ def test_ctrl_c_while_a_class_of_a_library_is_made_is_an_interrupt_like_any_othe
 
 
 @pytest.mark.parametrize(("ends", "code"), [("return 0", 0), ("raise SystemExit(5)", 5), ("1 / 0", 1)])
-def test_a_service_ends_though_an_environment_has_left_threads(ends: str, code: int, tmp_path: Path) -> None:
+def test_a_service_ends_even_if_an_environment_left_threads(ends: str, code: int, tmp_path: Path) -> None:
     script = f"""
         import threading, time
         from penstock.cli import main
@@ -64,7 +64,7 @@ def test_a_service_ends_though_an_environment_has_left_threads(ends: str, code: 
     assert ("ZeroDivisionError" in end.stderr) == (code == 1)
 
 
-def test_a_service_keeps_grpc_s_errors_in_its_log_and_a_command_for_people_does_not(tmp_path: Path) -> None:
+def test_a_service_logs_the_errors_of_grpc_and_a_command_does_not_print_them(tmp_path: Path) -> None:
     script = """
         import faulthandler, os, sys
         from penstock.cli import main

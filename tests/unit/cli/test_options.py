@@ -1,4 +1,4 @@
-"""What settings come to that are given as options, and as variables, as containers get them."""
+"""Settings given as options and as environment variables."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ import pytest
 
 from penstock.cli import train
 from penstock.cli.options import Options, parse
-from penstock.cli.variables import without_settings
 from penstock.config import Config
 from penstock.errors import ConfigurationError
+from penstock.local.variables import without_settings
 from penstock.presets import preset
 
 
@@ -37,7 +37,9 @@ def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch, text: st
 
 
 @pytest.mark.parametrize(("text", "sizes"), [("32", (32,)), ("32,16", (32, 16)), ("[32, 16]", (32, 16)), ("", ())])
-def test_so_are_lists_of_numbers(monkeypatch: pytest.MonkeyPatch, text: str, sizes: tuple[int, ...]) -> None:
+def test_lists_of_numbers_are_separated_by_commas(
+    monkeypatch: pytest.MonkeyPatch, text: str, sizes: tuple[int, ...]
+) -> None:
     assert config_of(monkeypatch, POLICY__HIDDEN_SIZES=text).policy.hidden_sizes == sizes
 
 
@@ -45,23 +47,23 @@ def test_so_are_lists_of_numbers(monkeypatch: pytest.MonkeyPatch, text: str, siz
     ("text", "addresses"),
     [("[::1]:7431", ("[::1]:7431",)), ("[::1]:7431,b:2", ("[::1]:7431", "b:2")), ('["a:1"]', ("a:1",))],
 )
-def test_brackets_of_an_address_are_its_own(
+def test_brackets_around_an_ipv6_address_are_kept(
     monkeypatch: pytest.MonkeyPatch, text: str, addresses: tuple[str, ...]
 ) -> None:
     assert config_of(monkeypatch, LEARNER__REPLAY_ADDRESSES=text).learner.replay_addresses == addresses
 
 
-def test_a_variable_for_one_value_is_stronger_than_the_table_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_for_one_value_overrides_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config_of(monkeypatch, PPO__EPOCHS="7", PPO='{"epochs": 3}').ppo.epochs == 7
     assert config_of(monkeypatch, PPO='{"epochs": 3}', PPO__EPOCHS="7").ppo.epochs == 7
 
 
-def test_tables_are_json_or_a_variable_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_given_as_json_or_as_one_variable_per_value(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config_of(monkeypatch, ENVIRONMENT__KWARGS='{"g": 9.5}', ENVIRONMENT__TRAINING_KWARGS__G="8")
     assert (given.environment.kwargs, given.environment.training_kwargs) == ({"g": 9.5}, {"g": 8})
 
 
-def test_variables_of_one_section_do_not_replace_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_one_section_do_not_replace_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config_of(monkeypatch, PPO__EPOCHS="3", PPO__MINIBATCHES="2")
     assert (given.ppo.epochs, given.ppo.minibatches) == (3, 2)
 
@@ -73,8 +75,10 @@ def test_a_setting_of_the_preset_may_be_unset(monkeypatch: pytest.MonkeyPatch) -
     assert options_of().config.evaluation.threshold is None
 
 
-def test_a_table_that_can_t_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match=r"variable PENSTOCK__ENVIRONMENT__KWARGS holds a table.*not 'g=9'"):
+def test_a_variable_that_holds_an_invalid_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"variable PENSTOCK__ENVIRONMENT__KWARGS must be a table in JSON.*got 'g=9'"
+    ):
         config_of(monkeypatch, ENVIRONMENT__KWARGS="g=9", PPO__EPOCHS="3")
 
 
@@ -92,7 +96,7 @@ def test_a_table_that_can_t_be_read_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ("no", "no"),
     ],
 )
-def test_an_environment_s_arguments_may_be_spelt_as_in_python(
+def test_the_arguments_of_an_environment_may_be_written_as_in_python(
     monkeypatch: pytest.MonkeyPatch, text: str, value: object
 ) -> None:
     by_option = options_of("--environment.kwargs", f"a={text}", "--environment.training-kwargs", f"a={text},b=x")
@@ -121,13 +125,13 @@ def test_text_in_a_file_remains_text(tmp_path: Path) -> None:
         (("--preset=pong", "--preset", "cartpole"), "--preset is given as 'pong' and as 'cartpole'; give it once"),
     ],
 )
-def test_options_that_contradict_one_another_are_refused(arguments: tuple[str, ...], refusal: str) -> None:
+def test_contradictory_options_are_refused(arguments: tuple[str, ...], refusal: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         options_of(*arguments)
     assert str(caught.value).startswith(refusal)
 
 
-def test_options_may_agree_and_lists_and_tables_may_be_given_in_parts() -> None:
+def test_options_may_be_repeated_if_they_agree_or_extend_lists_and_tables() -> None:
     config = options_of(
         *("--actors", "3", "--train.actors", "3"),
         *("--environment.kwargs", "a=1", "--environment.kwargs", "b=2", "--env-import", "one", "--env-import", "two"),
@@ -136,14 +140,14 @@ def test_options_may_agree_and_lists_and_tables_may_be_given_in_parts() -> None:
     assert config.environment.kwargs == {"a": 1, "b": 2}
 
 
-def test_options_may_be_written_as_settings_are() -> None:
+def test_options_may_be_written_with_underscores_like_settings() -> None:
     config = options_of("--ppo.learning_rate", "1e-4", "--total_steps=7_000", "--env_id", "my_env:My_Env-v0").config
     assert (config.ppo.learning_rate, config.run.total_steps) == (1e-4, 7000)
     assert config.environment.id == "my_env:My_Env-v0"
 
 
 @pytest.mark.parametrize("option", ["--environment.kwargs=gravity", "--policy=MlpPolicy"])
-def test_a_table_that_is_none_is_refused_in_one_line(option: str) -> None:
+def test_an_invalid_table_is_refused_in_one_line(option: str) -> None:
     with pytest.raises(ConfigurationError, match=option.partition("=")[0].lstrip("-")):
         options_of(option)
 
@@ -162,21 +166,21 @@ def test_a_table_that_is_none_is_refused_in_one_line(option: str) -> None:
     ],
 )
 @pytest.mark.parametrize("trains", [True, False])
-def test_a_variable_that_is_no_setting_is_refused_with_the_one_that_was_meant(
+def test_an_unknown_variable_is_refused_with_a_suggestion(
     monkeypatch: pytest.MonkeyPatch, variable: str, meant: str, trains: bool
 ) -> None:
     monkeypatch.setenv(variable, "4")
     with pytest.raises(
-        ConfigurationError, match=rf"the variable {variable} (is no setting|names no section).*{meant}\b"
+        ConfigurationError, match=rf"the variable {variable} (is not a setting|has an unknown section).*{meant}\b"
     ):
         parse("penstock", "", [], trains=trains)
 
 
-def test_variables_that_mean_something_else_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_with_other_purposes_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "PENSTOCK_ACTORS": "3",
         "PENSTOCK_SUPERVISED": "1",
-        # What Kubernetes sets in every pod beside a service called penstock-learner.
+        # Variables that Kubernetes sets in every pod beside a service called penstock-learner.
         "PENSTOCK_LEARNER_SERVICE_HOST": "10.0.0.1",
         "PENSTOCK_LEARNER_SERVICE_PORT_GRPC": "7432",
         "PENSTOCK_LEARNER_PORT": "tcp://10.0.0.1:7432",
@@ -186,7 +190,7 @@ def test_variables_that_mean_something_else_are_left_alone(monkeypatch: pytest.M
     assert options_of().config == preset("cartpole")
 
 
-def test_the_preset_may_be_a_variable_as_under_compose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preset_may_be_given_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PRESET", "pong")
     assert (options_of().preset, options_of().config) == ("pong", preset("pong"))
     assert parse("penstock actor", "", [], trains=False).config == preset("pong")
@@ -196,13 +200,13 @@ def test_the_preset_may_be_a_variable_as_under_compose(monkeypatch: pytest.Monke
     assert options_of("--env-id", "Pendulum-v1").preset is None
 
 
-def test_a_run_is_resumed_without_the_preset_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_given_by_a_variable_is_refused_when_a_run_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PRESET", "pong")
-    with pytest.raises(ConfigurationError, match=r"resumed with its own settings.*PENSTOCK_PRESET"):
+    with pytest.raises(ConfigurationError, match=r"uses the settings of the run.*PENSTOCK_PRESET"):
         options_of("--resume", "anywhere")
 
 
-def test_a_section_in_capitals_is_refused_with_a_preset_underneath(tmp_path: Path) -> None:
+def test_a_capitalised_section_is_refused_even_with_a_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[Run]\ntotal_steps = 77\n")
     with pytest.raises(ConfigurationError, match=r"unknown setting Run; did you mean run\?"):
@@ -210,9 +214,7 @@ def test_a_section_in_capitals_is_refused_with_a_preset_underneath(tmp_path: Pat
 
 
 @pytest.mark.parametrize("variable", [False, True])
-def test_a_preset_for_another_environment_than_asked_for_is_refused(
-    monkeypatch: pytest.MonkeyPatch, variable: bool
-) -> None:
+def test_a_preset_for_another_environment_is_refused(monkeypatch: pytest.MonkeyPatch, variable: bool) -> None:
     if variable:
         monkeypatch.setenv("PENSTOCK_PRESET", "acrobot")
     arguments = ["--env-id", "Pendulum-v1", *([] if variable else ["--preset", "acrobot"])]
@@ -221,7 +223,7 @@ def test_a_preset_for_another_environment_than_asked_for_is_refused(
             parse("penstock", "", arguments, trains=trains)
 
 
-def test_children_get_no_settings_by_variables() -> None:
+def test_children_receive_no_settings_in_variables() -> None:
     kept = {"PATH": "/bin", "PENSTOCK_TAG": "new"}
     settings = {"PENSTOCK__RUN__SEED": "1", "penstock__run__seed": "1", "PENSTOCK_PRESET": "pong"}
     assert without_settings(kept | settings) == kept
@@ -235,12 +237,12 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_training_says_which_preset_is_underneath_or_that_none_is(
+def test_training_prints_the_chosen_preset_or_that_there_is_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments, said in (
-        (["--env-id=Nothing-v0"], "no preset for Nothing-v0: defaults\n"),
+        (["--env-id=Nothing-v0"], "no preset for Nothing-v0; using the defaults\n"),
         (["--environment.kwargs=nothing=1"], "preset cartpole for CartPole-v1\n"),
     ):
         with pytest.raises(ConfigurationError, match="can't make the environment"):

@@ -2,17 +2,18 @@ import pytest
 
 from penstock.errors import AllActorsFailed
 from penstock.learning.actor_states import MOST_FAILURES, STUCK_AFTER_S, ActorStates
-from penstock.types import ActorProgress, ActorState, EnvironmentFault
+from penstock.types.run import ActorProgress, EnvironmentFault
+from penstock.types.status import ActorState
 
 FAULT = EnvironmentFault("environment 3: RuntimeError: lost in step 12 of its episode (My-v0)", dropped=True)
 
 
 class World:
-    """Actors that a clock and a user look at."""
+    """States of actors with a clock that is set by hand and recorded notices."""
 
     def __init__(self, *names: str) -> None:
-        self.now, self.told = 0.0, list[str]()
-        self.states = ActorStates(self.told.append, lambda: self.now)
+        self.now, self.notices = 0.0, list[str]()
+        self.states = ActorStates(self.notices.append, lambda: self.now)
         for slot, name in enumerate(names):
             self.states.joined(name, slot)
 
@@ -21,7 +22,7 @@ class World:
             self.states.failed(name, FAULT)
 
     def step(self, name: str, steps: int, seconds: float = 1.0, **progress: object) -> None:
-        """Some time passes, and an actor tells of its progress."""
+        """Advances the clock, after which an actor reports its progress."""
         self.now += seconds
         self.states.progressed(name, ActorProgress(steps, **{"doing": "step", **progress}))  # type: ignore[arg-type]
 
@@ -53,7 +54,7 @@ def test_a_segment_in_between_prevents_the_end() -> None:
     assert world.state("actor-0") == ActorState("actor-0", segments=80, dropped_windows=20)
 
 
-def test_a_report_without_segments_does_not() -> None:
+def test_a_report_without_segments_does_not_prevent_the_end() -> None:
     world = World("actor-0")
     for _ in range(MOST_FAILURES):
         world.fail("actor-0")
@@ -77,14 +78,14 @@ def test_failures_are_counted_over_the_processes_of_an_actor() -> None:
         world.states.left("actor-0")
         world.now += 5.0
         world.states.look()
-        # A process without the token is somebody new, in another slot.
+        # A process without the token is a new actor, in another slot.
         world.states.joined("actor-0", slot + 1)
     assert world.state("actor-0") == ActorState("actor-0", slot=3, failures=3, dropped_windows=3)
     with pytest.raises(AllActorsFailed):
         world.states.check()
 
 
-def test_an_actor_that_left_for_good_decides_nothing() -> None:
+def test_an_actor_that_left_permanently_does_not_prevent_the_end() -> None:
     world = World("actor-0", "actor-1")
     world.fail("actor-0", MOST_FAILURES)
     world.states.left("actor-1")
@@ -102,7 +103,7 @@ def test_without_actors_a_run_does_not_end() -> None:
     World().states.check()
 
 
-def test_the_end_of_a_stream_whose_actor_is_back_already_leaves_it_connected() -> None:
+def test_the_end_of_an_old_stream_leaves_a_rejoined_actor_connected() -> None:
     world = World("actor-0")
     world.states.joined("actor-0", 0)
     world.states.left("actor-0")
@@ -111,66 +112,66 @@ def test_the_end_of_a_stream_whose_actor_is_back_already_leaves_it_connected() -
     assert not world.state("actor-0").connected
 
 
-# What the user is told
+# Notices to the user
 
 
-def test_the_first_failures_are_told_at_once_and_later_ones_once_a_minute() -> None:
+def test_the_first_failures_are_reported_at_once_and_later_ones_once_per_minute() -> None:
     world = World("actor-0")
     for _ in range(100):
         world.now += 1.0
         world.fail("actor-0")
         world.states.delivered("actor-0", 8)
-    assert world.told[0] == "actor-0, environment 3: RuntimeError: lost in step 12 of its episode (My-v0)"
-    assert len(world.told) == 4
+    assert world.notices[0] == "actor-0, environment 3: RuntimeError: lost in step 12 of its episode (My-v0)"
+    assert len(world.notices) == 4
     assert world.state("actor-0").dropped_windows == 100
 
 
-def test_a_warning_is_told_once_and_is_no_failure() -> None:
+def test_a_warning_is_reported_once_and_is_not_a_failure() -> None:
     world = World("actor-0", "actor-1")
     for name in ("actor-0", "actor-1"):
         world.states.failed(name, EnvironmentFault("environment 3: an observation has 1e+06", dropped=False))
-    assert world.told == ["actor-0, environment 3: an observation has 1e+06"]
+    assert world.notices == ["actor-0, environment 3: an observation has 1e+06"]
     assert [state.failures for state in world.states.states()] == [0, 0]
 
 
-def test_an_actor_that_takes_no_step_is_told_of_by_name_and_ever_more_rarely() -> None:
+def test_an_actor_without_progress_is_reported_by_name_at_growing_intervals() -> None:
     world = World("actor-0", "actor-1")
     world.step("actor-0", 7, environment=3)
     for second in range(600):
         world.step("actor-0", 7, environment=3)
         world.step("actor-1", second, seconds=0.0)
         world.states.look()
-    assert world.told[0] == f"actor-0 (slot 0): step of environment 3 has not returned for {STUCK_AFTER_S + 1:.0f} s"
-    assert 3 <= len(world.told) <= 7
+    assert world.notices[0] == f"actor-0 (slot 0): step of environment 3 has not returned for {STUCK_AFTER_S + 1:.0f} s"
+    assert 3 <= len(world.notices) <= 7
     assert world.state("actor-0").stuck_s == 600.0
     assert world.state("actor-0").doing == "step of environment 3"
     assert world.state("actor-1").stuck_s == 0.0
 
 
-def test_an_actor_whose_process_is_stopped_is_stuck_too() -> None:
+def test_an_actor_whose_process_is_stopped_is_stuck() -> None:
     world = World("actor-0")
     world.step("actor-0", 7, doing="")
     world.now += STUCK_AFTER_S + 1.0
     world.states.look()
-    assert world.told == ["actor-0 (slot 0): no sign of life for 11 s"]
+    assert world.notices == ["actor-0 (slot 0): no message for 11 s"]
 
 
-def test_neither_a_slow_actor_nor_one_that_waits_nor_one_that_left_is_stuck() -> None:
+def test_slow_waiting_and_disconnected_actors_are_not_stuck() -> None:
     world = World("slow", "waiting", "gone")
     world.states.left("gone")
     for second in range(100):
         world.step("slow", second // 8)
         world.step("waiting", 5, seconds=0.0, doing="")
         world.states.look()
-    assert world.told == []
+    assert world.notices == []
     assert world.state("waiting").stuck_s == 0.0
 
 
-def test_how_far_a_slow_window_is_can_be_read() -> None:
+def test_the_status_shows_the_progress_of_a_slow_window() -> None:
     world = World("actor-0", "actor-1")
     for step in range(13):
         world.step("actor-0", step, seconds=2.0, window_step=step, window_steps=32)
         world.step("actor-1", step, seconds=0.0, doing="")
-    assert world.states.slowest() == "actor-0 is at step 12 of 32 of its window (2.0 s a step)"
+    assert world.states.slowest() == "actor-0 is at step 12 of 32 of its window (2.0 s per step)"
     world.states.delivered("actor-0", 4)
     assert world.states.slowest() == ""

@@ -24,7 +24,7 @@ def take_step(adam: Adam, parameters: torch.nn.Parameter, gradient: torch.Tensor
     adam.step(torch.tensor(float(refused)))
 
 
-def test_it_takes_the_steps_of_torchs_own_optimizer_bit_for_bit() -> None:
+def test_steps_equal_those_of_torchs_optimizer_bit_for_bit() -> None:
     ours, theirs = parameters(), parameters()
     adam, other = Adam(ours, 1e-2), torch.optim.Adam([theirs], lr=1e-2, eps=1e-5, fused=True)
     for index, gradient in enumerate(random_gradients(8)):
@@ -39,7 +39,7 @@ def test_it_takes_the_steps_of_torchs_own_optimizer_bit_for_bit() -> None:
     assert all(torch.equal(adam.state[name], value) for name, value in other.state[theirs].items())
 
 
-def test_it_goes_on_from_a_state_as_if_it_had_not_stopped() -> None:
+def test_a_restored_state_continues_as_without_interruption() -> None:
     whole, halves = parameters(), parameters()
     first, second = random_gradients(4)[:2], random_gradients(4)[2:]
     one, other = Adam(whole, 1e-2), Adam(halves, 1e-2)
@@ -54,7 +54,7 @@ def test_it_goes_on_from_a_state_as_if_it_had_not_stopped() -> None:
     assert torch.equal(whole, halves)
 
 
-def test_it_begins_again_from_an_empty_state() -> None:
+def test_an_empty_state_resets_the_optimizer() -> None:
     used, new = parameters(), parameters()
     adam, fresh = Adam(used, 1e-2), Adam(new, 1e-2)
     take_step(adam, used, random_gradients(1)[0])

@@ -5,9 +5,10 @@ import numpy as np
 
 from helpers.training import CPU, collect_batch
 from penstock.learning.batches import BatchFeed
+from penstock.types.replay import Batch
 
 
-def test_on_a_cpu_a_batch_is_neither_copied_nor_handed_to_another_thread() -> None:
+def test_a_batch_on_a_cpu_is_neither_copied_nor_passed_to_another_thread() -> None:
     feed, batch, before = BatchFeed(CPU), collect_batch(), threading.active_count()
     feed.arrived(batch)
     tensors = feed.tensors(batch)
@@ -17,8 +18,8 @@ def test_on_a_cpu_a_batch_is_neither_copied_nor_handed_to_another_thread() -> No
     feed.close()
 
 
-def test_versions_that_no_batch_had_make_no_segment_older() -> None:
+def test_skipped_versions_do_not_add_to_the_age_of_a_segment() -> None:
     batch = collect_batch()
     skipped = np.arange(batch.keys.size, dtype=np.int64)
-    aged = replace(batch, number=100, versions=100 - 10 - skipped, skipped=skipped)
+    aged = Batch(replace(batch.head, number=100, versions=100 - 10 - skipped, skipped=skipped), batch.columns)
     assert BatchFeed(CPU).tensors(aged).staleness.tolist() == [10] * skipped.size

@@ -38,7 +38,7 @@ def save(folder: RunFolder, learner: Learner, env_steps: int = 1_234, keep: int 
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_a_restored_learner_goes_on_bitwise_as_if_it_had_not_stopped(folder: RunFolder, env_id: str) -> None:
+def test_a_restored_learner_continues_bit_for_bit(folder: RunFolder, env_id: str) -> None:
     learner, restored = trained_learner(env_id), make_learner(env_id, seed=77)
     assert checkpoints.restore(restored, save(folder, learner)) == PROGRESS
     assert same_parameters(learner, restored)
@@ -49,7 +49,7 @@ def test_a_restored_learner_goes_on_bitwise_as_if_it_had_not_stopped(folder: Run
     assert outcome.statistics == resumed.statistics
 
 
-def test_a_learner_that_never_trained_can_be_restored_too(folder: RunFolder) -> None:
+def test_a_learner_that_never_trained_can_be_restored(folder: RunFolder) -> None:
     learner, restored = make_learner(seed=1), make_learner(seed=2)
     checkpoints.restore(restored, save(folder, learner))
     for each in (learner, restored):
@@ -57,7 +57,7 @@ def test_a_learner_that_never_trained_can_be_restored_too(folder: RunFolder) -> 
     assert same_parameters(learner, restored)
 
 
-def test_a_snapshot_stays_as_it_was_taken(folder: RunFolder) -> None:
+def test_further_training_does_not_change_a_snapshot(folder: RunFolder) -> None:
     learner, restored = trained_learner(), make_learner()
     snapshot = checkpoints.take(learner, PROGRESS)
     value = learner.policy.value(torch.ones(4)).item()
@@ -67,7 +67,7 @@ def test_a_snapshot_stays_as_it_was_taken(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.999])
-def test_a_checkpoint_that_was_cut_short_is_refused(folder: RunFolder, share: float) -> None:
+def test_a_truncated_checkpoint_is_refused(folder: RunFolder, share: float) -> None:
     path = save(folder, trained_learner())
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_was_cut_short_is_refused(folder: RunFolder, share: fl
             attempt()
 
 
-def test_a_checkpoint_that_is_not_there_is_refused(folder: RunFolder) -> None:
+def test_a_missing_checkpoint_is_refused(folder: RunFolder) -> None:
     with pytest.raises(ConfigurationError, match="gone"):
         checkpoints.read_progress(folder.checkpoints / "gone.safetensors")
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_nothing_changes(fol
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.policy.state_dict().items())
 
 
-def test_a_checkpoint_that_says_more_than_this_version_knows_is_refused(folder: RunFolder) -> None:
+def test_a_checkpoint_with_unknown_fields_is_refused(folder: RunFolder) -> None:
     snapshot = checkpoints.take(trained_learner(), PROGRESS)
     newer = snapshot.data.replace(b'\\"updates\\"', b'\\"changes\\"')
     assert newer != snapshot.data
@@ -119,7 +119,7 @@ def test_only_the_newest_checkpoints_and_the_best_are_kept(folder: RunFolder) ->
     assert checkpoints.read_progress(folder.best_checkpoint) == PROGRESS
 
 
-def test_the_newest_checkpoint_is_the_one_with_most_steps(folder: RunFolder) -> None:
+def test_the_newest_checkpoint_has_the_most_steps(folder: RunFolder) -> None:
     assert checkpoints.newest(folder) is None
     learner = trained_learner()
     for env_steps in (5_000, 70_000, 6_000):
@@ -129,11 +129,11 @@ def test_the_newest_checkpoint_is_the_one_with_most_steps(folder: RunFolder) -> 
     assert checkpoints.read_progress(newest).env_steps == 70_000
 
 
-def test_a_checkpoint_knows_the_environment_it_was_trained_for(folder: RunFolder) -> None:
+def test_a_checkpoint_contains_the_id_of_its_environment(folder: RunFolder) -> None:
     assert checkpoints.read_spec(save(folder, trained_learner("Pendulum-v1"))) == spec_of("Pendulum-v1")
 
 
-def test_a_checkpoint_is_a_policy_to_act_with(folder: RunFolder) -> None:
+def test_a_checkpoint_loads_as_a_policy(folder: RunFolder) -> None:
     learner = trained_learner()
     path = save(folder, learner)
     observation = torch.linspace(-1.0, 1.0, 4)

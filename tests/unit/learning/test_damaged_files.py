@@ -1,4 +1,4 @@
-"""300 flipped bits across the files of a run: each is noticed, or the file before is used and the user is told."""
+"""300 flipped bits across the files of a run: each is detected, or the previous file is used with a notice."""
 
 import inspect
 import json
@@ -20,27 +20,27 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
-from penstock.types import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
 FLIPS = 300
 MARK_TELLS = "tell" in inspect.signature(VersionMark).parameters
-"""Whether the mark of versions tells damage: a bare number without a digest can't."""
+"""Whether damage to the mark of versions is detected: a number without a digest can't reveal it."""
 
 
 def start(folder: RunFolder) -> list[str]:
-    """What the user is told when a learner starts on this folder."""
-    told: list[str] = []
+    """Returns the notices to the user when a learner starts on this folder."""
+    notices: list[str] = []
     recovered = checkpoints.recover(folder)
-    told += recovered.complaints
+    notices += recovered.complaints
     assert recovered.path is not None
     checkpoints.restore(LEARNER, recovered.path)
-    roster_of(folder, told)
-    VersionMark(folder.versions, **({"tell": told.append} if MARK_TELLS else {}))
-    return told
+    roster_of(folder, notices)
+    VersionMark(folder.versions, **({"tell": notices.append} if MARK_TELLS else {}))
+    return notices
 
 
-def roster_of(folder: RunFolder, told: list[str]) -> Roster:
+def roster_of(folder: RunFolder, notices: list[str]) -> Roster:
     return Roster(
         folder.roster,
         seed=1,
@@ -48,8 +48,8 @@ def roster_of(folder: RunFolder, told: list[str]) -> Roster:
         max_actors=8,
         rejoin_timeout_s=10.0,
         now=0.0,
-        writes=RetriedWrites(told.append),
-        notice=told.append,
+        writes=RetriedWrites(notices.append),
+        notice=notices.append,
         expected=True,
     )
 
@@ -59,7 +59,7 @@ LEARNER: Learner = make_learner("CartPole-v1")
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """The folder of a run that has two checkpoints, a best one, a roster and a mark of versions."""
+    """Returns the folder of a run that has two checkpoints, a best one, a roster and a mark of versions."""
     folder = RunFolder(tmp_path_factory.mktemp("sound") / "run")
     folder.create()
     session = open_session(
@@ -93,7 +93,7 @@ if MARK_TELLS:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_flipped_bit_is_told_and_the_run_goes_on_with_what_was_written(folder: RunFolder, name: str) -> None:
+def test_every_flipped_bit_is_reported_and_never_changes_the_resumed_state(folder: RunFolder, name: str) -> None:
     path = FILES[name](folder)
     data, random = path.read_bytes(), np.random.default_rng(3)
     flips = FLIPS // len(FILES)
@@ -103,47 +103,47 @@ def test_every_flipped_bit_is_told_and_the_run_goes_on_with_what_was_written(fol
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
-        told = start(folder)
-        assert any(str(path) in line for line in told), (bit, told)
+        notices = start(folder)
+        assert any(str(path) in line for line in notices), (bit, notices)
         path.with_name(f"{path.name}.damaged").unlink(missing_ok=True)
 
 
-def test_the_checkpoint_before_is_used_and_both_are_named(folder: RunFolder) -> None:
+def test_the_previous_checkpoint_is_used_and_both_are_reported(folder: RunFolder) -> None:
     *_, before, newest = folder.numbered_checkpoints()
     folder.best_checkpoint.unlink()
     newest.write_bytes(newest.read_bytes()[:-1])
     recovered = checkpoints.recover(folder)
     assert recovered.path == before
     assert recovered.progress == checkpoints.read_progress(before)
-    damaged, goes_on = recovered.complaints
-    assert str(newest) in damaged and f"kept as {newest.name}.damaged" in damaged
-    assert goes_on == f"the run goes on from {before}"
-    # It is reported once, and counts as a checkpoint no more.
+    damaged, continued = recovered.complaints
+    assert str(newest) in damaged and f"moved to {newest.name}.damaged" in damaged
+    assert continued == f"the run continues from {before}"
+    # It is reported once, and no longer counts as a checkpoint.
     assert checkpoints.recover(folder).complaints == ()
     assert newest not in folder.numbered_checkpoints()
 
 
-def test_a_damaged_best_checkpoint_is_told_and_the_next_evaluation_makes_another(folder: RunFolder) -> None:
+def test_a_damaged_best_checkpoint_is_reported_and_replaced_by_the_next_evaluation(folder: RunFolder) -> None:
     data = folder.best_checkpoint.read_bytes()
     folder.best_checkpoint.write_bytes(data[:5000] + bytes(8) + data[5008:])
     session = open_session(folder, InProcess(returns=(50.0,)), batches=5, resume=True)
     assert str(folder.best_checkpoint) in session.notices[0]
     session.run.run()
-    assert session.evaluations.best_return == 50.0
-    assert checkpoints.recover(folder).best == session.evaluations.best
+    assert session.best is not None and session.best.return_mean == 50.0
+    assert checkpoints.recover(folder).best == session.best
 
 
-def test_a_run_without_a_sound_checkpoint_is_refused_and_nothing_is_renamed(folder: RunFolder) -> None:
+def test_a_run_with_only_damaged_checkpoints_is_refused_and_no_file_is_renamed(folder: RunFolder) -> None:
     paths = [*folder.numbered_checkpoints(), folder.best_checkpoint]
     for path in paths:
         path.write_bytes(path.read_bytes()[:1000])
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match="no checkpoint of the run is sound") as refused:
+        with pytest.raises(ConfigurationError, match="all checkpoints of the run are damaged") as refused:
             checkpoints.recover(folder)
         assert all(str(path) in str(refused.value) for path in paths)
 
 
-def test_a_run_that_was_killed_after_its_first_evaluation_goes_on_from_the_best_checkpoint(folder: RunFolder) -> None:
+def test_a_run_killed_after_its_first_evaluation_resumes_from_the_best_checkpoint(folder: RunFolder) -> None:
     for path in folder.numbered_checkpoints():
         path.unlink()
     recovered = checkpoints.recover(folder)
@@ -152,7 +152,7 @@ def test_a_run_that_was_killed_after_its_first_evaluation_goes_on_from_the_best_
 
 
 def of_a_release_without_digests(path: Path, best_return: float | None) -> None:
-    """Turns a checkpoint into what was written before there were digests."""
+    """Rewrites a checkpoint in the format of releases without digests."""
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
@@ -164,7 +164,7 @@ def of_a_release_without_digests(path: Path, best_return: float | None) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
 
 
-def test_checkpoints_of_a_release_without_digests_are_read_and_told_to_be_unverified(folder: RunFolder) -> None:
+def test_checkpoints_without_digests_are_read_and_reported_as_unverified(folder: RunFolder) -> None:
     newest = folder.numbered_checkpoints()[-1]
     expected = checkpoints.read_progress(newest)
     # Such a release knew the mean of the best evaluation in its newest checkpoint, and not in the best one.
@@ -179,7 +179,7 @@ def test_checkpoints_of_a_release_without_digests_are_read_and_told_to_be_unveri
     checkpoints.restore(make_learner("CartPole-v1", seed=3), newest)
 
 
-def test_headers_of_a_release_without_digests_never_end_in_a_traceback(folder: RunFolder) -> None:
+def test_damaged_headers_without_digests_never_cause_a_traceback(folder: RunFolder) -> None:
     newest = folder.numbered_checkpoints()[-1]
     of_a_release_without_digests(newest, 400.0)
     data, random = newest.read_bytes(), np.random.default_rng(9)
@@ -193,7 +193,7 @@ def test_headers_of_a_release_without_digests_never_end_in_a_traceback(folder: R
             assert newest.name in str(error)
 
 
-def test_a_checkpoint_that_is_damaged_after_the_start_is_one_error_with_its_name(folder: RunFolder) -> None:
+def test_a_checkpoint_damaged_after_the_start_raises_an_error_with_its_name(folder: RunFolder) -> None:
     newest = folder.numbered_checkpoints()[-1]
     newest.write_bytes(newest.read_bytes()[:-100])
     for attempt in (checkpoints.read_progress, checkpoints.read_spec, checkpoints.read_snapshot):
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_is_damaged_after_the_start_is_one_error_with_its_name
             attempt(newest)
 
 
-def test_saving_beside_a_damaged_checkpoint_never_removes_what_was_saved(folder: RunFolder) -> None:
+def test_saving_beside_a_damaged_checkpoint_removes_no_sound_checkpoint(folder: RunFolder) -> None:
     for path in folder.numbered_checkpoints():
         path.unlink()
     future = folder.checkpoints / f"{10**9:012d}.safetensors"

@@ -1,4 +1,4 @@
-"""Which device the learner computes on. What needs a GPU is in tests/gpu; here torch is told what it would find."""
+"""Selection of the learner's device. Tests that need a GPU are in tests/gpu; these set the devices that torch finds."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Find = Callable[[int], list[int]]
 
 @pytest.fixture
 def find(monkeypatch: pytest.MonkeyPatch) -> Find:
-    """Has torch find so many CUDA devices, of which the last is the current one; returns what is made current."""
+    """Makes torch find this number of CUDA devices, the last one current. Returns the devices made current."""
 
     def found(count: int) -> list[int]:
         made_current: list[int] = []
@@ -30,13 +30,13 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Find:
 
 
 @pytest.mark.parametrize(("name", "index"), [("auto", 1), ("cuda", 1), ("cuda:0", 0)])
-def test_a_cuda_device_has_its_index_and_is_made_the_current_one(find: Find, name: str, index: int) -> None:
+def test_a_cuda_device_gets_an_index_and_becomes_the_current_device(find: Find, name: str, index: int) -> None:
     made_current = find(2)
     assert torch_device(name) == torch.device("cuda", index)
     assert made_current == [index]
 
 
-def test_auto_is_the_cpu_where_there_is_no_cuda(find: Find) -> None:
+def test_auto_selects_the_cpu_without_cuda(find: Find) -> None:
     find(0)
     assert torch_device("auto") == torch.device("cpu")
 
@@ -57,5 +57,5 @@ def test_a_device_that_does_not_exist_is_refused_in_one_line(find: Find, devices
         torch_device(name)
 
 
-def test_this_machine_has_a_device_that_computes() -> None:
+def test_a_device_of_this_machine_computes() -> None:
     assert torch.ones(2, device=torch_device("auto")).sum().item() == 2.0

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best, whatever is killed, damaged or late; and evaluations that never end."""
+"""Choice of the best checkpoint despite kills, damage and delays, and evaluations that never end."""
 
 import dataclasses
 import errno
@@ -16,16 +16,17 @@ from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
+from penstock.learning.records import Records
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
-from penstock.types import EvaluationResult, EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 EPISODES = 2
 
 
 class Desk:
-    """An evaluator that answers what the test tells it, when the test tells it: at once where there are `answers`."""
+    """An evaluator that answers with the given results when the test requests it; at once if there are `answers`."""
 
     def __init__(self) -> None:
         self.tasks: list[EvaluationTask] = []
@@ -43,7 +44,7 @@ class Desk:
 
 
 class Session:
-    """The evaluations of one learner process; `kill` is just to make no further use of it."""
+    """The evaluations of one learner process. It is killed when it is no longer used."""
 
     def __init__(self, folder: RunFolder, desk: Desk | None = None, **settings: object) -> None:
         self.desk = desk or Desk()
@@ -57,7 +58,7 @@ class Session:
             EvaluationConfig(**{"episodes": EPISODES, "timeout_s": 100.0, "threshold": 475.0, **settings}),
             seed=7,
             folder=folder,
-            journal=Journal(folder.metrics, resumed_at=10**9, writes=writes, notice=self.statistics.notice),
+            records=Records([Journal(folder.metrics, writes=writes, notice=self.statistics.notice)], resumed_at=10**9),
             statistics=self.statistics,
             writes=writes,
             resumed=self.recovered.progress,
@@ -71,7 +72,7 @@ class Session:
         return self.desk.tasks[-1]
 
     def answer(self, learner: Learner, version: int, value: float, **result: object) -> None:
-        """An evaluation of this version, whose episodes return `value` - 1 and `value` + 1."""
+        """Answers an evaluation of this version, whose episodes return `value` - 1 and `value` + 1."""
         task = self.ask(learner, version)
         answered = EvaluationResult(task.id, version, (value - 1.0, value + 1.0), (3, 5), 0.1)
         self.desk.results.append(dataclasses.replace(answered, **result))  # type: ignore[arg-type]
@@ -82,7 +83,7 @@ class Session:
         return [notice.text for notice in self.statistics.status().notices]
 
     def save(self, learner: Learner, version: int) -> None:
-        """A numbered checkpoint, as the training run saves it."""
+        """Saves a numbered checkpoint, as the training run does."""
         progress = RunProgress(
             version=version,
             env_steps=1000 * version,
@@ -109,7 +110,7 @@ def best_version(folder: RunFolder) -> int:
     return checkpoints.read_progress(folder.best_checkpoint).version
 
 
-def test_of_returns_100_400_and_200_the_second_is_the_best(folder: RunFolder, learner: Learner) -> None:
+def test_the_evaluation_with_the_highest_return_is_the_best(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder)
     for version, value in enumerate((100.0, 400.0, 200.0), start=1):
         session.answer(learner, version, value)
@@ -119,7 +120,7 @@ def test_of_returns_100_400_and_200_the_second_is_the_best(folder: RunFolder, le
     assert (status.best_evaluation.version, status.last_evaluation.version) == (2, 3)
 
 
-def test_of_equals_the_later_one_is_the_best_in_the_status_too(folder: RunFolder, learner: Learner) -> None:
+def test_the_later_of_equal_evaluations_is_the_best_also_in_the_status(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder)
     for version in (1, 2):
         session.answer(learner, version, 500.0)
@@ -145,7 +146,7 @@ def test_a_kill_right_after_an_evaluation_never_makes_the_best_checkpoint_worse(
     assert best_version(folder) == 114
 
 
-def test_the_threshold_is_not_forgotten_by_a_kill_after_the_evaluation_that_reached_it(
+def test_a_kill_after_the_evaluation_that_reached_the_threshold_loses_no_record_of_it(
     folder: RunFolder, learner: Learner
 ) -> None:
     first = Session(folder)
@@ -157,7 +158,7 @@ def test_the_threshold_is_not_forgotten_by_a_kill_after_the_evaluation_that_reac
     assert (second.evaluations.env_steps_to_threshold, second.evaluations.learn_wall_s_to_threshold) == (20_000, 0.0)
 
 
-def test_the_threshold_in_the_best_file_counts_where_the_newest_checkpoint_does_not_know_it(
+def test_the_threshold_in_the_best_checkpoint_counts_if_the_newest_lacks_it(
     folder: RunFolder, learner: Learner
 ) -> None:
     Session(folder).answer(learner, 20, 480.0)
@@ -181,9 +182,7 @@ def test_the_status_of_a_resumed_run_shows_the_best_evaluation(folder: RunFolder
     assert Session(folder).statistics.status().best_evaluation == first.statistics.status().best_evaluation
 
 
-def test_hundred_kills_at_any_moment_never_make_the_best_worse_nor_forget_the_threshold(
-    folder: RunFolder, learner: Learner
-) -> None:
+def test_a_hundred_kills_never_make_the_best_worse_or_lose_the_threshold(folder: RunFolder, learner: Learner) -> None:
     random = np.random.default_rng(5)
     best, threshold, version = -np.inf, None, 0
     for _ in range(100):
@@ -201,9 +200,7 @@ def test_hundred_kills_at_any_moment_never_make_the_best_worse_nor_forget_the_th
     assert threshold is not None
 
 
-def test_an_evaluation_that_a_dead_learner_asked_for_is_nothing_to_a_live_one(
-    folder: RunFolder, learner: Learner
-) -> None:
+def test_a_result_for_an_earlier_learner_is_ignored(folder: RunFolder, learner: Learner) -> None:
     dead = Session(folder)
     old = dead.ask(learner, 8)
     live = Session(folder)
@@ -220,9 +217,7 @@ def test_an_evaluation_that_a_dead_learner_asked_for_is_nothing_to_a_live_one(
     assert best_version(folder) == 109
 
 
-def test_evaluations_of_a_run_are_played_on_the_same_seeds_when_it_is_repeated(
-    folder: RunFolder, learner: Learner, tmp_path: Path
-) -> None:
+def test_a_repeated_run_evaluates_on_the_same_seeds(folder: RunFolder, learner: Learner, tmp_path: Path) -> None:
     again = RunFolder(tmp_path / "again")
     again.create()
     seeds = [[session.ask(learner, 1).seed, session.ask(learner, 2).seed] for session in map(Session, (folder, again))]
@@ -231,7 +226,7 @@ def test_evaluations_of_a_run_are_played_on_the_same_seeds_when_it_is_repeated(
 
 
 def conclude(session: Session, learner: Learner, version: int, *returns: float) -> tuple[int, float]:
-    """The end of a run at this version, whose last evaluations return these values: version and return of the final."""
+    """Concludes a run at this version. Returns version and return of the final evaluation."""
     session.desk.answers = list(returns)
     snapshot = checkpoints.take(learner, RunProgress(version=version, env_steps=1000 * version))
     summary = session.evaluations.conclude(snapshot, lambda: False)
@@ -239,21 +234,19 @@ def conclude(session: Session, learner: Learner, version: int, *returns: float) 
     return summary.version, summary.return_mean
 
 
-def test_the_final_evaluation_is_of_the_best_checkpoint_on_seeds_of_its_own(
-    folder: RunFolder, learner: Learner
-) -> None:
+def test_the_final_evaluation_plays_the_best_checkpoint_on_separate_seeds(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder)
     session.answer(learner, 1, 400.0)
     assert conclude(session, learner, 2, 300.0, 390.0) == (1, 390.0)
     chosen, last, final = session.desk.tasks
     assert len({chosen.seed, last.seed, final.seed}) == 3
-    # Another learner, which goes on with the same numbers, has other final episodes too.
+    # Another learner that continues with the same numbers has other final episodes.
     other = Session(folder)
     assert final.seed not in [other.ask(learner, version).seed for version in range(1, 5)]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
-def test_a_best_checkpoint_that_is_damaged_while_the_run_goes_on_is_written_again(
+def test_a_best_checkpoint_damaged_during_the_run_is_rewritten(
     folder: RunFolder, learner: Learner, damage: str
 ) -> None:
     session = Session(folder)
@@ -267,7 +260,7 @@ def test_a_best_checkpoint_that_is_damaged_while_the_run_goes_on_is_written_agai
     assert len(session.notices) == (damage == "flipped")
 
 
-def test_a_best_checkpoint_that_the_disk_did_not_take_yet_is_the_one_that_is_evaluated_at_the_end(
+def test_a_best_checkpoint_not_yet_on_disk_is_evaluated_at_the_end(
     folder: RunFolder, learner: Learner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session(folder)
@@ -285,7 +278,7 @@ def test_a_best_checkpoint_that_the_disk_did_not_take_yet_is_the_one_that_is_eva
     assert best_version(folder) == 2
 
 
-def test_a_finished_run_whose_best_file_is_damaged_concludes_with_its_last_policy(
+def test_a_resumed_run_with_a_damaged_best_checkpoint_concludes_with_its_last_policy(
     folder: RunFolder, learner: Learner
 ) -> None:
     first = Session(folder)
@@ -296,7 +289,7 @@ def test_a_finished_run_whose_best_file_is_damaged_concludes_with_its_last_polic
     assert conclude(second, learner, 2, 300.0, 290.0) == (2, 290.0)
 
 
-def test_episodes_that_reach_the_bound_of_steps_are_told_and_count_with_their_returns_until_then(
+def test_episodes_cut_by_the_step_limit_are_reported_and_count_with_their_returns(
     folder: RunFolder, learner: Learner
 ) -> None:
     session = Session(folder, max_episode_steps=50)
@@ -304,14 +297,14 @@ def test_episodes_that_reach_the_bound_of_steps_are_told_and_count_with_their_re
     assert session.desk.tasks[0].max_episode_steps == 50
     assert session.notices == [
         "evaluation of version 3: 1 of 2 episodes did not end within 50 steps (evaluation.max_episode_steps); their"
-        " returns until then count"
+        " partial returns count"
     ]
     assert best_version(folder) == 3
     last = session.statistics.status().last_evaluation
     assert last is not None and last.unfinished == 1
 
 
-def test_episodes_that_the_clock_cut_are_told_and_make_no_best_checkpoint_and_no_threshold(
+def test_episodes_cut_by_the_time_limit_are_reported_and_reach_neither_best_nor_threshold(
     folder: RunFolder, learner: Learner
 ) -> None:
     session = Session(folder)
@@ -324,9 +317,7 @@ def test_episodes_that_the_clock_cut_are_told_and_make_no_best_checkpoint_and_no
     assert last is not None and last.return_mean == 480.0
 
 
-def test_an_environment_that_raises_is_told_and_the_next_evaluation_is_asked_for(
-    folder: RunFolder, learner: Learner
-) -> None:
+def test_a_failed_evaluation_is_reported_and_the_next_one_is_requested(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder, interval_steps=1000)
     session.answer(learner, 1, 0.0, returns=(), steps=(), failure="RuntimeError: simulator lost")
     assert session.notices == ["the evaluation of version 1 failed: RuntimeError: simulator lost"]
@@ -334,7 +325,7 @@ def test_an_environment_that_raises_is_told_and_the_next_evaluation_is_asked_for
     assert session.statistics.status().last_evaluation is None
 
 
-def test_an_evaluation_that_never_comes_back_is_given_up_and_told(folder: RunFolder, learner: Learner) -> None:
+def test_an_unanswered_evaluation_is_abandoned_and_reported(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder, interval_steps=1000)
     late = session.ask(learner, 1)
     session.now += 99.0
@@ -343,7 +334,7 @@ def test_an_evaluation_that_never_comes_back_is_given_up_and_told(folder: RunFol
     session.now += 1.0
     assert session.evaluations.collect()
     assert session.evaluations.is_due(10_000)
-    assert "the evaluation of version 1 did not come back in 100 s (evaluation.timeout_s)" in session.notices[0]
+    assert "the evaluation of version 1 was not answered within 100 s (evaluation.timeout_s)" in session.notices[0]
     # When it comes after all, it is too late: another one is out.
     session.ask(learner, 2)
     session.desk.results.append(EvaluationResult(late.id, 1, (499.0, 499.0), (1, 1), 0.1))
@@ -351,7 +342,7 @@ def test_an_evaluation_that_never_comes_back_is_given_up_and_told(folder: RunFol
     assert not folder.best_checkpoint.exists()
 
 
-def test_a_flood_of_failures_is_told_once_a_minute(folder: RunFolder, learner: Learner) -> None:
+def test_repeated_failures_are_reported_once_per_minute(folder: RunFolder, learner: Learner) -> None:
     session = Session(folder)
     for version in range(1, 131):
         session.answer(learner, version, 0.0, returns=(), steps=(), failure="RuntimeError: simulator lost")
@@ -359,7 +350,7 @@ def test_a_flood_of_failures_is_told_once_a_minute(folder: RunFolder, learner: L
     assert len(session.notices) == 3
 
 
-def test_while_the_end_waits_the_status_says_for_what_and_how_long_at_most(folder: RunFolder, learner: Learner) -> None:
+def test_the_status_shows_the_awaited_evaluation_and_its_remaining_time(folder: RunFolder, learner: Learner) -> None:
     session, seen = Session(folder), list[str]()
 
     def stopping() -> bool:

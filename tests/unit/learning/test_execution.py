@@ -46,7 +46,7 @@ def random_steps(env_id: str, count: int, seed: int) -> Steps:
 
 
 def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> list[Descended]:
-    """Batches of so many steps, each with a clip range of its own, in four minibatches or as many as there are."""
+    """Descends on batches of these numbers of steps, with different clip ranges, in at most four minibatches."""
     done = []
     for index, count in enumerate(counts):
         settings = dataclasses.replace(SETTINGS, clip_range=0.3 / (index + 1), entropy_coefficient=0.02 * index)
@@ -56,7 +56,7 @@ def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> list[Desc
 
 
 @TASKS
-def test_minibatches_that_are_filled_up_to_one_shape_descend_as_they_would_by_themselves(env_id: str) -> None:
+def test_padded_minibatches_descend_like_unpadded_ones(env_id: str) -> None:
     plain, filled = make_step(env_id), make_step(env_id)
     counts = (37, 64, 3, 50)
     shapes = []
@@ -79,7 +79,7 @@ def test_minibatches_that_are_filled_up_to_one_shape_descend_as_they_would_by_th
     torch.testing.assert_close(filled.parameters, plain.parameters, rtol=0, atol=1e-6)
 
 
-def test_a_batch_that_is_larger_than_any_before_is_given_more_room() -> None:
+def test_a_batch_larger_than_all_previous_ones_enlarges_the_buffers() -> None:
     plain, filled = make_step("CartPole-v1"), make_step("CartPole-v1")
     fixed = FixedShapes(filled, minibatches=4, prepare=lambda take: take)
     for descent in (Eager(plain), fixed):
@@ -93,7 +93,7 @@ def changes_of(learner: Learner) -> Tensor:
     return learner.parameters.detach() - make_learner().parameters.detach()
 
 
-def test_bfloat16_learns_nearly_what_float32_does() -> None:
+def test_bfloat16_learns_nearly_the_same_as_float32() -> None:
     exact, rough = make_learner(), make_learner(precision="bfloat16")
     batch = make_batch()
     expected, outcome = (learner.train(batch, 0.0).statistics for learner in (exact, rough))
@@ -123,7 +123,7 @@ def test_in_bfloat16_outputs_parameters_and_gradients_are_float32() -> None:
 def test_in_bfloat16_the_ratios_of_a_batch_begin_at_1() -> None:
     learner = make_learner(precision="bfloat16", epochs=1, minibatches=1)
     outcome = learner.train(make_batch(), 0.0)
-    assert outcome.statistics.approximate_kl == pytest.approx(0.0, abs=1e-9)
+    assert outcome.statistics.learning.approximate_kl == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_cuda_graph_on_a_cpu_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_cuda_graph_on_a_cpu_is_refused() -> None:
         make_learner(execution="graphed")
 
 
-def test_a_loss_that_can_not_be_compiled_is_a_mistake_that_says_what_to_do() -> None:
+def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy() -> None:
     plain = make_step("CartPole-v1")
     objective: Objective = plain.objective
 

@@ -1,4 +1,4 @@
-"""Full, read-only and broken disks under the run's folder: training goes on to its last save."""
+"""Full, read-only and broken disks under the run's folder: training continues to its last save."""
 
 import errno
 import itertools
@@ -66,12 +66,12 @@ def session_on(folder: RunFolder, breaks: Callable[[bool], None], until: int = B
 
 
 def assert_complete(folder: RunFolder, session: Session) -> None:
-    """The last save holds everything, and nothing is left of those that failed."""
+    """Asserts that the last save is complete and that failed ones left no file."""
     saved = checkpoints.recover(folder)
     assert saved.complaints == ()
     assert saved.progress.version == BATCHES
     assert saved.best is not None
-    assert saved.best == session.evaluations.best
+    assert saved.best == session.best
     records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     versions = [record["version"] for record in records if record["kind"] == "training"]
     assert versions == list(range(1, BATCHES + 1))
@@ -80,7 +80,7 @@ def assert_complete(folder: RunFolder, session: Session) -> None:
 
 
 @pytest.mark.parametrize(("call", "code"), list(zip(CALLS, itertools.cycle(ERRORS), strict=False)))
-def test_a_disk_that_fails_for_some_time_costs_nothing(
+def test_a_temporary_disk_failure_loses_no_data(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     disk = Disk(monkeypatch, call, code)
@@ -92,13 +92,13 @@ def test_a_disk_that_fails_for_some_time_costs_nothing(
     assert_complete(folder, session)
     failed = [line for line in session.notices if "can't write" in line]
     assert failed and all(ERRORS[code] in line and "training goes on" in line for line in failed)
-    assert any(line.endswith("is written again") for line in session.notices)
+    assert any(line.endswith("can be written again") for line in session.notices)
     after = sum(sample("penstock_learner_write_failures_total", file=file) for file in ("checkpoint", "metrics.jsonl"))
     assert after > before
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "rename"])
-def test_a_disk_that_fails_to_the_end_ends_the_run_with_what_to_do_and_leaves_the_last_good_checkpoint(
+def test_a_permanent_disk_failure_ends_the_run_with_advice_and_keeps_the_last_good_checkpoint(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     monkeypatch.setattr(retried_writes, "_LAST_CHANCE_S", 0.0)
@@ -115,7 +115,7 @@ def test_a_disk_that_fails_to_the_end_ends_the_run_with_what_to_do_and_leaves_th
     assert [path for path in folder.root.rglob("*") if path.name.startswith(".")] == []
 
 
-def test_the_first_error_is_raised_where_the_checkpoint_of_the_end_fails_too(
+def test_the_first_error_is_raised_if_the_final_checkpoint_also_fails(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch, "write", errno.ENOSPC)
@@ -139,9 +139,9 @@ class FakeClock:
         return self.now
 
 
-def test_writes_are_repeated_less_and_less_often_and_with_the_newest_content() -> None:
-    clock, told, tries = FakeClock(), list[str](), list[tuple[float, str]]()
-    writes = RetriedWrites(told.append, clock)
+def test_writes_are_retried_at_growing_intervals_with_the_newest_content() -> None:
+    clock, notices, tries = FakeClock(), list[str](), list[tuple[float, str]]()
+    writes = RetriedWrites(notices.append, clock)
     full = True
 
     def write(content: str) -> Callable[[], None]:
@@ -161,17 +161,17 @@ def test_writes_are_repeated_less_and_less_often_and_with_the_newest_content() -
     times = [at for at, _ in tries]
     assert times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 123.0, 183.0]
     assert [content for at, content in tries if at > 50.0] == ["second"] * 3
-    assert len(told) == 1
+    assert len(notices) == 1
     full = False
     clock.now = 243.0
     writes.retry()
     writes.retry()
     assert tries[-1] == (243.0, "second")
     assert len(tries) == len(times) + 1
-    assert told[1:] == ["checkpoint is written again"]
+    assert notices[1:] == ["checkpoint can be written again"]
 
 
-def test_one_file_that_fails_does_not_hold_up_another() -> None:
+def test_a_failing_file_does_not_delay_another() -> None:
     writes = RetriedWrites(lambda text: None, FakeClock())
     done: list[str] = []
 
@@ -189,7 +189,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("breaks", [make_full, make_read_only])
-def test_on_a_real_disk_that_is_full_or_read_only_training_goes_on_to_its_last_save(
+def test_training_continues_to_its_last_save_on_a_full_or_read_only_disk(
     small_disk: Path, breaks: Callable[[Path, bool], None]
 ) -> None:
     folder = RunFolder(small_disk / "run")
@@ -201,7 +201,7 @@ def test_on_a_real_disk_that_is_full_or_read_only_training_goes_on_to_its_last_s
 
 
 @pytest.mark.parametrize("breaks", [make_full, make_read_only])
-def test_on_a_real_disk_that_stays_so_the_last_good_checkpoint_is_left_and_nothing_half_written(
+def test_a_disk_that_stays_full_or_read_only_keeps_the_last_good_checkpoint_and_no_partial_file(
     small_disk: Path, breaks: Callable[[Path, bool], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retried_writes, "_LAST_CHANCE_S", 0.0)

@@ -12,7 +12,7 @@ GPU = torch.device("cuda:3")
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A GPU's driver as torch shows it."""
+    """The driver of a GPU through the functions of torch."""
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (300, 1000))
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 500)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 400)
@@ -26,7 +26,7 @@ def value(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(name, {"device": "3", **labels})
 
 
-def test_a_gpus_memory_and_work_are_read_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_utilisation_of_a_gpu_are_read_at_each_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_metrics.show(GPU) == ""
     used = {kind: value("penstock_gpu_memory_used_bytes", kind=kind) for kind in ("everybody", "reserved", "tensors")}
     assert (value("penstock_gpu_memory_bytes"), used) == (1000, {"everybody": 700, "reserved": 500, "tensors": 400})
@@ -35,7 +35,7 @@ def test_a_gpus_memory_and_work_are_read_when_somebody_asks(monkeypatch: pytest.
     assert value("penstock_gpu_utilisation_ratio") == 1.0
 
 
-def test_where_the_drivers_library_is_missing_memory_is_shown_and_why_work_is_not(
+def test_without_the_driver_library_only_memory_is_exported_and_the_reason_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(device: torch.device) -> int:
@@ -47,6 +47,6 @@ def test_where_the_drivers_library_is_missing_memory_is_shown_and_why_work_is_no
     assert value("penstock_gpu_utilisation_ratio") is None
 
 
-def test_a_processor_is_no_gpu() -> None:
+def test_a_cpu_device_exports_no_gpu_metrics() -> None:
     assert gpu_metrics.show(torch.device("cpu")) == ""
     assert value("penstock_gpu_memory_bytes") is None

@@ -1,4 +1,4 @@
-"""metrics.jsonl: no line is lost without a word, none is written by halves."""
+"""metrics.jsonl: no line is lost without a notice, and none is left incomplete."""
 
 import errno
 import json
@@ -8,17 +8,22 @@ from pathlib import Path
 import pytest
 
 from penstock.learning.journal import Journal
+from penstock.learning.records import Record, Records
 from penstock.learning.retried_writes import RetriedWrites
-from penstock.types import EvaluationSummary
+from penstock.types.evaluation import EvaluationSummary
 
 
-def evaluation(env_steps: int, mean: float = 1.0) -> EvaluationSummary:
-    return EvaluationSummary(version=1, env_steps=env_steps, episodes=2, return_mean=mean, return_std=0.0)
+def record(env_steps: int, mean: float = 1.0) -> Record:
+    evaluation = EvaluationSummary(version=1, env_steps=env_steps, episodes=2, return_mean=mean, return_std=0.0)
+    return Record.of_evaluation(evaluation, 1.0, final=False)
 
 
-def open_journal(path: Path, resumed_at: int = 10**9, told: list[str] | None = None) -> Journal:
-    told = [] if told is None else told
-    return Journal(path, resumed_at=resumed_at, writes=RetriedWrites(told.append), notice=told.append)
+def open_journal(
+    path: Path, resumed_at: int = 10**9, notices: list[str] | None = None, writes: RetriedWrites | None = None
+) -> Records:
+    notices = [] if notices is None else notices
+    writes = writes or RetriedWrites(notices.append)
+    return Records([Journal(path, writes=writes, notice=notices.append)], resumed_at=resumed_at)
 
 
 def steps_of(path: Path) -> list[int]:
@@ -30,33 +35,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-def test_records_of_a_future_that_was_lost_are_dropped(path: Path) -> None:
-    journal, told = open_journal(path), list[str]()
+def test_records_after_the_resumed_step_are_dropped(path: Path) -> None:
+    journal, notices = open_journal(path), list[str]()
     for env_steps in (10, 20, 30):
-        journal.evaluation(evaluation(env_steps), 1.0, final=False)
-    again = open_journal(path, resumed_at=20, told=told)
-    again.evaluation(evaluation(25), 1.0, final=False)
+        journal.write(record(env_steps))
+    again = open_journal(path, resumed_at=20, notices=notices)
+    again.write(record(25))
     assert steps_of(path) == [10, 20, 25]
-    assert told == []
+    assert notices == []
 
 
 @pytest.mark.parametrize("stray", [b'{"env_steps": 2', b"\xff\xfe", b"[1]", b'{"kind": "training"}'])
-def test_lines_that_are_no_records_are_kept_aside_and_told(path: Path, stray: bytes) -> None:
-    open_journal(path).evaluation(evaluation(10), 1.0, final=False)
+def test_damaged_lines_are_moved_aside_and_reported(path: Path, stray: bytes) -> None:
+    open_journal(path).write(record(10))
     path.write_bytes(stray + b"\n" + path.read_bytes() + stray)
-    told = list[str]()
-    open_journal(path, told=told).evaluation(evaluation(20), 1.0, final=False)
+    notices = list[str]()
+    open_journal(path, notices=notices).write(record(20))
     assert steps_of(path) == [10, 20]
-    assert len(told) == 1
-    assert "2 lines" in told[0] and "metrics.damaged" in told[0]
+    assert len(notices) == 1
+    assert "2 lines" in notices[0] and "metrics.damaged" in notices[0]
     assert path.with_name("metrics.damaged").read_bytes() == 2 * (stray + b"\n")
 
 
-def test_a_line_of_which_the_disk_took_half_is_written_again_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = list[str]()
-    writes = RetriedWrites(told.append)
-    journal = Journal(path, resumed_at=10**9, writes=writes, notice=told.append)
-    journal.evaluation(evaluation(10), 1.0, final=False)
+def test_a_partially_written_line_is_rewritten_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notices = list[str]()
+    writes = RetriedWrites(notices.append)
+    journal = open_journal(path, notices=notices, writes=writes)
+    journal.write(record(10))
     write = os.pwrite
 
     def half(descriptor: int, data: bytes, position: int) -> int:
@@ -66,14 +71,14 @@ def test_a_line_of_which_the_disk_took_half_is_written_again_whole(path: Path, m
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "pwrite", half)
-        journal.evaluation(evaluation(20), 1.0, final=False)
-    assert "metrics.jsonl" in told[0] and "No space left" in told[0]
+        journal.write(record(20))
+    assert "metrics.jsonl" in notices[0] and "No space left" in notices[0]
     # What follows within the delay waits, in order, for the disk to be tried again.
-    journal.evaluation(evaluation(30), 1.0, final=False)
+    journal.write(record(30))
     writes.finish("advice")
     assert steps_of(path) == [10, 20, 30]
 
 
-def test_a_number_that_json_does_not_have_is_null(path: Path) -> None:
-    open_journal(path).evaluation(evaluation(10, mean=float("inf")), 1.0, final=False)
+def test_a_number_without_a_json_form_is_null(path: Path) -> None:
+    open_journal(path).write(record(10, mean=float("inf")))
     assert json.loads(path.read_text())["return_mean"] is None

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.statistics import all_finite
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock.algo.advantages import Estimates, estimate
 from penstock.algo.priorities import segment_priorities
@@ -35,7 +36,7 @@ def estimates_of(learner: Learner, batch: TrainingBatch, rho_clip: float = 1.0, 
 
 @torch.no_grad()
 def surrogate(learner: Learner, batch: TrainingBatch, estimates: Estimates) -> float:
-    """Mean of ratio times advantage, what the policy is moved to raise."""
+    """Returns the mean of ratio times advantage, which training of the policy increases."""
     log_prob = learner.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
     advantage = estimates.advantage[batch.valid]
     ratio = (log_prob - batch.behaviour_log_prob)[batch.valid].exp()
@@ -48,7 +49,7 @@ def value_error(learner: Learner, batch: TrainingBatch, estimates: Estimates) ->
 
 
 def invalid_rows_replaced(batch: TrainingBatch) -> TrainingBatch:
-    """The same batch, but for what rows that only reset hold; their observations stay, since episodes ended there."""
+    """Returns the batch with other values, except observations, in rows that only reset."""
     assert not batch.valid.all()
     return dataclasses.replace(
         batch,
@@ -98,7 +99,7 @@ def test_priorities_are_those_of_the_parameters_before_the_batch() -> None:
     np.testing.assert_allclose(outcome.priorities, expected, rtol=1e-5)
 
 
-def test_training_repeats_with_its_seed_and_not_with_another() -> None:
+def test_training_is_reproducible_for_a_seed_and_differs_for_another() -> None:
     batch = make_batch()
     learners = [make_learner(seed=seed) for seed in (1, 1, 2)]
     for learner in learners:
@@ -107,7 +108,7 @@ def test_training_repeats_with_its_seed_and_not_with_another() -> None:
     assert not same_parameters(learners[0], learners[2])
 
 
-def test_initialisation_and_shuffling_follow_the_seed_each() -> None:
+def test_initialisation_and_shuffling_each_depend_on_the_seed() -> None:
     one, other = make_learner(seed=1), make_learner(seed=2)
     assert not same_parameters(one, other)
     other.policy.load_state_dict(one.policy.state_dict())
@@ -116,7 +117,7 @@ def test_initialisation_and_shuffling_follow_the_seed_each() -> None:
     assert not same_parameters(one, other)
 
 
-def test_a_learner_leaves_torchs_global_generator_alone() -> None:
+def test_a_learner_does_not_use_torchs_global_generator() -> None:
     batch = make_batch()
     before = torch.get_rng_state()
     make_learner().train(batch, 0.0)
@@ -142,19 +143,19 @@ def test_only_fresh_valid_steps_enter_the_normalisers_and_the_step_count() -> No
     torch.testing.assert_close(learner.policy.return_moments.variance, returns.var(unbiased=False))
 
 
-def test_the_normalisers_stand_still_while_a_batch_is_trained() -> None:
+def test_the_normalisers_are_constant_within_a_batch() -> None:
     learner = make_learner(epochs=1, minibatches=1)
     learner.train(make_batch(learner=learner), 0.0)
     # Were they moved between the estimates and the one gradient step, its ratios would not begin at 1.
     outcome = learner.train(make_batch(learner=learner), 0.0)
-    assert outcome.statistics.approximate_kl == pytest.approx(0.0, abs=1e-6)
-    assert outcome.statistics.clipped_share == 0.0
+    assert outcome.statistics.learning.approximate_kl == pytest.approx(0.0, abs=1e-6)
+    assert outcome.statistics.learning.clipped_share == 0.0
 
 
-def test_data_of_the_present_policy_is_wholly_effective() -> None:
+def test_data_of_the_current_policy_has_an_effective_share_of_1() -> None:
     learner = make_learner()
     outcome = learner.train(make_batch(learner=learner), 0.0)
-    assert outcome.statistics.effective_sample_share == pytest.approx(1.0, abs=1e-5)
+    assert outcome.statistics.learning.effective_sample_share == pytest.approx(1.0, abs=1e-5)
 
 
 def test_staleness_counts_versions_between_acting_and_training() -> None:
@@ -170,7 +171,7 @@ def test_the_learning_rate_follows_its_schedule(schedule: str, rate: float) -> N
     assert learner.optimizer.learning_rate == pytest.approx(rate)
 
 
-def test_a_run_that_is_over_learns_no_more() -> None:
+def test_a_linear_schedule_stops_learning_at_the_end_of_the_run() -> None:
     learner = make_learner(learning_rate_schedule="linear")
     before = parameters_of(learner)
     learner.train(make_batch(), progress=1.0)
@@ -184,7 +185,7 @@ def test_every_minibatch_of_every_epoch_is_a_gradient_step() -> None:
 
 
 @pytest.mark.parametrize("setting", ["clip_range", "entropy_coefficient"])
-def test_a_setting_that_is_scheduled_falls_to_zero_over_the_run(setting: str) -> None:
+def test_a_scheduled_setting_falls_to_zero_over_the_run(setting: str) -> None:
     schedule = {"clip_range": "clip_range_schedule", "entropy_coefficient": "entropy_schedule"}[setting]
     batch = make_batch()
 
@@ -199,7 +200,7 @@ def test_a_setting_that_is_scheduled_falls_to_zero_over_the_run(setting: str) ->
     assert not same_parameters(trained(0.75, **{setting: 0.4}), trained(0.75, **{setting: 0.1}))
 
 
-def test_passes_end_once_the_policy_has_moved_too_far() -> None:
+def test_passes_end_once_the_policy_exceeds_the_target_kl() -> None:
     batch = make_batch()
     free = make_learner(epochs=8, minibatches=2, learning_rate=3e-2).train(batch, 0.0)
     assert free.updates == 16
@@ -207,15 +208,16 @@ def test_passes_end_once_the_policy_has_moved_too_far() -> None:
     stopped = learner.train(batch, 0.0)
     assert stopped.updates in range(2, 16, 2)
     assert learner.optimizer.state["step"].item() == float(stopped.updates)
-    assert stopped.statistics.approximate_kl < free.statistics.approximate_kl
+    assert stopped.statistics.learning.approximate_kl < free.statistics.learning.approximate_kl
     # One that never moves so far makes all passes.
     assert make_learner(epochs=8, minibatches=2, target_kl=1e3).train(batch, 0.0).updates == 16
 
 
-def test_every_pass_is_judged_by_how_far_the_policy_has_gone_by_then() -> None:
+def test_the_target_kl_is_compared_with_the_movement_of_each_pass() -> None:
     batch, settings = make_batch(), {"minibatches": 2, "learning_rate": 3e-3}
     first, both = (
-        make_learner(epochs=epochs, **settings).train(batch, 0.0).statistics.approximate_kl for epochs in (1, 2)
+        make_learner(epochs=epochs, **settings).train(batch, 0.0).statistics.learning.approximate_kl
+        for epochs in (1, 2)
     )
     second = 2.0 * both - first
     assert 0.0 < 2.0 * first < second
@@ -234,14 +236,14 @@ def test_replayed_segments_are_weighted_by_their_priorities() -> None:
     assert same_parameters(learners[0], learners[2])
 
 
-def test_a_batch_of_fewer_steps_than_minibatches_is_trained_a_step_at_a_time() -> None:
+def test_a_batch_with_fewer_steps_than_minibatches_is_trained_in_minibatches_of_one_step() -> None:
     learner = make_learner(epochs=2, minibatches=8)
     outcome = learner.train(make_batch(segments=1, unroll_length=3), 0.0)
-    assert all(np.isfinite(dataclasses.astuple(outcome.statistics)))
+    assert all_finite(outcome.statistics)
     assert learner.optimizer.state["step"].item() == 2.0 * 3.0
 
 
-def test_without_v_trace_nothing_is_cut_however_far_the_policies_are_apart() -> None:
+def test_without_v_trace_no_trace_is_cut() -> None:
     batch = make_batch()
     shifted = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob + 3.0)
     gae, cut = (make_learner(v_trace=v_trace, epochs=1).train(shifted, 0.0).priorities for v_trace in (False, True))
@@ -252,7 +254,7 @@ def test_without_v_trace_nothing_is_cut_however_far_the_policies_are_apart() -> 
 
 
 def gradient_of(batch: TrainingBatch) -> torch.Tensor:
-    """The gradient of policy and values at one step over a whole batch, drawn with alpha 1 and corrected in full."""
+    """Returns the gradient of policy and values over a batch drawn with alpha 1 and full correction."""
     sampling = SamplingConfig(alpha=1.0, beta=1.0, final_beta=1.0, epsilon=0.1)
     learner = make_learner(
         epochs=1,
@@ -283,7 +285,7 @@ def test_a_replayed_segment_counts_by_its_importance_in_the_policys_gradient_and
     torch.testing.assert_close(gradient_of(batch), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_rewards_count_in_units_of_the_deviation_of_returns() -> None:
+def test_rewards_are_divided_by_the_standard_deviation_of_returns() -> None:
     batch = make_batch()
     one, other = make_learner(), make_learner()
     other.policy.return_moments.variance.fill_(100.0)
@@ -292,7 +294,7 @@ def test_rewards_count_in_units_of_the_deviation_of_returns() -> None:
     np.testing.assert_allclose(theirs, ours, rtol=1e-4)
 
 
-def test_the_bounds_of_corrections_and_of_traces_are_used_each_for_its_own() -> None:
+def test_rho_clip_and_trace_clip_bound_different_ratios() -> None:
     learner = make_learner(rho_clip=2.0, trace_clip=0.5)
     batch = make_batch(learner=learner)
     # Each step is three times as likely as when it was taken.
@@ -306,15 +308,15 @@ def test_the_bounds_of_corrections_and_of_traces_are_used_each_for_its_own() -> 
     assert not np.allclose(found, expected[1], rtol=1e-2)
 
 
-def test_the_effective_share_of_fresh_data_leaves_out_what_was_replayed() -> None:
+def test_the_effective_share_of_fresh_data_excludes_replayed_data() -> None:
     learner = make_learner()
     batch = make_batch(learner=learner, fresh=3)
     # The replayed half was collected by a policy that thought otherwise about every second step.
     other = batch.behaviour_log_prob.clone()
     other[3:, ::2] += 2.0
-    statistics = learner.train(dataclasses.replace(batch, behaviour_log_prob=other), 0.0).statistics
+    statistics = learner.train(dataclasses.replace(batch, behaviour_log_prob=other), 0.0).statistics.learning
     assert statistics.fresh_effective_share == pytest.approx(1.0, abs=1e-5)
-    assert statistics.effective_sample_share < 0.9
+    assert statistics.effective_sample_share is not None and statistics.effective_sample_share < 0.9
 
 
 @pytest.mark.parametrize(("progress", "constant"), [(0.0, 0.2), (0.5, 0.6), (1.0, 1.0)])

@@ -1,4 +1,4 @@
-"""A gradient step without a finite norm changes nothing, is counted, and ends a run that takes no others."""
+"""A gradient step without a finite norm changes nothing and is counted; a run with only such steps ends."""
 
 import dataclasses
 import math
@@ -74,7 +74,7 @@ def test_a_step_without_a_finite_norm_changes_neither_parameters_nor_the_optimiz
     assert all(torch.equal(one, other) for one, other in zip(state_of(disturbed), state_of(alone), strict=True))
 
 
-def test_the_first_step_of_all_can_be_refused() -> None:
+def test_the_first_step_of_a_run_can_be_refused() -> None:
     step = make_step()
     before = step.parameters.detach().clone()
     assert step(steps_of(target=math.nan), SETTINGS).refused.item() == 1.0
@@ -93,7 +93,7 @@ def test_no_step_moves_a_parameter_by_more_than_ten_learning_rates(gradients: tu
         assert abs(parameter.item() - before) <= 10.0
 
 
-def test_refused_steps_are_in_no_mean_and_leave_no_priority() -> None:
+def test_refused_steps_are_excluded_from_means_and_set_priorities_to_zero() -> None:
     bandit = Bandit("continuous", RAW, minibatches=4, epochs=1)
     bandit.learner.train(bandit.collect(), 0.0)
     batch = bandit.collect()
@@ -104,7 +104,7 @@ def test_refused_steps_are_in_no_mean_and_leave_no_priority() -> None:
     assert torch.equal(bandit.learner.parameters, before)
     assert outcome.priorities.tolist() == [0.0] * 8
     assert math.isnan(outcome.statistics.value_loss)
-    assert math.isfinite(outcome.statistics.approximate_kl)
+    assert outcome.statistics.learning.approximate_kl is not None
     after = bandit.learner.train(bandit.collect(), 0.0)
     assert (after.updates, after.refused_steps) == (4, 0)
     assert math.isfinite(after.statistics.value_loss)
@@ -137,7 +137,7 @@ def notices_of(statistics: RunStatistics) -> list[str]:
     return [notice.text for notice in statistics.status().notices]
 
 
-def test_a_run_ends_after_so_many_batches_in_a_row_with_refused_steps() -> None:
+def test_a_run_ends_after_max_refused_batches_consecutive_batches() -> None:
     refusals, _ = make_refusals(normalise_returns=False)
     bad, good = outcome_of(refused=1), outcome_of()
     for outcome in (bad, bad, good, bad, bad):
@@ -150,27 +150,27 @@ def test_a_run_ends_after_so_many_batches_in_a_row_with_refused_steps() -> None:
         refusals.observe(bad)
 
 
-def test_the_user_is_told_of_the_first_and_then_of_ten_times_as_many() -> None:
+def test_refusals_are_reported_at_1_10_and_100() -> None:
     refusals, statistics = make_refusals()
     bad, good = outcome_of(refused=1, rows=2, moments=MomentsUpdate(left_out=3)), outcome_of()
     for _ in range(99):
         refusals.observe(bad)
         refusals.observe(good)
-    told = notices_of(statistics)
-    assert [text.split()[0] for text in told if "gradient steps were refused" in text] == ["1", "10"]
-    assert [text.split()[0] for text in told if "left out of training" in text] == ["2", "10", "100"]
-    assert [text.split()[0] for text in told if "normalisation" in text] == ["3", "12", "102"]
+    notices = notices_of(statistics)
+    assert [text.split()[0] for text in notices if "gradient steps were refused" in text] == ["1", "10"]
+    assert [text.split()[0] for text in notices if "left out of training" in text] == ["2", "10", "100"]
+    assert [text.split()[0] for text in notices if "normalisation" in text] == ["3", "12", "102"]
 
 
-def test_a_scale_that_jumps_is_told() -> None:
+def test_a_large_change_of_scale_is_reported() -> None:
     refusals, statistics = make_refusals()
     for change in (1.0, 99.0, 101.0):
         refusals.observe(outcome_of(moments=MomentsUpdate(scale_change=change)))
-    (told,) = notices_of(statistics)
-    assert "scale of the observations changed by a factor of 101" in told
+    (notices,) = notices_of(statistics)
+    assert "scale of the observations changed by a factor of 101" in notices
 
 
-def test_the_losses_settings_are_those_of_the_same_names_in_the_configuration() -> None:
+def test_loss_settings_have_the_values_of_the_settings_of_the_same_names() -> None:
     ppo = PPOConfig(clip_range=0.3, clip_range_schedule="linear", entropy_coefficient=0.1, value_coefficient=0.7)
     settings = schedules.loss_settings(ppo, 0.75)
     assert settings.clip_range == pytest.approx(0.075)
@@ -180,7 +180,7 @@ def test_the_losses_settings_are_those_of_the_same_names_in_the_configuration() 
             assert getattr(settings, field.name) == getattr(ppo, field.name)
 
 
-def test_a_learner_that_holds_what_is_not_finite_says_so() -> None:
+def test_a_learner_with_values_that_are_not_finite_raises_diverged() -> None:
     bandit = Bandit("discrete", SMALL)
     bandit.learner.train(bandit.collect(), 0.0)
     bandit.learner.check_finite()

@@ -15,7 +15,9 @@ from helpers.segments import SCHEMA
 from penstock.errors import Overloaded, SchemaMismatch
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster, spread_temperatures
-from penstock.types import Assignment, BoxSpace, DiscreteSpace, EnvironmentSpec, Schema, largest_incarnation
+from penstock.types.block import Schema
+from penstock.types.run import Assignment, largest_incarnation
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
 REJOIN_TIMEOUT_S = 10.0
@@ -36,10 +38,10 @@ def open_roster(
     variants: int = 1,
     temperatures: tuple[float, ...] = (1.0,),
     expected: bool = False,
-    told: list[str] | None = None,
+    notices: list[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Roster:
-    told = [] if told is None else told
+    notices = [] if notices is None else notices
     return Roster(
         path,
         seed=seed,
@@ -47,8 +49,8 @@ def open_roster(
         max_actors=max_actors,
         rejoin_timeout_s=REJOIN_TIMEOUT_S,
         now=now,
-        writes=RetriedWrites(told.append, clock),
-        notice=told.append,
+        writes=RetriedWrites(notices.append, clock),
+        notice=notices.append,
         expected=expected,
         unix_s=lambda: UNIX_S,
         variants=variants,
@@ -74,7 +76,7 @@ def test_actors_get_the_lowest_free_slots_and_environments(path: Path) -> None:
     assert (heir.slot, heir.environments, heir.incarnation) == (1, (2, 6, 7), 2)
 
 
-def test_a_token_is_good_until_the_timeout_and_not_after(path: Path) -> None:
+def test_a_token_is_valid_until_the_timeout(path: Path) -> None:
     roster = open_roster(path)
     assignment = join(roster)
     roster.leave(assignment, now=100.0)
@@ -86,7 +88,7 @@ def test_a_token_is_good_until_the_timeout_and_not_after(path: Path) -> None:
     assert again.token != assignment.token
 
 
-def test_a_place_is_kept_from_others_until_the_timeout(path: Path) -> None:
+def test_a_place_is_reserved_until_the_timeout(path: Path) -> None:
     roster = open_roster(path)
     assignment = join(roster)
     roster.leave(assignment, now=0.0)
@@ -94,14 +96,14 @@ def test_a_place_is_kept_from_others_until_the_timeout(path: Path) -> None:
     assert join(roster, now=REJOIN_TIMEOUT_S + 0.1).slot == 0
 
 
-def test_a_connected_actor_keeps_its_place_however_long(path: Path) -> None:
+def test_a_connected_actor_keeps_its_place_indefinitely(path: Path) -> None:
     roster = open_roster(path)
     assignment = join(roster)
     assert join(roster, now=1e9).slot == 1
     assert join(roster, token=assignment.token, now=2e9) == assignment
 
 
-def test_the_end_of_an_old_stream_does_not_end_the_stay_of_an_actor_that_is_back(path: Path) -> None:
+def test_the_end_of_an_old_stream_does_not_disconnect_a_rejoined_actor(path: Path) -> None:
     roster = open_roster(path)
     assignment = join(roster)
     assert join(roster, token=assignment.token) == assignment
@@ -113,13 +115,13 @@ def test_the_end_of_an_old_stream_does_not_end_the_stay_of_an_actor_that_is_back
     assert join(roster, now=2e9).slot == 0
 
 
-def test_an_unknown_token_is_somebody_new(path: Path) -> None:
+def test_an_unknown_token_joins_as_a_new_actor(path: Path) -> None:
     roster = open_roster(path)
     join(roster)
     assert join(roster, token=b"from another run").slot == 1
 
 
-def test_a_token_with_another_number_of_environments_is_somebody_new(path: Path) -> None:
+def test_a_token_with_another_number_of_environments_joins_as_a_new_actor(path: Path) -> None:
     roster = open_roster(path)
     assignment = join(roster, 2)
     roster.leave(assignment, now=0.0)
@@ -157,7 +159,7 @@ def test_more_actors_than_slots_are_refused_until_a_place_is_free(path: Path) ->
         (Schema(4, SCHEMA.columns), SPEC, "have 3 steps.*the actor's 4 steps"),
         (Schema(3, SCHEMA.columns[1:]), SPEC, f"{SCHEMA.hash:016x}"),
         (SCHEMA, replace(SPEC, action=DiscreteSpace(2, start=1)), "trains Counting-v0"),
-        (SCHEMA, replace(SPEC, id="Other-v0"), "brought Other-v0"),
+        (SCHEMA, replace(SPEC, id="Other-v0"), "offered Other-v0"),
     ],
 )
 def test_an_actor_of_another_run_is_refused_and_leaves_no_trace(
@@ -183,12 +185,12 @@ def test_the_first_actor_sets_schema_and_spaces_unless_a_checkpoint_did(path: Pa
     assert (roster.schema, roster.spec) == (SCHEMA, SPEC)
 
 
-def test_a_restarted_learner_takes_actors_back_as_they_were(path: Path) -> None:
+def test_a_restarted_learner_restores_the_places_of_its_actors(path: Path) -> None:
     roster = open_roster(path)
     before = [join(roster, environments) for environments in (2, 3)]
     again = open_roster(path, now=1000.0)
     assert again.connected == 0
-    # Nobody could come back while there was no learner: the timeout begins with it.
+    # No actor could rejoin without a learner, so the timeout begins with the learner.
     assert [
         join(again, len(assignment.environments), token=assignment.token, now=1000.0 + REJOIN_TIMEOUT_S)
         for assignment in before
@@ -196,7 +198,7 @@ def test_a_restarted_learner_takes_actors_back_as_they_were(path: Path) -> None:
     assert join(again, now=1000.0).slot == 2
 
 
-def test_actors_that_do_not_come_back_to_a_restarted_learner_free_their_places(path: Path) -> None:
+def test_actors_that_do_not_rejoin_a_restarted_learner_free_their_places(path: Path) -> None:
     gone = join(open_roster(path))
     roster = open_roster(path, now=1000.0)
     assert join(roster, now=1000.0 + REJOIN_TIMEOUT_S).slot == 1
@@ -205,7 +207,7 @@ def test_actors_that_do_not_come_back_to_a_restarted_learner_free_their_places(p
     assert heir.incarnation > gone.incarnation
 
 
-def test_an_assignment_is_on_disk_before_it_is_given_out(path: Path) -> None:
+def test_an_assignment_is_on_disk_before_it_is_sent(path: Path) -> None:
     roster = open_roster(path)
     for _ in range(3):
         assignment = join(roster)
@@ -215,7 +217,7 @@ def test_an_assignment_is_on_disk_before_it_is_given_out(path: Path) -> None:
         assert bytes.fromhex(stored["members"][-1]["token"]) == assignment.token
 
 
-def test_a_dismissed_roster_expects_nobody_and_still_counts_on(path: Path) -> None:
+def test_a_dismissed_roster_expects_no_actor_and_keeps_its_counters(path: Path) -> None:
     roster = open_roster(path)
     assignment = join(roster)
     roster.dismiss()
@@ -234,13 +236,13 @@ def copy_of(path: Path) -> Path:
     "content",
     ["", "{", "[]", '{"slots": [[0, 3]]}', '{"slots": [], "environments": [], "members": [{}]}', None],
 )
-def test_a_roster_that_is_damaged_or_missing_is_told_and_its_copy_used(path: Path, content: str | None) -> None:
-    place, told = join(open_roster(path)), list[str]()
+def test_a_damaged_or_missing_roster_is_reported_and_its_copy_is_used(path: Path, content: str | None) -> None:
+    place, notices = join(open_roster(path)), list[str]()
     path.unlink() if content is None else path.write_text(content)
-    roster = open_roster(path, told=told)
-    assert len(told) == 1
-    assert str(path) in told[0]
-    assert "its copy roster.copy.json is used" in told[0]
+    roster = open_roster(path, notices=notices)
+    assert len(notices) == 1
+    assert str(path) in notices[0]
+    assert "its copy roster.copy.json is used" in notices[0]
     assert join(roster, token=place.token) == place
     assert join(roster).incarnation > place.incarnation
 
@@ -250,30 +252,30 @@ def test_without_roster_and_copy_no_incarnation_of_the_run_repeats(path: Path, c
     place = join(open_roster(path))
     for file in (path, copy_of(path)):
         file.unlink() if content is None else file.write_text(content)
-    told = list[str]()
+    notices = list[str]()
     # A run that has a checkpoint had a roster.
-    new = join(open_roster(path, told=told, expected=True), token=place.token)
-    assert len(told) == 1
-    assert "incarnations go on from the clock" in told[0]
+    new = join(open_roster(path, notices=notices, expected=True), token=place.token)
+    assert len(notices) == 1
+    assert "incarnations continue from the clock" in notices[0]
     assert new.incarnation == UNIX_S + 1
     assert new.token != place.token
 
 
-def test_a_new_run_has_nothing_to_tell(path: Path) -> None:
-    told = list[str]()
-    assert join(open_roster(path, told=told)).incarnation == 1
-    assert told == []
+def test_a_new_run_reports_nothing(path: Path) -> None:
+    notices = list[str]()
+    assert join(open_roster(path, notices=notices)).incarnation == 1
+    assert notices == []
 
 
-def test_a_roster_that_was_halved_is_never_taken_for_another(path: Path) -> None:
+def test_a_truncated_roster_is_never_read_as_a_different_one(path: Path) -> None:
     roster = open_roster(path)
     places = [join(roster, environments) for environments in (1, 2, 3)]
     whole = path.read_bytes()
     for end in range(0, len(whole), 7):
         path.write_bytes(whole[:end])
-        told = list[str]()
-        again = open_roster(path, told=told)
-        assert len(told) == 1
+        notices = list[str]()
+        again = open_roster(path, notices=notices)
+        assert len(notices) == 1
         assert [join(again, len(place.environments), token=place.token) for place in places] == places
 
 
@@ -287,8 +289,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_actors_join_while_the_disk_is_full_and_no_incarnation_repeats_after_a_kill(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, streams = list[str](), set[tuple[int, int]]()
-    roster = open_roster(path, told=told)
+    notices, streams = list[str](), set[tuple[int, int]]()
+    roster = open_roster(path, notices=notices)
     join(roster)
     with monkeypatch.context() as disk:
         full_disk(disk)
@@ -297,14 +299,14 @@ def test_actors_join_while_the_disk_is_full_and_no_incarnation_repeats_after_a_k
             streams |= {(number, place.incarnation) for place in places for number in place.environments}
             for place in places:
                 roster.leave(place, now=-2 * REJOIN_TIMEOUT_S)
-    assert len(told) == 1
-    assert "roster.json" in told[0] and "No space left" in told[0]
+    assert len(notices) == 1
+    assert "roster.json" in notices[0] and "No space left" in notices[0]
     # The learner is killed here.
     new = [join(open_roster(path)) for _ in range(1)]
     assert not streams & {(number, place.incarnation) for place in new for number in place.environments}
 
 
-def test_a_learner_that_starts_on_a_full_disk_takes_its_actors_back_and_refuses_others_with_the_reason(
+def test_a_learner_started_on_a_full_disk_readmits_its_actors_and_refuses_others_with_the_reason(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = join(open_roster(path))
@@ -320,16 +322,16 @@ def test_a_learner_that_starts_on_a_full_disk_takes_its_actors_back_and_refuses_
     assert join(open_roster(path)).incarnation > known.incarnation
 
 
-def test_a_new_run_admits_no_actor_that_it_cannot_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_run_refuses_an_actor_that_it_cannot_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as disk:
         full_disk(disk)
         with pytest.raises(Overloaded, match="can't be recorded"):
             join(open_roster(path))
 
 
-def test_a_roster_is_written_again_once_the_disk_takes_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, now = list[str](), [0.0]
-    roster = open_roster(path, told=told, clock=lambda: now[0])
+def test_a_roster_is_written_once_the_disk_recovers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notices, now = list[str](), [0.0]
+    roster = open_roster(path, notices=notices, clock=lambda: now[0])
     join(roster)
     with monkeypatch.context() as disk:
         full_disk(disk)
@@ -339,7 +341,7 @@ def test_a_roster_is_written_again_once_the_disk_takes_it(path: Path, monkeypatc
     stored = json.loads(path.read_text())["content"]
     tokens = [bytes.fromhex(member["token"]) for member in stored["members"]]
     assert {unrecorded.token, roster_writes_again.token} <= set(tokens)
-    assert told[-1] == "roster.json is written again"
+    assert notices[-1] == "roster.json can be written again"
 
 
 @given(
@@ -353,7 +355,7 @@ def test_a_roster_is_written_again_once_the_disk_takes_it(path: Path, monkeypatc
         max_size=30,
     )
 )
-def test_whatever_happens_no_stay_and_no_stream_repeats_and_no_place_is_shared(
+def test_no_incarnation_or_random_stream_repeats_and_no_place_is_shared(
     steps: list[tuple[str, int, int, float]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("roster") / "roster.json"
@@ -398,19 +400,19 @@ def test_the_first_streams_of_environments_do_not_depend_on_how_many_actors_shar
     assert streams((8,)) == streams((4, 4)) == streams((2, 2, 2, 2))
 
 
-def test_without_variants_and_temperatures_every_actor_is_plain(path: Path) -> None:
+def test_without_variants_and_temperatures_all_actors_have_the_defaults(path: Path) -> None:
     roster = open_roster(path)
     assert {(place.variant, place.temperature) for place in [join(roster) for _ in range(4)]} == {(0, 1.0)}
 
 
-def test_variants_and_temperatures_go_round_by_slot_each_by_itself(path: Path) -> None:
+def test_variants_and_temperatures_alternate_independently_by_slot(path: Path) -> None:
     roster = open_roster(path, variants=3, temperatures=(0.5, 2.0))
     places = [join(roster) for _ in range(7)]
     assert [place.variant for place in places] == [0, 1, 2, 0, 1, 2, 0]
     assert [place.temperature for place in places] == [0.5, 2.0, 0.5, 2.0, 0.5, 2.0, 0.5]
 
 
-def test_whoever_takes_a_slot_takes_its_variant_and_temperature(path: Path) -> None:
+def test_a_slot_determines_variant_and_temperature(path: Path) -> None:
     roster = open_roster(path, variants=2, temperatures=(0.5, 1.0, 2.0))
     _, second, _ = (join(roster) for _ in range(3))
     roster.leave(second, now=0.0)
@@ -419,7 +421,7 @@ def test_whoever_takes_a_slot_takes_its_variant_and_temperature(path: Path) -> N
     assert (heir.slot, heir.variant, heir.temperature) == (1, 1, 1.0)
 
 
-def test_a_restarted_learner_takes_actors_back_under_their_variants_and_temperatures(path: Path) -> None:
+def test_a_restarted_learner_restores_the_variants_and_temperatures_of_its_actors(path: Path) -> None:
     exploration = {"variants": 2, "temperatures": spread_temperatures(0.3, 1.7, 3)}
     roster = open_roster(path, **exploration)
     before = [join(roster) for _ in range(3)]
@@ -428,7 +430,7 @@ def test_a_restarted_learner_takes_actors_back_under_their_variants_and_temperat
 
 
 @pytest.mark.parametrize("exploration", [{"variants": 2}, {"temperatures": (1.0, 2.0)}])
-def test_an_actor_whose_variant_or_temperature_was_changed_is_somebody_new(
+def test_an_actor_whose_variant_or_temperature_changed_joins_as_a_new_actor(
     path: Path, exploration: dict[str, Any]
 ) -> None:
     roster = open_roster(path)
@@ -442,16 +444,16 @@ def test_an_actor_whose_variant_or_temperature_was_changed_is_somebody_new(
     assert (new.variant, new.temperature) != (second.variant, second.temperature)
 
 
-def test_a_roster_from_before_there_were_variants_is_read(path: Path) -> None:
+def test_a_roster_of_a_release_without_variants_is_read(path: Path) -> None:
     place = join(open_roster(path))
     stored = json.loads(path.read_text())["content"]
     for member in stored["members"]:
         del member["variant"], member["temperature"]
     # Releases from before then kept no digest either.
     path.write_text(json.dumps(stored))
-    told: list[str] = []
-    assert join(open_roster(path, told=told), token=place.token) == place
-    assert told == []
+    notices: list[str] = []
+    assert join(open_roster(path, notices=notices), token=place.token) == place
+    assert notices == []
 
 
 def test_temperatures_are_spread_by_a_constant_ratio_from_the_lowest_to_the_highest() -> None:
@@ -464,20 +466,20 @@ def test_without_a_spread_every_temperature_is_exactly_1(actors: int) -> None:
     assert spread_temperatures(1.0, 1.0, actors) == (1.0,) * actors
 
 
-def test_a_slot_that_was_taken_is_given_out_above_who_took_it(path: Path) -> None:
+def test_a_taken_slot_is_assigned_with_a_later_incarnation(path: Path) -> None:
     roster = open_roster(path)
     roster.taken(0, 5)
     roster.taken(0, 3)
     roster.taken(1, largest_incarnation(UNIX_S) - 100)
     assert [join(roster).incarnation for _ in range(3)] == [6, largest_incarnation(UNIX_S) - 99, 1]
-    # What was told is kept as if it had been given out.
+    # A claimed incarnation is recorded as if it had been assigned.
     assert join(open_roster(path, now=100.0), now=200.0).incarnation > 6
 
 
 @pytest.mark.parametrize(
     ("slot", "incarnation"), [(0, 2**32 - 1), (0, largest_incarnation(UNIX_S)), (8, 5), (2**31, 5)]
 )
-def test_a_claim_that_cannot_be_true_costs_no_incarnation(path: Path, slot: int, incarnation: int) -> None:
+def test_an_impossible_claim_consumes_no_incarnation(path: Path, slot: int, incarnation: int) -> None:
     roster = open_roster(path)
     before = join(roster)
     roster.taken(slot, incarnation)
@@ -485,7 +487,7 @@ def test_a_claim_that_cannot_be_true_costs_no_incarnation(path: Path, slot: int,
     assert join(roster, now=100.0).incarnation == 2
 
 
-def test_claims_leave_incarnations_for_as_long_as_the_clock_goes_on(path: Path) -> None:
+def test_claims_never_exhaust_the_incarnations(path: Path) -> None:
     roster = open_roster(path)
     roster.taken(0, largest_incarnation(UNIX_S - 60.0))
     assert join(roster).incarnation <= largest_incarnation(UNIX_S)

@@ -1,4 +1,4 @@
-"""When snapshots of a run are taken, and what becomes of requests."""
+"""Schedule of the snapshots of a run, and outcomes of requests."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,11 +10,12 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
-from penstock.types import Snapshot, SnapshotProgress, SnapshotRequest, Weights
+from penstock.types.run import Weights
+from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 
 
 class Stores:
-    """One store, which is frozen at once and complete when the test says so."""
+    """One store, which is frozen at once and complete when the test completes it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[SnapshotRequest, Weights]] = []
@@ -47,19 +48,19 @@ def make(interval_s: float = 0.0) -> tuple[RunSnapshots, Stores, RunStatistics]:
     return RunSnapshots(stores, statistics, interval_s=interval_s), stores, statistics
 
 
-def test_a_request_is_answered_after_the_batch_with_the_policy_of_that_moment() -> None:
+def test_a_snapshot_is_taken_after_the_batch_with_the_current_policy() -> None:
     run, stores, _ = make()
     run.open()
     run.take_what_is_due(lambda: pytest.fail("nothing is due"))
     asked = run.request("mine")
-    with pytest.raises(Overloaded, match="on its way"):
+    with pytest.raises(Overloaded, match="in progress"):
         run.request("another")
     run.take_what_is_due(lambda: checkpoint(5))
     assert stores.asked == [(SnapshotRequest("mine", 5, automatic=False), Weights.of(5, b"policy"))]
     assert asked.progress == SnapshotProgress(1, 2, 3, 6)
-    # Training goes on meanwhile.
-    run.take_what_is_due(lambda: pytest.fail("one is on its way"))
-    with pytest.raises(Overloaded, match="on its way"):
+    # Training continues meanwhile.
+    run.take_what_is_due(lambda: pytest.fail("a snapshot is in progress"))
+    with pytest.raises(Overloaded, match="in progress"):
         run.request("another")
     store = stores.complete(version=5)
     taken = asked.outcome.result(0.0)
@@ -67,7 +68,7 @@ def test_a_request_is_answered_after_the_batch_with_the_policy_of_that_moment() 
     run.request("another")
 
 
-def test_stores_of_another_version_than_the_policys_make_no_snapshot() -> None:
+def test_stores_at_another_version_than_the_policy_fail_the_snapshot() -> None:
     run, stores, _ = make()
     run.open()
     asked = run.request("mine")
@@ -77,7 +78,7 @@ def test_stores_of_another_version_than_the_policys_make_no_snapshot() -> None:
         asked.outcome.result(0.0)
 
 
-def test_on_the_interval_they_are_named_after_time_and_version_and_failures_are_told() -> None:
+def test_automatic_snapshots_are_named_after_time_and_version_and_failures_are_reported() -> None:
     run, stores, statistics = make(interval_s=1e-6)
     run.open()
     run.take_what_is_due(lambda: checkpoint(7))
@@ -92,16 +93,16 @@ def test_on_the_interval_they_are_named_after_time_and_version_and_failures_are_
     assert stores.asked[-1][0].version == 9
 
 
-def test_an_interval_begins_with_the_training() -> None:
+def test_the_first_interval_begins_with_training() -> None:
     run, stores, _ = make(interval_s=3600.0)
     run.open()
     run.take_what_is_due(lambda: checkpoint(7))
     assert not stores.asked
 
 
-def test_while_nothing_trains_there_are_none() -> None:
+def test_a_snapshot_is_refused_while_the_learner_is_not_training() -> None:
     run, stores, _ = make()
-    with pytest.raises(NotReady, match="does not train now"):
+    with pytest.raises(NotReady, match="is not training"):
         run.request("early")
     run.open()
     begun = run.request("begun")
@@ -114,7 +115,7 @@ def test_while_nothing_trains_there_are_none() -> None:
     run.open()
     pending = run.request("pending")
     run.close()
-    with pytest.raises(Unavailable, match="training ended before the snapshot was begun"):
+    with pytest.raises(Unavailable, match="training ended before the snapshot began"):
         pending.outcome.result(0.0)
-    with pytest.raises(NotReady, match="does not train now"):
+    with pytest.raises(NotReady, match="is not training"):
         run.request("late")

@@ -1,4 +1,4 @@
-"""Every setting of the algorithm does something: one that is accepted and reaches nothing fails here.
+"""Every setting of the algorithm has an effect: a setting that is accepted and not used fails here.
 
 Each has another value than its default below. The policy that a learner builds, what it makes of a batch, or the plan
 of its batches must be another with it. A new setting fails until it has such a value, and then until it has an effect.
@@ -11,8 +11,8 @@ import pytest
 
 from helpers.environments import spec_of
 from helpers.training import CPU, make_batch
-from penstock.apps.learner import learner_of
 from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge
+from penstock.learning.assembly import learner_of
 from penstock.learning.plans import plan_of
 
 POLICY = {
@@ -62,7 +62,7 @@ SAMPLING = {
     "min_replay_segments": 9,
 }
 OF_THE_RUN = {"max_refused_batches"}
-"""How long a run may diverge; `test_training_run` holds it."""
+"""Settings of the end of a diverging run, which `test_training_run` covers."""
 
 TABLES = {"policy": (PolicyConfig, POLICY), "ppo": (PPOConfig, PPO), "sampling": (SamplingConfig, SAMPLING)}
 
@@ -76,7 +76,7 @@ BASE: dict[str, object] = {
 
 
 def effects_of(config: Config) -> list[object]:
-    """What a learner of this configuration makes of one batch halfway through a run, and the plan of its batches."""
+    """Returns the effects of one batch halfway through a run on a learner with this configuration, and its plan."""
     learner = learner_of(config, spec_of("Pendulum-v1"), CPU)
     batch = make_batch("Pendulum-v1", segments=6, fresh=3)
     outcome = learner.train(batch, 0.5)

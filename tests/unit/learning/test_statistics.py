@@ -3,7 +3,9 @@ import time
 import pytest
 
 from penstock.learning.statistics import RunStatistics
-from penstock.types import ActorReport, Episode, Notice
+from penstock.types.run import ActorReport, Episode
+from penstock.types.statistics import Timing
+from penstock.types.status import Notice
 from penstock.wire import run as wire
 
 
@@ -36,7 +38,7 @@ def test_a_flood_of_notices_keeps_the_newest() -> None:
     assert texts == [str(number) for number in range(1000 - len(texts), 1000)]
 
 
-def test_notices_travel_with_the_status() -> None:
+def test_the_status_contains_the_notices() -> None:
     statistics = make_statistics()
     statistics.notice("actor 3 was restarted")
     sent = statistics.status()
@@ -45,11 +47,11 @@ def test_notices_travel_with_the_status() -> None:
 
 
 def report(*, env_steps: int = 0, first_step_at_s: float = 1.0) -> ActorReport:
-    return ActorReport(env_steps, first_step_at_s, (), environment_s=0.0, policy_s=0.0, waiting_s=0.0, building_s=0.0)
+    return ActorReport(env_steps, first_step_at_s, (), Timing())
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, -1.0, 0.0, 30.0, 3600.0])
-def test_training_is_timed_by_the_learners_clock_however_wrong_the_actors_is(ahead_s: float) -> None:
+def test_training_time_does_not_depend_on_the_clocks_of_actors(ahead_s: float) -> None:
     now = [100.0]
     statistics = RunStatistics(total_steps=1000, earlier_s=5.0, clock=lambda: now[0])
     statistics.report(report(first_step_at_s=0.0))
@@ -63,7 +65,7 @@ def test_training_is_timed_by_the_learners_clock_however_wrong_the_actors_is(ahe
     assert statistics.training_s == 25.0
 
 
-def test_steps_that_were_taken_are_counted_beside_those_that_were_trained() -> None:
+def test_taken_steps_are_counted_separately_from_trained_steps() -> None:
     statistics = RunStatistics(total_steps=1000, earlier_s=0.0, earlier_steps_taken=500)
     for _ in range(3):
         statistics.report(report(env_steps=40))
@@ -72,6 +74,6 @@ def test_steps_that_were_taken_are_counted_beside_those_that_were_trained() -> N
     assert wire.decode_status(wire.encode_status(sent)).env_steps_taken == 620
 
 
-def test_a_report_travels_whole() -> None:
-    sent = ActorReport(12, 1.7e9, (Episode(-3.5, 200, 1, truncated=True),), 0.1, 0.2, 0.3, 0.4)
+def test_a_report_is_received_as_sent() -> None:
+    sent = ActorReport(12, 1.7e9, (Episode(-3.5, 200, 1, truncated=True),), Timing(0.1, 0.2, 0.4, 0.3))
     assert wire.decode_report(wire.encode_report(sent)) == sent

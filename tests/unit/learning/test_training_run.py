@@ -16,7 +16,11 @@ from penstock.learning import checkpoints, degree
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
-from penstock.types import Batch, CommitOutcome, Drops, EvaluationResult, EvaluationTask, Weights
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.replay import Batch, CommitOutcome
+from penstock.types.run import Weights
+from penstock.types.statistics import Drops
+from penstock.types.waits import Awaited, WaitReason
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def test_a_run_trains_to_its_last_step_and_evaluates_the_best_checkpoint(folder:
     assert (conclusion.evaluation.episodes, conclusion.evaluation.return_mean) == (2, 10.0)
 
 
-def test_of_policies_that_evaluated_alike_the_one_that_learnt_longest_is_kept_as_the_best(folder: RunFolder) -> None:
+def test_the_latest_of_equally_evaluated_policies_is_the_best(folder: RunFolder) -> None:
     outside = InProcess()
     conclusion, _ = conclude(folder, outside, lambda: False, evaluation={"interval_steps": 100, "mode": "synchronous"})
     assert outside.evaluations_asked > 2
@@ -49,7 +53,7 @@ def test_of_policies_that_evaluated_alike_the_one_that_learnt_longest_is_kept_as
 
 
 class Recorded(InProcess):
-    """Whenever a version leaves the learner, looks where a learner that was started then would begin."""
+    """Records, for each version that leaves the learner, the first version of a learner started at that time."""
 
     def __init__(self, versions: Path) -> None:
         super().__init__()
@@ -82,7 +86,7 @@ def test_a_run_begins_at_the_first_version_that_no_process_used(folder: RunFolde
     assert conclusion.progress.version == saved_version(folder) == 12
 
 
-def test_a_run_that_was_stopped_in_order_goes_on_at_the_very_version(folder: RunFolder) -> None:
+def test_a_cleanly_stopped_run_resumes_at_its_version(folder: RunFolder) -> None:
     outside = InProcess()
     conclusion, _ = conclude(folder, outside, lambda: outside.batches == 3, batches=9)
     assert conclusion.stopped == "interrupted"
@@ -94,7 +98,7 @@ def test_a_run_that_was_stopped_in_order_goes_on_at_the_very_version(folder: Run
     assert VersionMark(folder.versions, version, boot="another").first == version
 
 
-def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder) -> None:
+def test_the_journal_contains_the_last_batch_and_no_version_twice(folder: RunFolder) -> None:
     conclusion, _ = conclude(folder, InProcess(), lambda: False)
     lines = [line for line in folder.metrics.read_text().splitlines() if '"kind": "training"' in line]
     versions = [int(line.partition('"version": ')[2].partition(",")[0]) for line in lines]
@@ -102,14 +106,14 @@ def test_the_journal_holds_the_last_batch_and_no_version_twice(folder: RunFolder
     assert versions[-1] == conclusion.progress.version
 
 
-def test_a_run_of_a_moment_has_a_curve_too(folder: RunFolder) -> None:
+def test_a_very_short_run_has_a_curve(folder: RunFolder) -> None:
     conclusion, _ = conclude(folder, InProcess(), lambda: False, batches=20)
     records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     versions = [record["version"] for record in records if record["kind"] == "training"]
     assert versions == list(range(1, conclusion.progress.version + 1))
 
 
-def test_every_record_of_the_journal_has_lag_staleness_and_the_times_since_the_one_before(folder: RunFolder) -> None:
+def test_every_record_of_the_journal_has_lag_staleness_and_times_since_the_previous_record(folder: RunFolder) -> None:
     conclude(folder, InProcess(), lambda: False)
     records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     records = [record for record in records if record["kind"] == "training"]
@@ -118,11 +122,11 @@ def test_every_record_of_the_journal_has_lag_staleness_and_the_times_since_the_o
         assert (record["fresh_lag_mean"], record["fresh_lag_max"]) == (0.0, 0)
         assert (record["staleness_mean"], record["off_policy_degree"], record["late_segments"]) == (0.0, 1, 0)
         assert record["batch_train_s"] > 0.0 and record["batch_wait_s"] > 0.0
-        # Nobody reported here.
+        # No actor reports in this test.
         assert record["collect_environment_s"] is None
 
 
-def test_metrics_tell_how_old_segments_are_and_may_be_and_when_weights_were_published(
+def test_metrics_contain_ages_their_bound_and_the_time_of_publication(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
@@ -135,7 +139,7 @@ def test_metrics_tell_how_old_segments_are_and_may_be_and_when_weights_were_publ
     assert REGISTRY.get_sample_value("penstock_learner_staleness_bound_versions") == 7
 
 
-def test_a_run_concludes_with_what_its_batches_waits_and_commits_were(folder: RunFolder) -> None:
+def test_a_run_concludes_with_the_statistics_of_its_session(folder: RunFolder) -> None:
     outside = InProcess()
     conclusion, _ = conclude(folder, outside, lambda: False)
     statistics = conclusion.statistics
@@ -146,12 +150,12 @@ def test_a_run_concludes_with_what_its_batches_waits_and_commits_were(folder: Ru
     assert statistics.drops == Drops(overwritten_priorities=outside.batches)
     # Everything is collected while the learner waits.
     (wait,) = statistics.waits
-    assert wait.reason == "fresh segments" and 0.0 < wait.share < 1.0
+    assert wait.reason == WaitReason(Awaited.FRESH_SEGMENTS) and 0.0 < wait.share < 1.0
     assert statistics.times.batch_wait_s == pytest.approx(wait.seconds / outside.batches)
     assert (statistics.evaluations, statistics.times.evaluation_s) == (1, 0.1)
 
 
-def test_a_run_that_is_stopped_in_its_last_evaluation_counts_as_interrupted(folder: RunFolder) -> None:
+def test_a_run_stopped_during_its_last_evaluation_is_interrupted(folder: RunFolder) -> None:
     outside = InProcess(answers_evaluations=False)
     conclusion, _ = conclude(folder, outside, lambda: outside.evaluations_asked > 0)
     assert conclusion.stopped == "interrupted"
@@ -159,7 +163,7 @@ def test_a_run_that_is_stopped_in_its_last_evaluation_counts_as_interrupted(fold
     assert saved_version(folder) == conclusion.progress.version
 
 
-def test_a_replay_service_that_is_stopped_with_the_learner_costs_no_checkpoint(folder: RunFolder) -> None:
+def test_a_replay_service_stopped_with_the_learner_does_not_prevent_the_checkpoint(folder: RunFolder) -> None:
     outside = InProcess()
 
     def stopping() -> bool:
@@ -172,7 +176,7 @@ def test_a_replay_service_that_is_stopped_with_the_learner_costs_no_checkpoint(f
     assert conclusion.progress.version == 2 == saved_version(folder)
 
 
-def test_a_commit_that_fails_while_nobody_stops_ends_the_run_after_a_checkpoint(folder: RunFolder) -> None:
+def test_a_failed_commit_ends_the_run_after_a_checkpoint(folder: RunFolder) -> None:
     outside = InProcess()
     outside.lost = True
     with pytest.raises(Unavailable, match="is gone"):
@@ -181,7 +185,7 @@ def test_a_commit_that_fails_while_nobody_stops_ends_the_run_after_a_checkpoint(
 
 
 class Timed(InProcess):
-    """By its own clock a batch takes 1 s, of which it is waited for 0.06 s; and an evaluation 100 s."""
+    """A clock by which a batch takes 1 s, including a wait of 0.06 s, and an evaluation takes 100 s."""
 
     now = 0.0
 
@@ -200,7 +204,7 @@ class Timed(InProcess):
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
-    """The degree is reviewed after every fourth batch, and not after every 32nd."""
+    """Reviews the degree after every fourth batch instead of every 32nd."""
     outside = Timed()
     monkeypatch.setattr(time, "monotonic", lambda: outside.now)
     monkeypatch.setattr(degree, "_REVIEW_BATCHES", 4)
@@ -208,7 +212,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_the_share_of_time_that_is_waited_leaves_out_evaluations(folder: RunFolder, timed: Timed, mode: str) -> None:
+def test_the_waiting_share_excludes_evaluations(folder: RunFolder, timed: Timed, mode: str) -> None:
     evaluation: dict[str, object] = {"interval_steps": 60, "mode": mode}
     conclude(folder, timed, lambda: False, batches=5, off_policy_degree=-1, evaluation=evaluation)
     assert [plan.off_policy_degree for plan in timed.plans] == [1, 2]
@@ -216,7 +220,7 @@ def test_the_share_of_time_that_is_waited_leaves_out_evaluations(folder: RunFold
 
 
 @pytest.mark.parametrize(("capacity", "degrees"), [(15, [1]), (16, [1, 2])])
-def test_collection_runs_no_further_ahead_than_the_store_has_room_for(
+def test_the_capacity_of_the_store_bounds_how_far_collection_runs_ahead(
     folder: RunFolder, timed: Timed, capacity: int, degrees: list[int]
 ) -> None:
     # Degree 2 needs room for three batches of 4 that are outstanding, and for the one that is drawn.
@@ -225,14 +229,14 @@ def test_collection_runs_no_further_ahead_than_the_store_has_room_for(
     assert [plan.off_policy_degree for plan in timed.plans] == degrees
 
 
-def test_a_run_stops_at_its_return_and_no_sooner(folder: RunFolder) -> None:
+def test_a_run_stops_when_an_evaluation_reaches_stop_at_return(folder: RunFolder) -> None:
     outside = InProcess(returns=(100.0, 474.9, 475.0, 500.0))
     evaluation = {"interval_steps": 60, "mode": "synchronous"}
     conclusion, _ = conclude(folder, outside, lambda: False, batches=9, evaluation=evaluation, stop_at_return=475.0)
     assert (conclusion.stopped, conclusion.progress.version) == ("stop_at_return", 3)
 
 
-def test_a_resumed_run_goes_on_with_threshold_best_and_sums_of_its_sessions(folder: RunFolder) -> None:
+def test_a_resumed_run_keeps_threshold_best_and_totals_of_its_sessions(folder: RunFolder) -> None:
     settings: dict[str, object] = {"interval_steps": 60, "mode": "synchronous", "threshold": 400.0}
     first = InProcess(returns=(450.0,))
     stopped = open_session(folder, first, lambda: first.batches == 2, batches=6, evaluation=settings)
@@ -263,12 +267,12 @@ def test_a_threshold_reached_by_an_evaluation_that_is_not_the_best_is_saved_at_o
         ask(task)
 
     second.ask = ask_after_a_look_at_the_disk  # type: ignore[method-assign]
-    session.run.run()
+    progress = session.run.run().progress
     assert seen[0] is None
-    assert seen[1] == session.evaluations.env_steps_to_threshold is not None
+    assert seen[1] == progress.env_steps_to_threshold is not None
 
 
-def test_a_degree_that_was_chosen_by_hand_stays(folder: RunFolder, timed: Timed) -> None:
+def test_a_configured_degree_does_not_change(folder: RunFolder, timed: Timed) -> None:
     conclude(folder, timed, lambda: False, batches=5)
     assert [plan.off_policy_degree for plan in timed.plans] == [1]
 
@@ -284,13 +288,13 @@ def test_training_waits_for_a_synchronous_evaluation(folder: RunFolder) -> None:
     assert outside.batches_when_answered[: len(during)] == during
 
 
-def test_training_goes_on_during_an_asynchronous_evaluation(folder: RunFolder) -> None:
+def test_training_continues_during_an_asynchronous_evaluation(folder: RunFolder) -> None:
     outside = InProcess()
     conclude(folder, outside, lambda: False, batches=8, evaluation=EVERY_TWO_BATCHES)
     assert outside.batches_when_asked[0] < outside.batches_when_answered[0] == outside.batches
 
 
-def test_an_evaluation_that_never_comes_holds_training_no_longer_than_it_may(folder: RunFolder) -> None:
+def test_an_unanswered_synchronous_evaluation_delays_training_by_its_timeout_at_most(folder: RunFolder) -> None:
     outside = InProcess(answers_evaluations=False)
     evaluation = {"mode": "synchronous", "timeout_s": 0.2, **EVERY_TWO_BATCHES}
     conclusion, _ = conclude(folder, outside, lambda: False, batches=8, evaluation=evaluation)
@@ -298,14 +302,14 @@ def test_an_evaluation_that_never_comes_holds_training_no_longer_than_it_may(fol
     assert conclusion.evaluation is None
 
 
-def test_a_resumed_run_is_as_fast_as_its_own_gradient_steps(folder: RunFolder) -> None:
+def test_the_speed_of_a_resumed_run_excludes_earlier_gradient_steps(folder: RunFolder) -> None:
     conclude(folder, InProcess(), lambda: False, batches=3, earlier=RunProgress(updates=10**12))
     records = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     rates = [record["updates_per_s"] for record in records if record["kind"] == "training"]
     assert rates and max(rates) < 1e6
 
 
-def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: RunFolder) -> None:
+def test_a_plan_without_fresh_segments_counts_steps_when_they_are_stored(folder: RunFolder) -> None:
     outside = InProcess(fresh_segments=0)
     conclusion, _ = conclude(folder, outside, lambda: False, batches=5, fresh_fraction=0.0)
     assert outside.batches == 5
@@ -314,7 +318,7 @@ def test_where_nothing_is_fresh_steps_are_counted_when_they_are_stored(folder: R
 
 
 @pytest.mark.parametrize("store_was_lost", [False, True])
-def test_where_nothing_is_fresh_a_resumed_run_counts_what_was_stored_since(
+def test_a_resumed_run_without_fresh_segments_counts_only_new_insertions(
     folder: RunFolder, store_was_lost: bool
 ) -> None:
     first, second = InProcess(fresh_segments=0), InProcess(fresh_segments=0)
@@ -325,7 +329,7 @@ def test_where_nothing_is_fresh_a_resumed_run_counts_what_was_stored_since(
     assert (progress.env_steps, progress.segments_fresh) == (5 * WINDOW_STEPS, 5 * 4)
 
 
-def test_a_run_restored_without_its_best_checkpoint_chooses_the_best_anew(folder: RunFolder) -> None:
+def test_a_run_restored_without_its_best_checkpoint_chooses_a_new_best(folder: RunFolder) -> None:
     # The best of its past was overwritten since the snapshot; nothing will reach its return again.
     earlier = RunProgress(version=1, env_steps=100, best_return=480.0)
     conclusion, _ = conclude(folder, InProcess(), lambda: False, earlier=earlier)
@@ -334,14 +338,14 @@ def test_a_run_restored_without_its_best_checkpoint_chooses_the_best_anew(folder
 
 
 class Diverging(InProcess):
-    """Rewards beyond what training can work with, from the third batch on."""
+    """Returns batches with rewards that diverge from the third batch on."""
 
     def next(self, timeout_s: float) -> Batch | None:
         self.reward_scale = 1e30 if self.batches >= 2 else 1.0
         return super().next(timeout_s)
 
 
-def test_a_run_that_diverges_ends_by_itself_and_leaves_its_last_checkpoint_as_it_was(folder: RunFolder) -> None:
+def test_a_diverged_run_ends_and_keeps_its_last_checkpoint_unchanged(folder: RunFolder) -> None:
     outside, raw = Diverging(), dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
     earlier = checkpoints.save(folder, checkpoints.take(make_learner(), RunProgress(env_steps=1)), keep=3)
     before = earlier.read_bytes()
@@ -355,7 +359,7 @@ def test_a_run_that_diverges_ends_by_itself_and_leaves_its_last_checkpoint_as_it
 
 
 class Emptied(InProcess):
-    """Zeros in place of what was collected, from the third batch on."""
+    """Returns batches of zeros from the third batch on."""
 
     def next(self, timeout_s: float) -> Batch | None:
         batch = super().next(timeout_s)
@@ -373,8 +377,8 @@ def test_a_batch_without_a_valid_row_ends_the_run_with_one_line_and_a_checkpoint
     assert checkpoints.newest(folder) is not None
 
 
-def test_a_batch_that_is_not_the_one_that_is_due_is_not_trained(folder: RunFolder) -> None:
+def test_a_batch_with_an_unexpected_number_is_not_trained(folder: RunFolder) -> None:
     outside = InProcess()
     outside.skipped_numbers = 3
-    with pytest.raises(SchemaMismatch, match="batch 3 came when batch 0 was due: batch k trains version k"):
+    with pytest.raises(SchemaMismatch, match="received batch 3, expected batch 0: batch k trains version k"):
         conclude(folder, outside, lambda: False)

@@ -7,23 +7,18 @@ from pathlib import Path
 import pytest
 
 from helpers.servers import sample
-from penstock.cli.display import describe_variants
+from helpers.statistics import TRAINING
+from penstock.cli.display import variant_lines
 from penstock.errors import ConfigurationError
 from penstock.learning.journal import Journal
+from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
-from penstock.learning.training_statistics import TrainingStatistics
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
-from penstock.types import (
-    ActorReport,
-    Episode,
-    EvaluationResult,
-    EvaluationSummary,
-    MeanTimes,
-    RunStatus,
-    VariantReturns,
-    VariantStatus,
-)
+from penstock.types.evaluation import EvaluationResult, EvaluationSummary, VariantReturns
+from penstock.types.run import ActorReport, Episode
+from penstock.types.statistics import MeanTimes, Timing
+from penstock.types.status import RunStatus, VariantStatus
 from penstock.wire.run import decode_status, encode_status
 
 EVALUATION = EvaluationSummary(3, 900, 4, 1.5, 0.5, (VariantReturns(2, 1.0, 0.0), VariantReturns(2, 2.0, 0.25)))
@@ -33,14 +28,14 @@ SUMMARY = Summary(
 
 
 def report(*returns: float) -> ActorReport:
-    return ActorReport(10, 0.0, tuple(Episode(value, 5, 0, False) for value in returns), 0.1, 0.1, 0.1, 0.1)
+    return ActorReport(10, 0.0, tuple(Episode(value, 5, 0, False) for value in returns), Timing(0.1, 0.1, 0.1, 0.1))
 
 
 def statistics(*variants: str) -> RunStatistics:
     return RunStatistics(total_steps=1000, earlier_s=0.0, variants=variants)
 
 
-def test_returns_are_counted_for_the_variant_of_who_reports_them_and_for_all() -> None:
+def test_returns_are_counted_for_the_reporting_variant_and_for_the_run() -> None:
     run = statistics("g=1", "g=2")
     run.report(report(1.0, 3.0), 0)
     run.report(report(), 1)
@@ -74,27 +69,27 @@ def test_returns_of_variants_are_metrics() -> None:
     assert sample("penstock_variant_evaluation_return", variant="1") == 2.0
 
 
-def test_an_evaluation_that_stopped_short_of_a_variant_tells_of_those_before() -> None:
+def test_an_evaluation_without_episodes_in_a_variant_omits_that_variant() -> None:
     result = EvaluationResult(1, 1, (1.0, 2.0), (1, 1), 0.1)
     assert result.by_variant(3) == (VariantReturns(1, 1.0, 0.0), VariantReturns(1, 2.0, 0.0))
 
 
 @pytest.mark.parametrize("evaluation", [None, EVALUATION, dataclasses.replace(EVALUATION, variants=())])
-def test_a_status_with_variants_travels_whole(evaluation: EvaluationSummary | None) -> None:
+def test_a_status_with_variants_is_received_as_sent(evaluation: EvaluationSummary | None) -> None:
     variants = (VariantStatus("g=1", 7, -3.5), VariantStatus("plain"))
     status = RunStatus(last_evaluation=evaluation, best_evaluation=evaluation, variants=variants)
     message = encode_status(status)
     assert decode_status(type(message).FromString(message.SerializeToString())) == status
 
 
-def test_the_journal_notes_variants_where_there_are_any(tmp_path: Path) -> None:
-    told: list[str] = []
-    journal = Journal(tmp_path / "metrics.jsonl", resumed_at=0, writes=RetriedWrites(told.append), notice=told.append)
-    training = TrainingStatistics(*[0.5] * len(dataclasses.fields(TrainingStatistics)))  # type: ignore[arg-type]
-    journal.training(RunStatus(variants=(VariantStatus("g=1", 7, -3.5),)), training, MeanTimes(), 1.0)
-    journal.training(RunStatus(), training, MeanTimes(), 1.0)
-    journal.evaluation(EVALUATION, 1.0, final=False)
-    journal.evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True)
+def test_the_journal_records_variants_if_the_run_has_any(tmp_path: Path) -> None:
+    notices: list[str] = []
+    journal = Journal(tmp_path / "metrics.jsonl", writes=RetriedWrites(notices.append), notice=notices.append)
+    variants = (VariantStatus("g=1", 7, -3.5),)
+    journal.write(Record.of_training(RunStatus(variants=variants), TRAINING, MeanTimes(), 1.0))
+    journal.write(Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0))
+    journal.write(Record.of_evaluation(EVALUATION, 1.0, final=False))
+    journal.write(Record.of_evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True))
     with_variants, without, evaluated, evaluated_without = map(json.loads, (tmp_path / "metrics.jsonl").open())
     assert with_variants["variants"] == [{"arguments": "g=1", "episodes": 7, "return_mean": -3.5}]
     assert evaluated["variants"][1] == {"episodes": 2, "return_mean": 2.0, "return_std": 0.25}
@@ -103,14 +98,14 @@ def test_the_journal_notes_variants_where_there_are_any(tmp_path: Path) -> None:
 
 def test_a_line_is_shown_for_each_variant() -> None:
     status = RunStatus(last_evaluation=EVALUATION, variants=(VariantStatus("g=1", 7, -3.5), VariantStatus("g=2")))
-    assert describe_variants(status) == [
+    assert variant_lines(status) == [
         "variant 0 (g=1): return -3.5 | evaluation 1.0 ± 0.0 | 7 episodes",
         "variant 1 (g=2): return - | evaluation 2.0 ± 0.2 | 0 episodes",
     ]
-    assert describe_variants(RunStatus()) == []
+    assert variant_lines(RunStatus()) == []
 
 
-def test_a_summary_with_variants_reads_back_as_it_was(tmp_path: Path) -> None:
+def test_a_summary_with_variants_is_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     outcomes = (VariantOutcome("g=1", 9, -2.5, EvaluationOutcome(2, 1.0, 0.0)), VariantOutcome("g=2", 0, None, None))
     for summary in (SUMMARY, dataclasses.replace(SUMMARY, variants=outcomes)):
@@ -118,7 +113,7 @@ def test_a_summary_with_variants_reads_back_as_it_was(tmp_path: Path) -> None:
         assert Summary.read(path) == summary
 
 
-def test_a_summary_from_before_there_were_variants_is_read(tmp_path: Path) -> None:
+def test_a_summary_of_a_release_without_variants_is_read(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     SUMMARY.write(path)
     values = json.loads(path.read_text())
@@ -127,7 +122,7 @@ def test_a_summary_from_before_there_were_variants_is_read(tmp_path: Path) -> No
     assert Summary.read(path) == SUMMARY
 
 
-def test_a_summary_whose_variants_are_not_any_is_refused(tmp_path: Path) -> None:
+def test_a_summary_with_invalid_variants_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     SUMMARY.write(path)
     path.write_text(path.read_text().replace('"variants": []', '"variants": [{"arguments": "g=1"}]'))

@@ -1,4 +1,4 @@
-"""The mark of the last version used: by every process, whatever is killed, cut or flipped."""
+"""The mark of the last version used by any process, despite kills, truncated files and flipped bits."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from penstock.files import write_json
 from penstock.learning.versions import RESERVED_AHEAD, VersionMark
-from penstock.types import LARGEST_VERSION_JUMP
+from penstock.types.run import LARGEST_VERSION_JUMP
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def use(path: Path, *versions: int, boot: str = "one") -> None:
-    """A process that uses these versions and is killed."""
+    """Runs a process that uses these versions and is killed."""
     mark = VersionMark(path, boot=boot)
     for version in versions:
         mark.use(version)
@@ -30,7 +30,7 @@ def use(path: Path, *versions: int, boot: str = "one") -> None:
 
 
 def settled_at(path: Path, version: int) -> None:
-    """A process that ends in order at a version."""
+    """Runs a process that ends cleanly at a version."""
     mark = VersionMark(path, boot="one")
     mark.use(version)
     mark.settle()
@@ -41,19 +41,19 @@ def first(path: Path, checkpoint: int | None = None, boot: str = "one") -> int:
     return VersionMark(path, checkpoint, boot=boot).first
 
 
-def told(path: Path, checkpoint: int | None = None) -> tuple[int, list[str]]:
-    """The first version, and what the user is told."""
+def first_and_notices(path: Path, checkpoint: int | None = None) -> tuple[int, list[str]]:
+    """Returns the first version and the notices to the user."""
     lines: list[str] = []
-    return VersionMark(path, checkpoint, tell=lines.append, boot="one").first, lines
+    return VersionMark(path, checkpoint, notice=lines.append, boot="one").first, lines
 
 
 def test_a_new_run_begins_at_version_0(path: Path) -> None:
-    assert told(path) == (0, [])
+    assert first_and_notices(path) == (0, [])
     assert not path.exists()
 
 
 @pytest.mark.parametrize("last", [0, 1, 2, 99, 100, 101, 102, 350])
-def test_a_kill_costs_one_version_at_most(path: Path, last: int) -> None:
+def test_a_kill_skips_at_most_one_version(path: Path, last: int) -> None:
     use(path, *range(last + 1))
     assert first(path) == first(path, 0 if last else None) == last + 1
 
@@ -74,26 +74,26 @@ def test_a_real_kill_loses_no_version(path: Path) -> None:
     assert VersionMark(path).first in (last + 1, last + 2)
 
 
-def test_a_run_that_resumes_with_the_last_parameters_goes_on_at_their_version(path: Path) -> None:
+def test_a_run_resumed_with_the_last_parameters_continues_at_their_version(path: Path) -> None:
     settled_at(path, 50)
     assert first(path, 50) == first(path, 50, boot="another") == 50
     use(path, 50, 51)
     assert first(path, 50) == 52
 
 
-def test_of_versions_that_were_killed_the_checkpoints_is_used_again_if_it_was_the_last(path: Path) -> None:
+def test_the_version_of_the_checkpoint_is_reused_if_it_was_the_last_one_used(path: Path) -> None:
     use(path, *range(8))
     assert (first(path, 7), first(path, 6)) == (7, 8)
 
 
-def test_without_the_page_cache_the_run_goes_on_above_all_that_was_reserved(path: Path) -> None:
+def test_after_a_reboot_the_run_continues_above_all_reserved_versions(path: Path) -> None:
     use(path, *range(8))
     assert first(path, boot="another") == RESERVED_AHEAD + 1
     # Where the kernel names no boot, no cache is trusted.
     assert first(path, boot="") == RESERVED_AHEAD + 1
 
 
-def test_of_two_processes_without_a_boot_the_second_trusts_no_cache_either(path: Path) -> None:
+def test_a_process_without_a_boot_id_does_not_trust_the_page_cache(path: Path) -> None:
     use(path, 0, 1, boot="")
     assert first(path, boot="") == RESERVED_AHEAD + 1
 
@@ -111,11 +111,11 @@ def test_a_new_process_overwrites_the_older_line_first(path: Path, last: int, mo
     use(path, last + 1)
     half = len(before) // 2
     used = [json.loads(before[start : start + half])["used"] for start in (0, half)]
-    # A power cut in this write leaves the line that says more.
+    # A power cut in this write leaves the line with the larger version.
     assert places[0] == half * used.index(min(used))
 
 
-def test_what_is_reserved_is_on_the_disk_before_a_version_above_it_is_used(
+def test_a_reservation_is_on_disk_before_a_version_above_it_is_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forced: list[bytes] = []
@@ -153,14 +153,14 @@ def test_versions_never_repeat_over_kills_and_clean_ends(path: Path) -> None:
         mark.close()
 
 
-def test_every_flipped_bit_is_told_and_repeats_no_version(path: Path) -> None:
+def test_every_flipped_bit_is_reported_and_repeats_no_version(path: Path) -> None:
     use(path, *range(230))
     sound = path.read_bytes()
     for bit in range(0, 8 * len(sound), 7):
         data = bytearray(sound)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
-        version, lines = told(path, 200)
+        version, lines = first_and_notices(path, 200)
         assert len(lines) == 1, bit
         assert "damaged" in lines[0]
         assert str(path) in lines[0]
@@ -168,48 +168,48 @@ def test_every_flipped_bit_is_told_and_repeats_no_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 200, 512, 700, 1023])
-def test_a_file_that_was_cut_is_told_and_repeats_no_version(path: Path, left: int) -> None:
+def test_a_truncated_file_is_reported_and_repeats_no_version(path: Path, left: int) -> None:
     use(path, *range(230))
     path.write_bytes(path.read_bytes()[:left])
-    version, lines = told(path, 200)
+    version, lines = first_and_notices(path, 200)
     assert version == 200 + LARGEST_VERSION_JUMP + 1
     assert len(lines) == 1
     assert "damaged" in lines[0]
 
 
-def test_a_file_damaged_as_a_whole_is_told_without_a_checkpoint_too(path: Path) -> None:
+def test_a_completely_damaged_file_is_reported_without_a_checkpoint(path: Path) -> None:
     use(path, 0, 1)
     path.write_bytes(bytes(len(path.read_bytes())))
-    version, lines = told(path)
+    version, lines = first_and_notices(path)
     assert version == LARGEST_VERSION_JUMP + 1
     assert len(lines) == 1
 
 
-def test_a_missing_file_of_a_run_with_a_checkpoint_is_told(path: Path) -> None:
-    version, lines = told(path, 107)
+def test_a_missing_file_of_a_run_with_a_checkpoint_is_reported(path: Path) -> None:
+    version, lines = first_and_notices(path, 107)
     assert version == 107 + LARGEST_VERSION_JUMP + 1
     assert "missing" in lines[0]
 
 
-def test_a_mark_below_the_newest_checkpoint_is_not_believed(path: Path) -> None:
+def test_a_mark_below_the_newest_checkpoint_is_not_used(path: Path) -> None:
     use(path, *range(10))
-    version, lines = told(path, 300)
+    version, lines = first_and_notices(path, 300)
     assert version == 300 + LARGEST_VERSION_JUMP + 1
     assert "ends at version 9" in lines[0]
 
 
-def test_after_a_damage_the_file_is_sound_again(path: Path) -> None:
+def test_a_damaged_file_is_repaired_at_the_next_use(path: Path) -> None:
     use(path, *range(10))
     path.write_bytes(b"7")
     mark = VersionMark(path, 50, boot="one")
     mark.use(mark.first)
     mark.close()
-    assert told(path, 50) == (mark.first + 1, [])
+    assert first_and_notices(path, 50) == (mark.first + 1, [])
 
 
-def test_the_number_that_the_release_before_wrote_is_read(path: Path) -> None:
+def test_the_number_written_by_the_previous_release_is_read(path: Path) -> None:
     write_json(path, 107)
-    assert (told(path, 60), told(path, 107)) == ((108, []), (107, []))
+    assert (first_and_notices(path, 60), first_and_notices(path, 107)) == ((108, []), (107, []))
     use(path, 108)
     assert first(path, 60) == 109
 
@@ -221,9 +221,11 @@ def test_the_file_is_readable_json(path: Path) -> None:
     assert {line["reserved"] for line in lines} == {RESERVED_AHEAD}
 
 
-def test_a_disk_that_takes_no_writes_is_told_once_and_made_up_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_is_reported_once_and_versions_are_recorded_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[str] = []
-    mark = VersionMark(path, tell=lines.append, boot="one")
+    mark = VersionMark(path, notice=lines.append, boot="one")
     mark.use(0)
 
     def refuse(*arguments: object) -> int:

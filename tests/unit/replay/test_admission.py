@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from helpers.segments import PLAN
 from penstock.errors import ConfigurationError, Overloaded
 from penstock.replay.admission import GRANTS_AHEAD, ActorKey, Gate
-from penstock.types import Grant, SamplingPlan
+from penstock.types.replay import Grant, SamplingPlan
 
 TIMEOUT_S = 10.0
 

@@ -12,16 +12,10 @@ from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, 
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import MAX_LEASES, Lease, ReplayBuffer
-from penstock.replay.ring_store import RingStore
-from penstock.types import (
-    LARGEST_VERSION_JUMP,
-    Batch,
-    CommitOutcome,
-    SamplingPlan,
-    Schema,
-    StoreCounts,
-    Window,
-)
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.block import Schema
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, StoreCounts, Window
+from penstock.types.run import LARGEST_VERSION_JUMP
 
 FRESH_ONLY = replace(PLAN, batch_segments=2)
 

@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from penstock.replay import compiled_code, header_scans, row_checks, sum_tree
+from penstock.replay import compiled_code, sum_tree
+from penstock.replay.store import header_scans, row_checks
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:

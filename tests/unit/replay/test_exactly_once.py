@@ -11,10 +11,11 @@ from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatc
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
 from penstock.replay.fresh_segments import FreshSegments
-from penstock.replay.layout import State
 from penstock.replay.priority_index import PriorityIndex
-from penstock.replay.ring_store import RingStore
-from penstock.types import Batch, CommitOutcome, Fragment, SamplingPlan, Window
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.block import Fragment
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window
 
 WIDE = replace(PLAN, batch_segments=8, fresh_segments=4, off_policy_degree=2)
 ANY = replace(PLAN, fresh_segments=0, batch_segments=4, min_replay_segments=1)

@@ -18,9 +18,9 @@ import penstock.replay
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.layout import RECORDS_FILE, SEGMENTS_FILE
-from penstock.replay.ring_store import RingStore
-from penstock.types import Batch, SamplingPlan
+from penstock.replay.store.layout import RECORDS_FILE, SEGMENTS_FILE
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.replay import Batch, SamplingPlan
 
 ROWS, WINDOW = 24, 4
 ACTOR = ActorKey(0, 1)

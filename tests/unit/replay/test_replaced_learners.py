@@ -9,9 +9,9 @@ import pytest
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.ring_store import RingStore
 from penstock.sharding.shares import shares_of_mass
-from penstock.types import Mass, SamplingPlan
+from penstock.types.replay import Mass, SamplingPlan
 
 AGEING = replace(PLAN, alpha=0.6, max_staleness=64)
 """Two fresh segments a batch, half a mass every 3.3 versions."""

@@ -10,8 +10,8 @@ from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay import scrubbing
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.ring_store import RingStore
 from penstock.replay.scrubbing import Scrub
+from penstock.replay.store.ring_store import RingStore
 
 ACTOR = ActorKey(0, 1)
 

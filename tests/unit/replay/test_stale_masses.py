@@ -8,11 +8,11 @@ import pytest
 
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.ages import Ages
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.priority_index import PriorityIndex
-from penstock.replay.ring_store import RingStore
-from penstock.types import SamplingPlan
+from penstock.replay.store.ages import Ages
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.replay import SamplingPlan
 
 FRESH_ONLY = replace(PLAN, batch_segments=2, half_life=1e9, max_staleness=3)
 """Nothing is drawn, and a segment's mass hardly depends on its age."""

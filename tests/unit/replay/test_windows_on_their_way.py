@@ -10,9 +10,10 @@ from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, 
 from penstock.errors import InvalidSegment, Overloaded, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer, Reservation
-from penstock.replay.layout import State
-from penstock.replay.ring_store import RingStore
-from penstock.types import Fragment, Window
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
+from penstock.types.block import Fragment
+from penstock.types.replay import Window
 
 
 def make_buffer(rows: int = 12, segments: int = 4, **plan: int) -> ReplayBuffer:

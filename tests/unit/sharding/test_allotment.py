@@ -35,7 +35,9 @@ def train(allotment: Allotment, batches: int, speeds: list[float], *, window: in
     st.lists(st.tuples(st.floats(1e-3, 1e3), st.integers(1, 200)), min_size=1, max_size=6),
     st.integers(1, 20),
 )
-def test_parts_keep_to_their_bounds_and_add_up(total: int, shards: list[tuple[float, int]], smallest: int) -> None:
+def test_parts_respect_their_bounds_and_sum_to_the_total(
+    total: int, shards: list[tuple[float, int]], smallest: int
+) -> None:
     weights, largest = np.array([weight for weight, _ in shards]), np.array([most for _, most in shards])
     parts = apportion(total, weights, smallest, largest)
     ceilings = np.maximum(largest, smallest)
@@ -44,7 +46,7 @@ def test_parts_keep_to_their_bounds_and_add_up(total: int, shards: list[tuple[fl
         assert parts.sum() == total
 
 
-def test_parts_are_as_the_weights_where_nothing_is_in_the_way() -> None:
+def test_unbounded_parts_are_proportional_to_the_weights() -> None:
     most = np.full(3, 100)
     assert apportion(60, np.array([1.0, 2.0, 3.0]), 1, most).tolist() == [10, 20, 30]
     assert apportion(10, np.ones(3), 1, most).tolist() in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
@@ -72,7 +74,7 @@ def test_every_part_has_room_for_the_largest_window() -> None:
     assert min(allotment.fresh_segments) == 4
 
 
-def test_a_part_is_no_larger_than_its_store_has_room_for() -> None:
+def test_a_part_is_at_most_as_large_as_the_room_in_its_store() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     for batch in range(40):
         allotment.observe([Arrival(0.0, 12 * batch, 5), Arrival(0.0, 12 * batch, 10**6)], 0.1)
@@ -86,7 +88,7 @@ def test_with_degree_0_the_first_parts_stay() -> None:
     assert allotment.fresh_segments == [12, 12]
 
 
-def test_a_shard_that_fell_behind_leaves_the_batch_to_the_others_until_it_keeps_up_again() -> None:
+def test_the_others_fill_the_batch_while_a_shard_is_slow() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     allotment.fell_behind(1)
     assert allotment.review(2)
@@ -103,7 +105,7 @@ def test_a_shard_that_fell_behind_leaves_the_batch_to_the_others_until_it_keeps_
     assert sum(allotment.fresh_segments) == 24 and allotment.fresh_segments[1] > 1
 
 
-def test_a_shard_that_brings_nothing_stays_slow() -> None:
+def test_a_shard_without_new_segments_stays_slow() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     allotment.fell_behind(1)
     for batch in range(50):
@@ -111,7 +113,7 @@ def test_a_shard_that_brings_nothing_stays_slow() -> None:
     assert allotment.is_slow(1)
 
 
-def test_a_store_that_was_lost_counts_from_nought_and_harms_nothing() -> None:
+def test_a_replaced_store_that_counts_from_0_does_not_affect_the_allotment() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     for inserted in (1_000, 1_012, 12, 24):
         allotment.observe([Arrival(0.0, inserted, 100), Arrival(0.0, inserted, 100)], 0.1)
@@ -119,7 +121,7 @@ def test_a_store_that_was_lost_counts_from_nought_and_harms_nothing() -> None:
     assert allotment.fresh_segments == [12, 12]
 
 
-def test_a_store_that_was_lost_while_its_shard_is_slow_does_not_keep_it_so() -> None:
+def test_a_slow_shard_recovers_after_its_store_was_replaced() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     allotment.fell_behind(1)
     assert allotment.review(2)
@@ -138,7 +140,7 @@ def test_a_store_that_was_lost_while_its_shard_is_slow_does_not_keep_it_so() -> 
         ((0.0, 1.0), [18, 6]),
     ],
 )
-def test_a_shard_that_had_its_part_sooner_gets_a_larger_one(waited_s: tuple[float, float], parts: list[int]) -> None:
+def test_a_shard_whose_part_arrives_early_gets_a_larger_one(waited_s: tuple[float, float], parts: list[int]) -> None:
     allotment = Allotment(WHOLE, 2, 2)
     for batch in range(16):
         allotment.observe([Arrival(waited, 12 * batch, 100) for waited in waited_s], 1.0)
@@ -146,7 +148,7 @@ def test_a_shard_that_had_its_part_sooner_gets_a_larger_one(waited_s: tuple[floa
     assert allotment.fresh_segments == parts
 
 
-def test_a_shard_that_was_slow_comes_back_with_the_share_that_it_had() -> None:
+def test_a_shard_that_was_slow_regains_its_former_part() -> None:
     allotment = Allotment(WHOLE, 3, 2)
     allotment.fell_behind(2)
     assert allotment.review(2)
@@ -160,7 +162,7 @@ def test_a_shard_that_was_slow_comes_back_with_the_share_that_it_had() -> None:
     assert allotment.fresh_segments == [8, 8, 8]
 
 
-def test_a_batch_of_no_shard_teaches_nothing() -> None:
+def test_a_batch_without_arrivals_changes_no_speed() -> None:
     allotment = Allotment(WHOLE, 2, 2)
     for _ in range(16):
         allotment.observe([None, None], 1.0)
@@ -175,7 +177,7 @@ def test_another_plan_is_apportioned_at_the_next_review() -> None:
     assert allotment.fresh_segments == [24, 24]
 
 
-def test_the_smallest_part_is_rounded_up_so_that_the_gate_takes_the_window() -> None:
+def test_the_smallest_part_is_rounded_up_to_fit_the_window() -> None:
     # With degree 2 a part of 2 lets windows of 4 in.
     assert apportion(24, np.array([1.0, 1e6]), 3, np.full(2, 100)).tolist() == [3, 21]
     allotment = Allotment(WHOLE, 2, 5)

@@ -1,6 +1,7 @@
 """Several stores draw as one: real buffers in this process, and what the learner makes of their parts."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -11,12 +12,12 @@ from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, 
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import MAX_LEASES, ReplayBuffer
 from penstock.replay.fresh_segments import Lease
-from penstock.replay.layout import State
-from penstock.replay.ring_store import RingStore
+from penstock.replay.store.layout import State
+from penstock.replay.store.ring_store import RingStore
 from penstock.sharding.parts import join, place
 from penstock.sharding.shares import rounded, shares_of_mass
-from penstock.types import Batch, Mass, StoreCounts
-from penstock.wire.block import PayloadPool
+from penstock.types.payloads import PayloadPool
+from penstock.types.replay import Batch, BatchHead, Mass, StoreCounts
 
 VERSION = 300
 """Of the learner when everything is drawn."""
@@ -33,19 +34,21 @@ def test_a_share_is_the_mass_with_its_age_factor_over_the_sum() -> None:
     np.testing.assert_allclose(shares, [0.25, 0.5, 0.25, 0.0], rtol=1e-14)
 
 
-def test_masses_whose_references_are_further_apart_than_a_double_reaches_are_compared_all_the_same() -> None:
+def test_masses_whose_ratio_exceeds_a_double_are_compared() -> None:
     shares = shares_of_mass([Mass(1e300, 0), Mass(1e-300, 10_000)], alpha=1.0, half_life=1.0)
     np.testing.assert_array_equal(shares, [0.0, 1.0])
 
 
-def test_where_there_is_no_mass_nothing_is_drawn() -> None:
+def test_shares_without_mass_are_zero() -> None:
     shares = shares_of_mass([Mass(), Mass(0.0, 7)], alpha=0.6, half_life=2.0)
     assert shares.tolist() == [0.0, 0.0]
     assert rounded(shares, 16, 0.3).tolist() == [0, 0]
 
 
 @given(weights, st.integers(0, 500), st.floats(0.0, 1.0, exclude_max=True))
-def test_rounded_shares_add_up_and_are_never_off_by_one(values: list[float], count: int, uniform: float) -> None:
+def test_rounded_shares_sum_to_the_count_and_differ_from_exact_ones_by_less_than_1(
+    values: list[float], count: int, uniform: float
+) -> None:
     shares = np.array(values) / sum(values)
     counts = rounded(shares, count, uniform)
     assert counts.sum() == count
@@ -53,7 +56,7 @@ def test_rounded_shares_add_up_and_are_never_off_by_one(values: list[float], cou
     assert (counts[shares == 0.0] == 0).all()
 
 
-def test_a_last_shard_without_mass_gets_nothing_where_shares_do_not_quite_add_up() -> None:
+def test_a_last_shard_without_mass_gets_nothing_if_shares_sum_to_less_than_1() -> None:
     shares = np.array([*[0.1] * 10, 0.0])
     assert np.cumsum(shares)[-1] < 1.0
     counts = rounded(shares, 10, 0.0)
@@ -149,7 +152,7 @@ def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
     parts = []
     for shard, wanted in zip(shards, counts.tolist(), strict=True):
         lease = shard.lease(wanted)
-        parts.append(replace(shard.buffer.gather(lease, SCHEMA.empty(lease.keys.size)), number=step))
+        parts.append(changed(shard.buffer.gather(lease, SCHEMA.empty(lease.keys.size)), number=step))
     return join(parts, place(parts), shares.tolist(), SCHEMA, PayloadPool())
 
 
@@ -174,7 +177,7 @@ def test_probabilities_are_those_of_one_store_with_everything_in_it() -> None:
     for step in range(20):
         batch = draw(shards, step, 16, uniform=step / 20)
         assert batch.keys.size == 16
-        for (index, key), probability in zip(names(batch, known), batch.probabilities, strict=True):
+        for (index, key), probability in zip(names(batch, known), batch.head.probabilities, strict=True):
             np.testing.assert_allclose(probability, oracle[index][key % oracle[index].size] / total, rtol=1e-12)
 
 
@@ -205,15 +208,17 @@ def make_part(slot: int, environments: list[int], replayed: int, *, number: int 
     fresh = len(environments)
     names = [(slot, 1, sequence) for sequence in range(1, 1 + fresh + replayed)]
     return Batch(
-        number=number,
-        fresh_segments=fresh,
-        keys=np.arange(1, 1 + fresh + replayed, dtype=np.uint64),
-        versions=np.full(fresh + replayed, slot, np.int64),
-        priorities=np.concatenate([np.zeros(fresh), np.full(replayed, slot + 0.5)]),
-        probabilities=np.concatenate([np.ones(fresh), np.full(replayed, 0.1)]),
-        counts=StoreCounts(capacity=10 * (slot + 1), inserted=slot, stored=fresh + replayed),
-        columns=make_columns(names) if names else SCHEMA.empty(0),
-        environments=np.array(environments, np.uint32),
+        BatchHead(
+            number=number,
+            fresh_segments=fresh,
+            keys=np.arange(1, 1 + fresh + replayed, dtype=np.uint64),
+            versions=np.full(fresh + replayed, slot, np.int64),
+            priorities=np.concatenate([np.zeros(fresh), np.full(replayed, slot + 0.5)]),
+            probabilities=np.concatenate([np.ones(fresh), np.full(replayed, 0.1)]),
+            counts=StoreCounts(capacity=10 * (slot + 1), inserted=slot, stored=fresh + replayed),
+            environments=np.array(environments, np.uint32),
+        ),
+        make_columns(names) if names else SCHEMA.empty(0),
     )
 
 
@@ -226,20 +231,25 @@ def test_fresh_segments_come_first_by_environment_and_replayed_ones_after_them_b
     assert_same_columns(batch.columns, make_columns(sequence))
     assert (batch.number, batch.fresh_segments) == (3, 5)
     assert batch.versions.tolist() == [name[0] for name in sequence]
-    assert batch.environments.tolist() == [0, 0, 2, 5, 6]
+    assert batch.head.environments.tolist() == [0, 0, 2, 5, 6]
     assert batch.priorities.tolist() == [0.0] * 5 + [0.5, 1.5, 1.5, 2.5]
-    np.testing.assert_allclose(batch.probabilities, [1.0] * 5 + [0.05, 0.03, 0.03, 0.02])
+    np.testing.assert_allclose(batch.head.probabilities, [1.0] * 5 + [0.05, 0.03, 0.03, 0.02])
     assert (batch.counts.capacity, batch.counts.inserted, batch.counts.stored) == (60, 3, 9)
     for part, places in zip(parts, rows, strict=True):
         np.testing.assert_array_equal(batch.keys[places], part.keys)
 
 
-def test_shards_that_do_not_say_their_environments_follow_one_another() -> None:
-    parts = [make_part(0, [7, 8], 0), replace(make_part(1, [0, 1], 1), environments=np.zeros(0, np.uint32))]
+def changed(part: Batch, **values: Any) -> Batch:
+    """Returns the part with other values in its head."""
+    return Batch(replace(part.head, **values), part.columns)
+
+
+def test_shards_without_environment_numbers_follow_one_another() -> None:
+    parts = [make_part(0, [7, 8], 0), changed(make_part(1, [0, 1], 1), environments=np.zeros(0, np.uint32))]
     assert [part.tolist() for part in place(parts)] == [[0, 1], [2, 3, 4]]
 
 
-def test_the_environments_of_fresh_segments_come_with_their_batch() -> None:
+def test_a_batch_contains_the_environments_of_its_fresh_segments() -> None:
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
     buffer.open_actor(ActorKey(3, 1), SCHEMA, 2, 0.0)
     buffer.adopt_plan(replace(PLAN, fresh_segments=4))
@@ -248,15 +258,15 @@ def test_the_environments_of_fresh_segments_come_with_their_batch() -> None:
         buffer.append(make_window(sequence, slot=3), 0.0)
     lease = buffer.lease(0)
     assert lease is not None
-    assert buffer.gather(lease, SCHEMA.empty(4)).environments.tolist() == [6, 6, 7, 7]
+    assert buffer.gather(lease, SCHEMA.empty(4)).head.environments.tolist() == [6, 6, 7, 7]
     assert buffer.head(lease, 1, 2, 0).environments.tolist() == [6, 7]
 
 
-def test_each_segment_keeps_the_numbers_that_its_own_shard_skipped() -> None:
-    parts = [make_part(0, [0, 5], 1), replace(make_part(1, [2], 1), skipped=np.array([7, 9]))]
+def test_each_segment_keeps_the_skipped_versions_of_its_own_shard() -> None:
+    parts = [make_part(0, [0, 5], 1), changed(make_part(1, [2], 1), skipped=np.array([7, 9]))]
     batch = join(parts, place(parts), [0.5, 0.5], SCHEMA, PayloadPool())
-    assert batch.skipped.tolist() == [0, 7, 0, 0, 9]
-    assert join(parts[:1], place(parts[:1]), [1.0], SCHEMA, PayloadPool()).skipped.size == 0
+    assert batch.head.skipped.tolist() == [0, 7, 0, 0, 9]
+    assert join(parts[:1], place(parts[:1]), [1.0], SCHEMA, PayloadPool()).head.skipped.size == 0
 
 
 def test_three_shards_whose_environments_interleave_give_the_order_of_one_store() -> None:
@@ -264,4 +274,4 @@ def test_three_shards_whose_environments_interleave_give_the_order_of_one_store(
     parts = [make_part(shard, numbers, 0) for shard, numbers in enumerate(environments)]
     rows = place(parts)
     assert [part.tolist() for part in rows] == environments
-    assert join(parts, rows, [0.0] * 3, SCHEMA, PayloadPool()).environments.tolist() == list(range(6))
+    assert join(parts, rows, [0.0] * 3, SCHEMA, PayloadPool()).head.environments.tolist() == list(range(6))

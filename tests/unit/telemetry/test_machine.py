@@ -23,7 +23,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_processors_are_counted_in_seconds_by_what_they_did_and_guests_only_once(proc: Path) -> None:
+def test_processor_time_is_counted_by_mode_and_guest_time_only_once(proc: Path) -> None:
     processors = next(metric for metric in Machine(proc).collect() if metric.name == "penstock_machine_cpu_seconds")
     seconds = {sample.labels["mode"]: sample.value for sample in processors.samples}
     assert seconds == pytest.approx({"user": 12.0, "system": 3.13, "idle": 40.0, "iowait": 0.5, "steal": 0.8})
@@ -36,17 +36,17 @@ def test_memory_is_in_bytes(proc: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["MemAvailable", "MemTotal"])
-def test_memory_that_a_sandbox_does_not_show_is_left_out_and_the_rest_is_there(proc: Path, missing: str) -> None:
+def test_memory_fields_missing_in_a_sandbox_are_omitted(proc: Path, missing: str) -> None:
     lines = [line for line in MEMINFO.splitlines() if not line.startswith(missing)]
     (proc / "meminfo").write_text("\n".join(["", *lines, ""]))
     names = {metric.name for metric in Machine(proc).collect()}
     assert len(names) == 2 and "penstock_machine_cpu_seconds" in names
 
 
-def test_a_sandbox_without_meminfo_shows_its_processors(proc: Path) -> None:
+def test_a_sandbox_without_meminfo_exports_processor_time(proc: Path) -> None:
     (proc / "meminfo").unlink()
     assert [metric.name for metric in Machine(proc).collect()] == ["penstock_machine_cpu_seconds"]
 
 
-def test_a_machine_without_proc_tells_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_proc_exports_no_metrics(tmp_path: Path) -> None:
     assert list(Machine(tmp_path).collect()) == []

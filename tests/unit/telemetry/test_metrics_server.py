@@ -43,9 +43,7 @@ def test_the_metrics_of_this_process_are_served(server: MetricsServer, port: int
 
 
 @pytest.mark.parametrize("idle", [100, 300])
-def test_idle_connections_get_no_threads_and_keep_no_scrape_waiting(
-    server: MetricsServer, port: int, idle: int
-) -> None:
+def test_idle_connections_start_no_threads_and_delay_no_scrape(server: MetricsServer, port: int, idle: int) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as connections:
         for number in range(idle):
@@ -64,7 +62,7 @@ def test_a_connection_without_a_request_is_closed(
         assert silent.recv(1) == slow.recv(1) == b""
 
 
-def test_a_client_that_reads_nothing_is_let_go(server: MetricsServer, port: int) -> None:
+def test_a_client_that_does_not_read_is_disconnected(server: MetricsServer, port: int) -> None:
     with contextlib.ExitStack() as clients:
         for _ in range(8):
             client = clients.enter_context(connect(port))
@@ -75,7 +73,7 @@ def test_a_client_that_reads_nothing_is_let_go(server: MetricsServer, port: int)
 
 
 @pytest.mark.parametrize("request_of", [b"\r\n\r\n", b"x" * 2**17, b"\xff\xfe \r\n\r\n", b"GET\r\n\r\n"])
-def test_what_is_no_request_is_closed_and_others_are_served(
+def test_a_malformed_request_is_closed_and_others_are_served(
     server: MetricsServer, port: int, request_of: bytes
 ) -> None:
     with connect(port) as client, contextlib.suppress(ConnectionError):
@@ -84,12 +82,12 @@ def test_what_is_no_request_is_closed_and_others_are_served(
     assert "penstock_evaluator_seconds_total" in scrape(port)
 
 
-def test_a_port_in_use_is_the_users_to_change(server: MetricsServer, port: int) -> None:
+def test_a_port_in_use_raises_a_configuration_error(server: MetricsServer, port: int) -> None:
     with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}: Address already in use; .*metrics_port"):
         MetricsServer("127.0.0.1", port)
 
 
-def test_no_port_serves_nothing() -> None:
+def test_port_0_starts_no_server() -> None:
     threads = threading.active_count()
     MetricsServer("127.0.0.1", 0).close()
     assert threading.active_count() == threads

@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from helpers.segments import SCHEMA, assert_same_columns, make_columns
 from penstock.errors import InvalidSegment, Overloaded
-from penstock.types import DATA_TYPES, Column, Columns, Extent, Schema
+from penstock.types.block import DATA_TYPES, Column, Columns, Extent, Schema
+from penstock.types.payloads import layout
 from penstock.v1 import block_pb2, replay_pb2
 from penstock.wire.block import (
     MAX_PART_BYTES,
     BlockAssembler,
     BlockReader,
-    PayloadPool,
-    allocate,
     blank_message,
     clear_gaps,
     heads,
-    layout,
     pack,
     split_final,
 )
@@ -79,7 +77,7 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 @given(schema=schemas(), segments=st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
-def test_columns_of_any_schema_come_back_as_they_went(schema: Schema, segments: int) -> None:
+def test_columns_of_any_schema_survive_encoding_and_decoding(schema: Schema, segments: int) -> None:
     columns = make_columns([(0, 1, sequence) for sequence in range(1, segments + 1)], schema)
     assert_same_columns(round_trip(columns), columns)
     assert decode_schema(block_pb2.Schema.FromString(encode_schema(schema).SerializeToString())) == schema
@@ -98,7 +96,7 @@ def test_columns_begin_at_multiples_of_eight_with_zeros_between(schema: Schema, 
     assert (content, total) == (payload_of(columns), position)
 
 
-def test_a_large_payload_goes_in_parts_that_fit_a_message() -> None:
+def test_a_large_payload_is_split_into_parts_that_fit_a_message() -> None:
     columns = make_columns(NAMES, IMAGES)
     parts = encode(columns)
     assert len(parts) == 2
@@ -107,7 +105,7 @@ def test_a_large_payload_goes_in_parts_that_fit_a_message() -> None:
     assert_same_columns(round_trip(columns), columns)
 
 
-def test_one_block_after_another_goes_through_one_assembler() -> None:
+def test_one_assembler_takes_successive_blocks() -> None:
     assembler = BlockAssembler(2**30)
     for names in (NAMES, NAMES[::-1]):
         columns = make_columns(names, IMAGES)
@@ -119,7 +117,7 @@ def test_one_block_after_another_goes_through_one_assembler() -> None:
 
 
 @pytest.mark.parametrize(("schema", "names"), [(SCHEMA, NAMES), (IMAGES, NAMES)])
-def test_ready_bytes_are_what_protobuf_would_have_written(schema: Schema, names: list[tuple[int, int, int]]) -> None:
+def test_assembled_bytes_equal_those_of_protobuf(schema: Schema, names: list[tuple[int, int, int]]) -> None:
     columns = make_columns(names, schema)
     payload, ready = payload_of(columns), encode(columns)
     for (head, part), message in zip(heads(schema, len(names)), ready, strict=True):
@@ -131,7 +129,7 @@ def test_ready_bytes_are_what_protobuf_would_have_written(schema: Schema, names:
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, 2_100_000])
-def test_payloads_of_every_length_are_framed_right(size: int) -> None:
+def test_payloads_of_every_length_are_framed_correctly(size: int) -> None:
     content = np.arange(size, dtype=np.uint64).astype(np.uint8)
     outer = replay_pb2.Window(version=5).SerializeToString()
     message, payload = blank_message([b"", outer, block_pb2.Block(segments=3).SerializeToString()], size)
@@ -140,7 +138,7 @@ def test_payloads_of_every_length_are_framed_right(size: int) -> None:
     assert (window.version, window.block.segments, window.block.payload) == (5, 3, content.tobytes())
 
 
-def test_the_fragments_of_all_parts_are_the_columns() -> None:
+def test_the_fragments_of_all_parts_form_the_columns() -> None:
     columns, reader = make_columns(NAMES, IMAGES), BlockReader(2**30)
     came = [np.full(array.nbytes, 0xEE, np.uint8) for array in columns.arrays]
     for message in encode(columns):
@@ -150,24 +148,13 @@ def test_the_fragments_of_all_parts_are_the_columns() -> None:
         assert array.tobytes() == content.tobytes()
 
 
-def test_a_part_0_begins_anew_whatever_came_before() -> None:
+def test_a_part_0_starts_a_new_block() -> None:
     columns, assembler = make_columns(NAMES, IMAGES), BlockAssembler(2**30)
     first, second = encode(columns)
     assert [assembler.add(IMAGES, first) for _ in range(2)] == [None, None]
     came = assembler.add(IMAGES, second)
     assert came is not None
     assert_same_columns(came, columns)
-
-
-def test_memory_for_payloads_is_used_again_once_nobody_looks_at_it() -> None:
-    pool = PayloadPool()
-    columns = allocate(SCHEMA, 4, pool)
-    view, place = columns.arrays[1][1:], columns.arrays[0].__array_interface__["data"][0]
-    del columns
-    other = pool.take(layout(SCHEMA, 4)[1])
-    assert other.__array_interface__["data"][0] != place
-    del view
-    assert pool.take(layout(SCHEMA, 4)[1]).__array_interface__["data"][0] == place
 
 
 # The final field
@@ -180,7 +167,7 @@ def test_memory_for_payloads_is_used_again_once_nobody_looks_at_it() -> None:
     content=st.none() | st.binary(max_size=300),
     order=st.permutations(range(4)),
 )
-def test_the_final_field_is_taken_out_wherever_it_stands(
+def test_the_final_field_is_extracted_from_any_position(
     number: int, text: str, keys: bytes, content: bytes | None, order: list[int]
 ) -> None:
     response = replay_pb2.SampleBatchesResponse
@@ -197,14 +184,14 @@ def test_the_final_field_is_taken_out_wherever_it_stands(
 
 @given(st.binary(max_size=60))
 @settings(max_examples=500)
-def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+def test_any_bytes_are_either_split_or_refused(data: bytes) -> None:
     try:
         split_final(data)
     except InvalidSegment:
         return
 
 
-def test_a_message_that_is_cut_off_within_its_payload_is_refused() -> None:
+def test_a_message_truncated_within_its_payload_is_refused() -> None:
     (message,) = encode(make_columns(NAMES))
     _, final = split_final(message)
     assert final is not None
@@ -283,7 +270,7 @@ def test_a_block_that_does_not_fit_its_schema_is_refused(change: Callable[[block
 def test_parts_out_of_order_are_refused() -> None:
     first, second = parse(encode(make_columns(NAMES, IMAGES)))
     for parts in ([second], [second, first]):
-        with pytest.raises(InvalidSegment, match="was due"):
+        with pytest.raises(InvalidSegment, match=r"got part . of a block, expected part"):
             decode(IMAGES, parts)
 
 
@@ -333,7 +320,7 @@ def test_a_payload_above_the_limit_is_refused_before_it_is_allocated() -> None:
         Schema(3, (Column("large", "float64", (2**16, 2**16)),)),
     ],
 )
-def test_a_schema_that_describes_no_segments_is_refused(schema: Schema) -> None:
+def test_a_schema_that_can_not_describe_segments_is_refused(schema: Schema) -> None:
     with pytest.raises(InvalidSegment):
         decode_schema(encode_schema(schema))
 
@@ -369,12 +356,6 @@ def test_columns_that_are_not_aligned_overlap_or_end_outside_are_refused(offsets
     )
     with pytest.raises(InvalidSegment, match=r"column (first|second) of 4 segments covers bytes"):
         BlockReader(2**20).add(TWO_BYTES, block.SerializeToString())
-
-
-def test_memory_of_another_size_is_not_used_again() -> None:
-    pool = PayloadPool()
-    for size in (16, 8, 24):
-        assert pool.take(size).size == size
 
 
 def test_a_part_that_names_another_number_of_parts_is_refused() -> None:

@@ -6,7 +6,9 @@ import hashlib
 import pytest
 
 from penstock.errors import InvalidSegment
-from penstock.types import ActorReport, Assignment, EvaluationResult, EvaluationTask, Weights
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.run import ActorReport, Assignment, Weights
+from penstock.types.statistics import Timing
 from penstock.v1 import run_pb2
 from penstock.wire.run import (
     decode_assignment,
@@ -26,11 +28,11 @@ RESULT = EvaluationResult(9, 4, (1.0, 2.0), (3, 4), 0.5, 1)
 
 @pytest.mark.parametrize("name", ["env_steps", "segments"])
 def test_a_report_of_more_steps_or_segments_than_an_actor_can_take_is_refused(name: str) -> None:
-    message = encode_report(ActorReport(0, 0.0, (), 0.0, 0.0, 0.0, 0.0))
+    message = encode_report(ActorReport(0, 0.0, (), Timing()))
     setattr(message, name, 2**48)
     assert getattr(decode_report(message), name) == 2**48
     setattr(message, name, 2**48 + 1)
-    with pytest.raises(InvalidSegment, match="at most 281474976710656 are taken"):
+    with pytest.raises(InvalidSegment, match="the maximum is 281474976710656"):
         decode_report(message)
 
 
@@ -43,7 +45,7 @@ def test_an_assignment_without_a_temperature_is_at_1() -> None:
     assert assignment.temperature == 1.0
 
 
-def test_a_task_and_its_result_come_back_as_they_went() -> None:
+def test_a_task_and_its_result_survive_encoding_and_decoding() -> None:
     head, *_ = encode_task(TASK)
     assert decode_task(head.task, WEIGHTS) == TASK
     assert decode_result(encode_result(RESULT), TASK) == RESULT
@@ -52,7 +54,7 @@ def test_a_task_and_its_result_come_back_as_they_went() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 5}, "its result is of version 5"),
+        ({"version": 5}, "its result has version 5"),
         ({"unfinished": 3}, "3 of them unfinished; 2 episodes"),
         ({"returns": (1.0,)}, "1 returns and 2 lengths"),
         ({"steps": (1, 2, 3)}, "2 returns and 3 lengths"),
@@ -60,7 +62,7 @@ def test_a_task_and_its_result_come_back_as_they_went() -> None:
         ({"seconds": -1.0}, "-1 seconds"),
     ],
 )
-def test_a_result_that_no_evaluation_has_is_refused(change: dict[str, object], says: str) -> None:
+def test_an_impossible_result_is_refused(change: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidSegment, match=says):
         decode_result(encode_result(dataclasses.replace(RESULT, **change)), TASK)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.segments import SCHEMA, make_window
-from penstock.types import Column, Columns, Schema
+from penstock.types.block import Column, Columns, Schema
 from penstock.wire.staged_checksum import staged_checksum
 
 PAGE = 4096
@@ -29,11 +29,11 @@ def described(columns: Columns) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 4071, 4072, 4073, 3 * 4072, 5 * 4072 + 1001])
-def test_it_is_what_the_protocol_says(size: int) -> None:
+def test_the_checksum_is_the_one_of_the_contract(size: int) -> None:
     assert staged_checksum(of_bytes(size)) == described(of_bytes(size))
 
 
-def test_it_is_over_all_columns() -> None:
+def test_the_checksum_covers_all_columns() -> None:
     columns = make_window(segments=300).columns
     assert columns.schema is SCHEMA
     assert staged_checksum(columns) == described(columns)

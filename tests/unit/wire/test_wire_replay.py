@@ -5,7 +5,8 @@ import pytest
 
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, make_columns, make_window
 from penstock.errors import InvalidSegment, Overloaded
-from penstock.types import Batch, BatchHead, Column, Extent, Grant, Mass, SamplingPlan, Schema, StoreCounts, Window
+from penstock.types.block import Column, Extent, Schema
+from penstock.types.replay import Batch, BatchHead, Grant, Mass, SamplingPlan, StoreCounts, Window, WindowHead
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire.replay import (
@@ -46,23 +47,21 @@ def read_windows(messages: list[bytes], schema: Schema, segments: int) -> Window
             content = columns.arrays[fragment.column].reshape(-1).view(np.uint8)
             content[fragment.offset : fragment.offset + fragment.data.size] = fragment.data
         if part.last:
-            head = part.head
-            window = Window(head.slot, head.incarnation, head.first_sequence, head.version, head.environments, columns)
+            window = Window(part.head, columns)
     return window
 
 
 def assert_same_window(came: Window | None, expected: Window) -> None:
     assert came is not None
-    assert (came.slot, came.incarnation) == (expected.slot, expected.incarnation)
-    assert (came.first_sequence, came.version) == (expected.first_sequence, expected.version)
-    assert came.environments.tolist() == expected.environments.tolist()
+    for field in fields(WindowHead):
+        np.testing.assert_array_equal(getattr(came.head, field.name), getattr(expected.head, field.name))
     assert_same_columns(came.columns, expected.columns)
 
 
 @pytest.mark.parametrize(
     ("schema", "segments", "parts"), [(SCHEMA, 1, 1), (SCHEMA, 5, 1), (IMAGES, 4, 2), (IMAGES, 7, 3)]
 )
-def test_a_window_comes_back_as_it_went(schema: Schema, segments: int, parts: int) -> None:
+def test_a_window_survives_encoding_and_decoding(schema: Schema, segments: int, parts: int) -> None:
     window = make_window(11, segments=segments, slot=3, incarnation=2, version=6, schema=schema)
     messages = list(encode_window(window))
     assert len(messages) == parts
@@ -70,7 +69,7 @@ def test_a_window_comes_back_as_it_went(schema: Schema, segments: int, parts: in
     assert_same_window(decode_window(parse_windows(messages), schema, segments), window)
 
 
-def test_what_protobuf_serialises_again_is_decoded_alike() -> None:
+def test_messages_that_protobuf_serialises_again_are_decoded_to_the_same_columns() -> None:
     window = make_window(11, segments=4, slot=3, incarnation=2, version=6, schema=IMAGES)
     again = []
     for message in encode_window(window):
@@ -81,7 +80,7 @@ def test_what_protobuf_serialises_again_is_decoded_alike() -> None:
     assert_same_window(decode_window(parse_windows(again), IMAGES, 4), window)
 
 
-def test_a_payload_that_comes_before_its_head_is_decoded_alike() -> None:
+def test_a_payload_before_its_head_is_decoded_to_the_same_columns() -> None:
     window = make_window(11, segments=4, slot=3, incarnation=2, version=6)
     ((head, part),) = block.heads(SCHEMA, 4)
     payload_alone, payload = block.blank_message([b""], part.stop)
@@ -90,7 +89,7 @@ def test_a_payload_that_comes_before_its_head_is_decoded_alike() -> None:
     reversed_block = payload_alone + head.SerializeToString()
     message, content = block.blank_message([b""], len(reversed_block))
     content[:] = np.frombuffer(reversed_block, np.uint8)
-    head_of_window = replay_pb2.Window(first_sequence=11, version=6, environments=window.environments.tolist())
+    head_of_window = replay_pb2.Window(first_sequence=11, version=6, environments=window.head.environments.tolist())
     assert_same_window(read_windows([message + head_of_window.SerializeToString()], SCHEMA, 4), window)
 
 
@@ -119,7 +118,7 @@ def test_a_window_with_numbers_out_of_range_is_refused(field: str, value: int) -
 
 @pytest.mark.parametrize("announced", [3, 5])
 def test_a_window_of_another_size_than_announced_is_refused(announced: int) -> None:
-    with pytest.raises(InvalidSegment, match=f"4 segments, and {announced} were announced"):
+    with pytest.raises(InvalidSegment, match=f"4 segments, but {announced} were announced"):
         decode_window([good_message()], SCHEMA, announced)
 
 
@@ -152,30 +151,31 @@ def test_a_window_that_claims_more_bytes_than_it_can_have_is_refused() -> None:
 def make_batch(schema: Schema, segments: int) -> Batch:
     columns = make_columns([(0, 1, sequence) for sequence in range(1, segments + 1)], schema)
     return Batch(
-        number=2**40,
-        fresh_segments=1,
-        keys=np.arange(segments, dtype=np.uint64) + np.uint64(2**63),
-        versions=np.arange(segments, dtype=np.int64) + 2**40,
-        priorities=np.linspace(0.0, 1e9, segments),
-        probabilities=np.linspace(1.0, 1e-9, segments),
-        counts=COUNTS,
-        columns=columns,
-        mass=Mass(0.75, 2**41),
-        skipped=np.arange(segments, dtype=np.int64) * 2**39,
+        BatchHead(
+            number=2**40,
+            fresh_segments=1,
+            keys=np.arange(segments, dtype=np.uint64) + np.uint64(2**63),
+            versions=np.arange(segments, dtype=np.int64) + 2**40,
+            priorities=np.linspace(0.0, 1e9, segments),
+            probabilities=np.linspace(1.0, 1e-9, segments),
+            counts=COUNTS,
+            mass=Mass(0.75, 2**41),
+            skipped=np.arange(segments, dtype=np.int64) * 2**39,
+        ),
+        columns,
     )
 
 
 def encode_batch(batch: Batch, part: int, parts: int) -> list[bytes]:
-    head = BatchHead(**{field.name: getattr(batch, field.name) for field in fields(BatchHead)})
     messages = []
-    for message, start, payload in batch_messages(head, batch.columns.schema, part, parts):
+    for message, start, payload in batch_messages(batch.head, batch.columns.schema, part, parts):
         block.pack(batch.columns, start, payload)
         messages.append(message)
     return messages
 
 
 @pytest.mark.parametrize(("schema", "segments", "parts"), [(SCHEMA, 6, 1), (IMAGES, 7, 3)])
-def test_a_batch_comes_back_as_it_went(schema: Schema, segments: int, parts: int) -> None:
+def test_a_batch_survives_encoding_and_decoding(schema: Schema, segments: int, parts: int) -> None:
     batch = make_batch(schema, segments)
     messages = encode_batch(batch, part=1, parts=2)
     parsed = [replay_pb2.SampleBatchesResponse.FromString(message) for message in messages]
@@ -186,9 +186,9 @@ def test_a_batch_comes_back_as_it_went(schema: Schema, segments: int, parts: int
     assert none == [None] * (parts - 1)
     assert came is not None
     assert (came.number, came.fresh_segments, came.counts) == (batch.number, batch.fresh_segments, COUNTS)
-    assert came.mass == batch.mass
+    assert came.head.mass == batch.head.mass
     for field in ("keys", "versions", "priorities", "probabilities", "skipped"):
-        np.testing.assert_array_equal(getattr(came, field), getattr(batch, field), strict=True)
+        np.testing.assert_array_equal(getattr(came.head, field), getattr(batch.head, field), strict=True)
     assert_same_columns(came.columns, batch.columns)
 
 
@@ -200,11 +200,11 @@ def test_a_batch_whose_heads_differ_in_length_is_refused(field: str) -> None:
     with pytest.raises(InvalidSegment, match="different lengths"):
         BatchAssembler(2**30).add(SCHEMA, read_sample_response(message.SerializeToString()))
     setattr(message, field, getattr(message, field)[:-1])
-    with pytest.raises(InvalidSegment, match="no whole number"):
+    with pytest.raises(InvalidSegment, match="not a multiple"):
         BatchAssembler(2**30).add(SCHEMA, read_sample_response(message.SerializeToString()))
 
 
-def test_plans_and_counts_come_back_as_they_went() -> None:
+def test_plans_and_counts_survive_encoding_and_decoding() -> None:
     plan = SamplingPlan(2**64 - 1, 2**40, 512, 256, 3, 2, 0.6, 1e-3, 2.5, 64, 2**33, 2**64 - 1)
     assert decode_plan(replay_pb2.SamplingPlan.FromString(encode_plan(plan).SerializeToString())) == plan
     assert decode_counts(encode_counts(COUNTS)) == COUNTS
@@ -226,7 +226,7 @@ def test_plans_and_counts_come_back_as_they_went() -> None:
         {"half_life": float("inf")},
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(change: dict[str, float]) -> None:
+def test_an_invalid_plan_is_refused(change: dict[str, float]) -> None:
     plan = replace(PLAN, **change)  # type: ignore[arg-type]
     with pytest.raises(InvalidSegment):
         decode_plan(encode_plan(plan))
@@ -238,11 +238,11 @@ def test_an_acknowledgement_carries_the_grants() -> None:
     assert [(grant.batch, grant.minimum_version) for grant in message.grants] == [(4, 2), (5, 2)]
 
 
-def test_a_head_of_another_number_of_segments_than_its_block_is_refused() -> None:
+def test_a_head_whose_segments_differ_from_its_block_is_refused() -> None:
     (four,), (three,) = (encode_batch(make_batch(SCHEMA, segments), part=0, parts=1) for segments in (4, 3))
     mixed, other = (replay_pb2.SampleBatchesResponse.FromString(data) for data in (four, three))
     mixed.block.CopyFrom(other.block)
-    with pytest.raises(InvalidSegment, match="3 segments, and another head"):
+    with pytest.raises(InvalidSegment, match="3 segments, but"):
         BatchAssembler(2**30).add(SCHEMA, read_sample_response(mixed.SerializeToString()))
 
 
@@ -259,18 +259,18 @@ def test_a_head_with_too_few_skips_or_too_many_environments_is_refused(field: st
         BatchAssembler(2**30).add(SCHEMA, read_sample_response(message.SerializeToString()))
 
 
-def test_a_head_of_more_bytes_than_any_actor_sends_is_refused_before_it_is_parsed() -> None:
+def test_an_oversized_head_is_refused_before_it_is_parsed() -> None:
     for size, taken in ((2**18 - 1_000, True), (2**18, False)):
         request = replay_pb2.AppendSegmentsRequest()
         request.open.schema.columns.add(name="x" * size)
         if taken:
             assert read_append_request(request.SerializeToString()).message == request
         else:
-            with pytest.raises(InvalidSegment, match="bytes beside the payload"):
+            with pytest.raises(InvalidSegment, match="bytes besides the payload"):
                 read_append_request(request.SerializeToString())
 
 
-def test_the_largest_plan_that_makes_sense_is_taken_and_a_larger_alpha_is_refused() -> None:
+def test_the_largest_valid_plan_is_accepted_and_a_larger_alpha_is_refused() -> None:
     largest = replace(PLAN, batch_segments=2**16, alpha=100.0)
     assert decode_plan(encode_plan(largest)) == largest
     with pytest.raises(InvalidSegment, match="alpha must be from 0 to 100"):

@@ -1,0 +1,86 @@
+"""The figures of a study: interquartile means, their intervals, and their place in a table."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.study.estimates import estimate, interquartile_mean
+from benchmarks.study.experiments import PRESETS, REPLAY, TASKS
+from benchmarks.study.report import write_into
+from penstock.config import Config
+from penstock.presets import preset
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean"),
+    [
+        ([0.0, 1.0, 2.0, 100.0], 1.5),
+        ([3.0], 3.0),
+        # Of five scores, the middle one counts fully and its neighbours by three quarters: (0.75 + 2 + 0.75 * 3) / 2.5.
+        ([0.0, 1.0, 2.0, 3.0, 1000.0], 2.0),
+        ([0.0, 1.0, 2.0, 5.0, 1000.0], 2.6),
+    ],
+)
+def test_an_interquartile_mean_is_that_of_the_middle_half(scores: list[float], mean: float) -> None:
+    assert interquartile_mean(np.array(scores)) == pytest.approx(mean)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=12))
+def test_the_order_of_scores_does_not_matter(scores: list[float]) -> None:
+    shuffled = sorted(scores, reverse=True)
+    assert interquartile_mean(np.array(scores)) == pytest.approx(float(interquartile_mean(np.array(shuffled))))
+
+
+def test_an_interval_contains_its_mean_and_narrows_with_more_seeds() -> None:
+    few, many = np.random.default_rng(1).normal(size=5), np.random.default_rng(1).normal(size=80)
+    narrow, wide = estimate([many.tolist()]), estimate([few.tolist()])
+    assert narrow.low <= narrow.mean <= narrow.high
+    assert narrow.high - narrow.low < 0.5 * (wide.high - wide.low)
+
+
+def test_tasks_are_resampled_independently() -> None:
+    # Identical seeds have no variance, even if tasks differ.
+    found = estimate([[0.0] * 4, [1.0] * 4])
+    assert (found.low, found.mean, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_a_section_is_replaced_in_place_and_the_rest_is_unchanged(tmp_path: Path) -> None:
+    document = tmp_path / "RESULTS.md"
+    document.write_text("# Results\n\nBefore.\n")
+    write_into(document, "one", "first")
+    write_into(document, "two", "second")
+    document.write_text(document.read_text() + "\nAfter.\n")
+    write_into(document, "one", "third")
+    text = document.read_text()
+    assert text.index("Before.") < text.index("third") < text.index("second") < text.index("After.")
+    assert "first" not in text
+
+
+def gradient_steps(config: Config) -> float:
+    """For each fresh segment."""
+    return config.ppo.epochs * config.ppo.minibatches / config.sampling.fresh_segments
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
+    made = {setting.name: REPLAY.configuration(TASKS[task], setting, 0) for setting in REPLAY.settings}
+    replayed = made["prioritized"]
+    for name, config in made.items():
+        equal = config.ppo.epochs if "epochs" in name else gradient_steps(config)
+        assert equal == (replayed.ppo.epochs if "epochs" in name else gradient_steps(replayed)), name
+        assert (config.sampling.fresh_fraction == 1.0) == name.startswith("none"), name
+        fresh = 16 if "16 fresh" in name else 4
+        assert (config.actor.environments, config.sampling.fresh_segments) == (fresh, fresh), name
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_presets_are_studied_unchanged(task: str) -> None:
+    shipped, (setting,) = preset(TASKS[task].preset), PRESETS.settings
+    config = PRESETS.configuration(TASKS[task], setting, 0)
+    assert (config.policy, config.ppo) == (shipped.policy, shipped.ppo)
+    assert config.actor.environments == shipped.train.actors * shipped.actor.environments
+    assert config.sampling == shipped.sampling
+    assert config.run.total_steps == shipped.run.total_steps

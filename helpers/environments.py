@@ -1,0 +1,140 @@
+"""Tiny environments whose every number is known beforehand, and what it takes to act in them.
+
+Importing this registers Counting-v0, Echo-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with Gymnasium.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from penstock.acting.environments import SameStepEnvironments
+from penstock.acting.spaces import describe
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Network, Policy
+from penstock.types.run import Assignment, Weights
+from penstock.types.spaces import EnvironmentSpec
+
+Observation = NDArray[np.float32]
+Outcome = tuple[Observation, float, bool, bool, dict[str, Any]]
+
+
+class Counting(gymnasium.Env[Observation, np.int64]):
+    """Observes [episode, step]; step k is rewarded with k; even episodes terminate and odd ones are truncated."""
+
+    observation_space = gymnasium.spaces.Box(0.0, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 3, spread: int = 0) -> None:
+        if length < 1:
+            raise ValueError("an episode of Counting\nhas at least one step")
+        self._length, self._spread = length, spread
+        self._episode, self._step, self._end = -1, 0, length
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._step = self._episode + 1, 0
+        self._end = self._length + int(self.np_random.integers(self._spread + 1))
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> Outcome:
+        self._step += 1
+        ended, even = self._step >= self._end, self._episode % 2 == 0
+        return self._observe(), float(self._step), ended and even, ended and not even, {}
+
+    def _observe(self) -> Observation:
+        return np.array([self._episode, self._step], np.float32)
+
+
+class Echo(gymnasium.Env[Observation, NDArray[np.float32]]):
+    """Rewards with the sum of the action, between -1 and 3 an element unless it is unbounded."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, length: int = 1, bounded: bool = True) -> None:
+        low, high = (-1.0, 3.0) if bounded else (-np.inf, np.inf)
+        self.action_space = gymnasium.spaces.Box(low, high, (2,), np.float32)
+        self._length, self._step = length, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: NDArray[np.float32]) -> Outcome:
+        self._step += 1
+        return np.zeros(1, np.float32), float(action.sum()), self._step >= self._length, False, {}
+
+
+class Still(gymnasium.Env[Any, Any]):
+    """Of any spaces; nothing ever happens."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+
+def counting_vector(mode: AutoresetMode, num_envs: int = 1, length: int = 3) -> SyncVectorEnv[Any, Any]:
+    return SyncVectorEnv([lambda: Counting(length)] * num_envs, copy=False, autoreset_mode=mode)
+
+
+def never_resetting(num_envs: int) -> SyncVectorEnv[Any, Any]:
+    return counting_vector(AutoresetMode.DISABLED, num_envs)
+
+
+def resetting_at_once(num_envs: int, length: int = 3) -> SyncVectorEnv[Any, Any]:
+    return counting_vector(AutoresetMode.SAME_STEP, num_envs, length)
+
+
+def _register(env_id: str, creator: str, **options: Any) -> None:
+    gymnasium.register(env_id, f"{__name__}:{creator}", **options)
+
+
+_register("Counting-v0", "Counting")
+_register("Echo-v0", "Echo")
+_register("Still-v0", "Still", disable_env_checker=True)
+_register("NeverResets-v0", "Counting", vector_entry_point=f"{__name__}:never_resetting")
+_register("ResetsAtOnce-v0", "Counting", vector_entry_point=f"{__name__}:resetting_at_once")
+
+
+def same_step_counting(length: int = 3) -> SameStepEnvironments:
+    """One Counting environment that resets in the step that ends an episode, adapted."""
+    envs = counting_vector(AutoresetMode.SAME_STEP, length=length)
+    return SameStepEnvironments(envs, describe("Counting-v0", envs.single_observation_space, envs.single_action_space))
+
+
+def spec_of(env_id: str, **kwargs: Any) -> EnvironmentSpec:
+    """The spec of a registered environment."""
+    env = gymnasium.make(env_id, **kwargs)
+    return describe(env_id, env.observation_space, env.action_space)
+
+
+def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None = None) -> Policy:
+    """An untrained policy that does not touch torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Policy(spec, network or Network(hidden_sizes=(16, 16)))
+
+
+def fresh_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
+    """An untrained policy's weights."""
+    return policy_weights.dump(fresh_policy(spec, seed), version)
+
+
+def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
+    """An untrained policy's weights whose actions depend on what it sees, as a new policy's hardly do."""
+    policy = fresh_policy(spec, seed)
+    with torch.no_grad():
+        policy.get_parameter("actor.4.weight").mul_(100.0)
+    return policy_weights.dump(policy, version)
+
+
+def assignment(*environments: int, seed: int = 7, incarnation: int = 1, slot: int = 0) -> Assignment:
+    """A place in a run with these environments."""
+    return Assignment(slot, incarnation, environments, token=b"token", seed=seed, replay_address="127.0.0.1:1")

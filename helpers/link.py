@@ -1,0 +1,194 @@
+"""A link to another host whose packets a test can lose, delay and slow down.
+
+The other host is a network namespace of this machine. A link is a TUN device here, one there, and a thread that
+carries IP packets between the two. It needs root, `ip` of iproute2 and /dev/net/tun, and no netem in the kernel.
+"""
+
+import fcntl
+import heapq
+import os
+import random
+import secrets
+import select
+import shutil
+import struct
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+_TUN = Path("/dev/net/tun")
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+_MTU = 1_500
+UNDISTURBED_BYTES_PER_S = 4e6
+"""32 Mbit/s, which leaves the processor to what is tested."""
+
+_QUEUE_BYTES = 128 * 2**10
+"""Bytes that wait for a slow link; more are lost, as in a switch."""
+
+
+def unavailable() -> str:
+    """Why this machine can't make links; empty where it can."""
+    if os.geteuid() != 0:
+        return "links need root"
+    if shutil.which("ip") is None:
+        return "links need `ip` of iproute2"
+    try:
+        with Host() as host:
+            host.link()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"links need network namespaces and {_TUN}: {error}"
+    return ""
+
+
+@dataclass
+class Direction:
+    """What becomes of packets that travel one way; may be changed at any time.
+
+    Attributes:
+        cut: None arrives.
+        delay_s: Seconds that each travels.
+        loss: Share that is lost, 0 to 1.
+        bytes_per_s: The rate of the link.
+        lost: Packets lost so far.
+    """
+
+    cut: bool = False
+    delay_s: float = 0.0
+    loss: float = 0.0
+    bytes_per_s: float = UNDISTURBED_BYTES_PER_S
+    lost: int = 0
+
+
+class Link:
+    """One link between this host and another.
+
+    Attributes:
+        here, there: Addresses of both ends.
+        to_there, to_here: The two directions.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        """Makes both devices. Raises OSError or `subprocess.CalledProcessError` where that is impossible."""
+        # 198.18.0.0/15 is for tests between networks (RFC 2544); at random, since test runs share the machine.
+        network = f"198.{18 + secrets.randbelow(2)}.{secrets.randbelow(256)}."
+        first = 4 * secrets.randbelow(64)
+        self.here, self.there = f"{network}{first + 1}", f"{network}{first + 2}"
+        self.to_there, self.to_here = Direction(), Direction()
+        self._random = random.Random(first)
+        self._stopping = threading.Event()
+        name = "tun" + secrets.token_hex(5)
+        near_name, far_name = name + "n", name + "f"
+        with ExitStack() as undo:
+            self._devices = near, far = _open_device(near_name), _open_device(far_name)
+            undo.callback(os.close, near)
+            undo.callback(os.close, far)
+            _ip("link", "set", far_name, "netns", namespace)
+            _configure(near_name, self.here)
+            _configure(far_name, self.there, "-n", namespace)
+            undo.pop_all()
+        self._thread = threading.Thread(target=self._carry, name=f"link to {self.there}", daemon=True)
+        self._thread.start()
+
+    def set(self, **values: float) -> None:
+        """Gives both directions these attributes."""
+        for direction in (self.to_there, self.to_here):
+            for name, value in values.items():
+                setattr(direction, name, value)
+
+    def cut(self, *directions: str) -> None:
+        """Loses all packets of these directions, "to_there" or "to_here"."""
+        for name in directions:
+            getattr(self, name).cut = True
+
+    def mend(self) -> None:
+        """From now on packets arrive both ways."""
+        self.set(cut=False, delay_s=0.0, loss=0.0, bytes_per_s=UNDISTURBED_BYTES_PER_S)
+
+    def close(self) -> None:
+        """Removes both devices."""
+        self._stopping.set()
+        self._thread.join()
+        for device in self._devices:
+            os.close(device)
+
+    def _carry(self) -> None:
+        near, far = self._devices
+        routes = {near: (far, self.to_there), far: (near, self.to_here)}
+        free_at = dict.fromkeys(self._devices, 0.0)
+        travelling: list[tuple[float, int, int, bytes]] = []
+        number = 0
+        while not self._stopping.is_set():
+            due_s = travelling[0][0] - time.monotonic() if travelling else 0.1
+            readable, _, _ = select.select(self._devices, (), (), min(max(due_s, 0.0), 0.1))
+            now = time.monotonic()
+            for device in readable:
+                packet = os.read(device, 65_536)
+                direction = routes[device][1]
+                free = max(now, free_at[device])
+                full = (free - now) * direction.bytes_per_s > _QUEUE_BYTES
+                if direction.cut or full or self._random.random() < direction.loss:
+                    direction.lost += 1
+                    continue
+                free_at[device] = free + len(packet) / direction.bytes_per_s
+                number += 1
+                heapq.heappush(travelling, (free_at[device] + direction.delay_s, number, device, packet))
+            while travelling and travelling[0][0] <= now:
+                _, _, device, packet = heapq.heappop(travelling)
+                target, _ = routes[device]
+                # A device whose other end is gone takes no more.
+                with suppress(OSError):
+                    os.write(target, packet)
+
+
+class Host:
+    """Another host: a network namespace. Leaving the context ends its links; processes in it are their starter's."""
+
+    def __init__(self) -> None:
+        """Raises OSError or `subprocess.CalledProcessError` where that is impossible."""
+        self.namespace = f"penstock-{os.getpid()}-{secrets.token_hex(4)}"
+        self._links: list[Link] = []
+        _ip("netns", "add", self.namespace)
+        _ip("-n", self.namespace, "link", "set", "lo", "up")
+
+    def __enter__(self) -> "Host":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for link in self._links:
+            link.close()
+        _ip("netns", "delete", self.namespace)
+
+    def link(self) -> Link:
+        """A new link from here."""
+        link = Link(self.namespace)
+        self._links.append(link)
+        return link
+
+    def command(self, *command: str) -> list[str]:
+        """The command line that runs this command there."""
+        return ["ip", "netns", "exec", self.namespace, *command]
+
+
+def _open_device(name: str) -> int:
+    device = os.open(_TUN, os.O_RDWR)
+    try:
+        fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except OSError:
+        os.close(device)
+        raise
+    return device
+
+
+def _configure(name: str, address: str, *where: str) -> None:
+    _ip(*where, "address", "add", f"{address}/30", "dev", name)
+    _ip(*where, "link", "set", name, "up", "mtu", str(_MTU))
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -1,0 +1,288 @@
+"""Environments that misbehave, one a kind, and what a user must be told of each.
+
+Importing this registers `Odd-<kind>-v0` for every kind of `KINDS` with Gymnasium. An ordinary step takes a millisecond
+and rewards action 1; an episode has 50 steps.
+"""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+EPISODE = 50
+LATE = 300
+"""Steps of an environment after which kinds that are late misbehave: some windows are collected before that."""
+
+
+class Where(Enum):
+    """Where a kind's fault is told, and with what end."""
+
+    REFUSED = "by the check, before anything starts: exit code 2, and nothing is left behind"
+    WARNED = "by the check, as a warning: the run goes on to its end"
+    HARMLESS = "nowhere: the run goes on to its end, and nothing of the environment outlives it"
+    TRAINING = "while training: the environment is named; the run ends with code 3, or goes on to its end"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of misbehaviour.
+
+    Attributes:
+        where: Where it is told.
+        says: What the terminal must show.
+        constructor, reset, step: What it does there, given the environment; `step` returns what replaces the result.
+        late: Whether it does so from the environment's step `LATE` on only.
+        spaces: Observation and action space, if they are others than the ordinary ones.
+        hangs: Whether the check must run into its deadline.
+        alone: Whether it does something to its whole process.
+    """
+
+    where: Where
+    says: tuple[str, ...] = ()
+    constructor: Callable[["Odd"], object] | None = None
+    reset: Callable[["Odd", Any], Any] | None = None
+    step: Callable[["Odd", Any], Any] | None = None
+    late: bool = False
+    spaces: Callable[[], tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] | None = None
+    hangs: bool = False
+    alone: bool = False
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """An ordinary environment but for its kind."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind, self._steps, self._total = KINDS[kind], 0, 0
+        self.observation_space, self.action_space = Box(0.0, 1.0, (2,), np.float32), Discrete(2)
+        if self._kind.spaces:
+            self.observation_space, self.action_space = self._kind.spaces()
+        if self._kind.constructor:
+            self._kind.constructor(self)
+
+    @property
+    def _is_odd(self) -> bool:
+        return not self._kind.late or self._total >= LATE
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        result: Any = (self._observe(), {})
+        return self._kind.reset(self, result) if self._kind.reset and self._is_odd else result
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.001)
+        self._steps, self._total = self._steps + 1, self._total + 1
+        result: Any = (self._observe(), float(np.sum(action)), self._steps >= EPISODE, False, {})
+        return self._kind.step(self, result) if self._kind.step and self._is_odd else result
+
+    def close(self) -> None:
+        if self._kind is KINDS["close_raises"]:
+            raise OSError("the window is gone")
+
+    def _observe(self) -> Any:
+        if not isinstance(self.observation_space, Box):
+            return self.observation_space.sample()
+        shape, dtype = self.observation_space.shape, self.observation_space.dtype
+        return np.full(shape, min(1.0, self._steps / EPISODE), dtype)
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    def fail(env: Odd, result: Any = None) -> Any:
+        raise error
+
+    return fail
+
+
+def calls(function: Callable[[], object]) -> Callable[..., Any]:
+    """Does something beside the ordinary."""
+
+    def call(env: Odd, result: Any = None) -> Any:
+        function()
+        return result
+
+    return call
+
+
+def gives(place: int, value: Any) -> Callable[[Odd, Any], Any]:
+    """Replaces one of the values that `reset` or `step` returns."""
+    return lambda env, result: (*result[:place], value, *result[place + 1 :])
+
+
+def observes(value: float, dtype: type = np.float32) -> Callable[[Odd, Any], Any]:
+    return lambda env, result: (np.array([0.5, value], dtype), *result[1:])
+
+
+def hang() -> None:
+    while True:
+        time.sleep(1.0)
+
+
+def hang_with_the_interpreter() -> None:
+    """In C code that never lets another thread of the process run."""
+    ctypes.PyDLL(None).sleep(10_000)
+
+
+def abort() -> None:
+    os.abort()
+
+
+def crash() -> None:
+    faulthandler._sigsegv()  # type: ignore[attr-defined]
+
+
+def fork() -> None:
+    """Leaves a child that ends at nobody's wish, and holds every descriptor that it inherits."""
+    if os.fork() == 0:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            time.sleep(60.0)
+
+
+def start_program() -> None:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])
+
+
+def start_threads() -> None:
+    for _ in range(20):
+        threading.Thread(target=lambda: time.sleep(10_000), daemon=False).start()
+
+
+def ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def print_much() -> None:
+    print("x" * 100_000)
+    print("y" * 100_000, file=sys.stderr)
+
+
+def spaces_by_turn() -> Callable[[], tuple[gymnasium.Space[Any], gymnasium.Space[Any]]]:
+    made = iter(range(1_000_000))
+    return lambda: (Box(0.0, 1.0, (2 + next(made) % 2,), np.float32), Discrete(2))
+
+
+def vector(high: float = 1.0) -> Box:
+    return Box(0.0, high, (2,), np.float32)
+
+
+RUNTIME_ERROR = RuntimeError("simulator lost")
+REFUSED, WARNED, HARMLESS, TRAINING = Where
+
+KINDS: dict[str, Kind] = {
+    # In the constructor.
+    "constructor_raises": Kind(
+        REFUSED, ("RuntimeError: simulator lost", "can't make"), constructor=raises(RUNTIME_ERROR)
+    ),
+    "constructor_raises_without_a_text": Kind(REFUSED, ("AssertionError",), constructor=raises(AssertionError())),
+    "constructor_misses_a_file": Kind(
+        REFUSED,
+        ("FileNotFoundError", "scene.xml"),
+        constructor=calls(lambda: open("scene.xml")),  # noqa: SIM115, PTH123
+    ),
+    "constructor_exits": Kind(REFUSED, ("SystemExit: no display",), constructor=raises(SystemExit("no display"))),
+    "constructor_exits_with_code_2": Kind(REFUSED, ("SystemExit: 2",), constructor=raises(SystemExit(2))),
+    "constructor_interrupts": Kind(REFUSED, ("KeyboardInterrupt",), constructor=raises(KeyboardInterrupt())),
+    "constructor_hangs": Kind(
+        REFUSED, ("creating", "did not end within"), constructor=calls(hang), hangs=True, alone=True
+    ),
+    "constructor_aborts": Kind(REFUSED, ("creating", "SIGABRT"), constructor=calls(abort), alone=True),
+    "constructor_ends_the_process": Kind(
+        REFUSED, ("creating", "exit code 0"), constructor=calls(lambda: os._exit(0)), alone=True
+    ),
+    # In reset.
+    "reset_raises": Kind(REFUSED, ("in reset", "RuntimeError: simulator lost"), reset=raises(RUNTIME_ERROR)),
+    "reset_exits": Kind(REFUSED, ("in reset", "SystemExit: 0"), reset=raises(SystemExit(0))),
+    "reset_hangs": Kind(REFUSED, ("resetting", "did not end within"), reset=calls(hang), hangs=True, alone=True),
+    "reset_of_the_old_interface": Kind(REFUSED, ("reset",), reset=lambda env, result: result[0]),
+    "nan_in_reset": Kind(REFUSED, ("reset returned", "nan"), reset=observes(np.nan)),
+    "infinity_in_reset": Kind(REFUSED, ("reset returned", "inf"), reset=observes(np.inf)),
+    # In the first steps.
+    "step_raises": Kind(REFUSED, ("in step", "RuntimeError: simulator lost"), step=raises(RUNTIME_ERROR)),
+    "step_exits_with_code_2": Kind(REFUSED, ("in step", "SystemExit: 2"), step=raises(SystemExit(2))),
+    "step_interrupts": Kind(REFUSED, ("in step", "KeyboardInterrupt"), step=raises(KeyboardInterrupt())),
+    "step_hangs": Kind(REFUSED, ("stepping", "did not end within"), step=calls(hang), hangs=True, alone=True),
+    "step_hangs_in_c": Kind(
+        REFUSED, ("stepping", "did not end within"), step=calls(hang_with_the_interpreter), hangs=True, alone=True
+    ),
+    "step_crashes": Kind(REFUSED, ("stepping", "SIGSEGV"), step=calls(crash), alone=True),
+    "step_of_the_old_interface": Kind(REFUSED, ("step",), step=lambda env, result: (*result[:3], {})),
+    "nan_observation": Kind(REFUSED, ("step returned an observation", "nan"), step=observes(np.nan)),
+    "observation_beyond_float32": Kind(
+        REFUSED, ("step returned an observation", "1e+300"), step=observes(1e300, np.float64)
+    ),
+    "observation_of_another_shape": Kind(REFUSED, ("shape (3,)", "(2,)"), step=gives(0, np.zeros(3, np.float32))),
+    "observation_that_is_no_array": Kind(REFUSED, ("step",), step=gives(0, "left")),
+    "nan_reward": Kind(REFUSED, ("a reward of nan",), step=gives(1, float("nan"))),
+    "infinite_reward": Kind(REFUSED, ("a reward of inf",), step=gives(1, float("inf"))),
+    "reward_beyond_float32": Kind(REFUSED, ("a reward of 1e+300",), step=gives(1, 1e300)),
+    "vector_reward": Kind(REFUSED, ("a reward of shape (2,)",), step=gives(1, np.zeros(2))),
+    "no_reward": Kind(REFUSED, ("no reward (None)",), step=gives(1, None)),
+    "reward_that_is_a_text": Kind(REFUSED, ("reward", "'much'"), step=gives(1, "much")),
+    "terminated_that_is_no_truth": Kind(REFUSED, ("terminated as", "True or False"), step=gives(2, "no")),
+    "info_that_is_no_dict": Kind(REFUSED, ("info",), step=gives(4, [1, 2])),
+    # Spaces.
+    "spaces_that_differ": Kind(REFUSED, ("observation_space", "(2,)", "(3,)"), spaces=spaces_by_turn()),
+    "observations_in_a_dict": Kind(
+        REFUSED, ("observation space Dict(",), spaces=lambda: (Dict({"one": vector()}), Discrete(2))
+    ),
+    "actions_of_several_choices": Kind(
+        REFUSED, ("action space MultiDiscrete",), spaces=lambda: (vector(), MultiDiscrete([2, 2]))
+    ),
+    "nothing_to_choose": Kind(WARNED, ("nothing to choose",), spaces=lambda: (vector(), Discrete(1))),
+    # Accepted, with a warning.
+    "observation_outside_of_its_space": Kind(WARNED, ("with 1e+06", "outside of its space"), step=observes(1e6)),
+    "extreme_reward": Kind(WARNED, ("a reward of 1e+30",), step=gives(1, 1e30)),
+    "close_raises": Kind(WARNED, ("in close", "OSError: the window is gone")),
+    # Accepted; nothing of it may be left, or spoil anything.
+    "forked_child": Kind(HARMLESS, constructor=calls(fork), alone=True),
+    "program_that_goes_on": Kind(HARMLESS, constructor=calls(start_program), alone=True),
+    "threads_that_go_on": Kind(HARMLESS, constructor=calls(start_threads), alone=True),
+    "ignored_signals": Kind(HARMLESS, constructor=calls(ignore_signals), alone=True),
+    "changed_directory": Kind(HARMLESS, constructor=calls(lambda: os.chdir("/")), alone=True),
+    "much_output": Kind(HARMLESS, step=calls(print_much), alone=True),
+    # Later on.
+    "late_nan_observation": Kind(TRAINING, ("nan",), step=observes(np.nan), late=True),
+    "late_nan_reward": Kind(TRAINING, ("nan",), step=gives(1, float("nan")), late=True),
+    "late_infinite_reward": Kind(TRAINING, ("inf",), step=gives(1, float("inf")), late=True),
+    "late_extreme_reward": Kind(TRAINING, (), step=gives(1, 3e38), late=True),
+    "late_vector_reward": Kind(TRAINING, ("reward",), step=gives(1, np.zeros(2)), late=True),
+    "late_exception": Kind(TRAINING, ("RuntimeError: simulator lost",), step=raises(RUNTIME_ERROR), late=True),
+    "late_exception_in_reset": Kind(
+        TRAINING, ("RuntimeError: simulator lost",), reset=raises(RUNTIME_ERROR), late=True
+    ),
+    "late_exit": Kind(TRAINING, ("SystemExit",), step=raises(SystemExit(0)), late=True),
+    "late_exit_with_code_2": Kind(TRAINING, ("SystemExit",), step=raises(SystemExit(2)), late=True),
+    "late_interrupt": Kind(TRAINING, ("KeyboardInterrupt",), step=raises(KeyboardInterrupt()), late=True),
+    "late_end_of_the_process": Kind(
+        TRAINING, ("actor-0 ended with exit code 0",), step=calls(lambda: os._exit(0)), late=True
+    ),
+    "late_abort": Kind(TRAINING, ("actor-0 ended with SIGABRT",), step=calls(abort), late=True),
+    "late_crash": Kind(TRAINING, ("actor-0 ended with SIGSEGV",), step=calls(crash), late=True),
+    "late_hang": Kind(TRAINING, ("actor",), step=calls(hang), late=True),
+    "late_hang_in_c": Kind(TRAINING, ("actor",), step=calls(hang_with_the_interpreter), late=True),
+    "endless_episode": Kind(TRAINING, ("evaluation",), step=gives(2, False)),
+    "late_forked_child": Kind(HARMLESS, reset=calls(fork), late=True),
+}
+
+
+def env_id(kind: str) -> str:
+    """The id under which a kind is registered."""
+    return f"Odd-{kind.replace('_', '-')}-v0"
+
+
+for _kind in KINDS:
+    gymnasium.register(env_id(_kind), f"{__name__}:Odd", kwargs={"kind": _kind}, disable_env_checker=False)

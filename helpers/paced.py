@@ -1,0 +1,68 @@
+"""An environment that takes its time without using any, so that a run goes on for as long as a test needs it to.
+
+Importing this registers Paced-v0 and Tail-v0 with Gymnasium.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.process.service import SUPERVISED_VARIABLE
+
+Observation = NDArray[np.float32]
+
+
+class Paced(gymnasium.Env[Observation, np.int64]):
+    """Rewards action 1; an episode has 50 steps, each with a pause."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, pause_s: float = 0.0005) -> None:
+        self._pause_s, self._step = pause_s, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._pause_s)
+        self._step += 1
+        return self._observe(), float(action), self._step >= 50, False, {}
+
+    def _observe(self) -> Observation:
+        return np.array([self._step / 50.0, 1.0], np.float32)
+
+
+class Tail(Paced):
+    """In the actor `actor-0`, does what a file says: "hung", "slow" or "dead"; elsewhere, and without one, as Paced."""
+
+    def __init__(self, pause_s: float = 0.03, told: str = "") -> None:
+        super().__init__(pause_s)
+        self._told = Path(told) if os.environ.get(SUPERVISED_VARIABLE) == "actor-0" else None
+        self._life = 0
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self._life += 1
+        while (kind := self._kind()) == "hung":
+            time.sleep(0.05)
+        if kind == "slow":
+            time.sleep(1.0)
+        if kind == "dead" and self._life >= 4:
+            os._exit(1)
+        return super().step(action)
+
+    def _kind(self) -> str:
+        return self._told.read_text() if self._told is not None and self._told.exists() else ""
+
+
+gymnasium.register("Paced-v0", f"{__name__}:Paced")
+gymnasium.register("Tail-v0", f"{__name__}:Tail")

@@ -1,0 +1,305 @@
+"""Penstock's commands as real processes: started, watched, signalled by pid, and looked for when they should be gone.
+
+Every process that a command starts inherits a mark in its environment, so that one which was orphaned is found too.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from helpers.link import Host
+from helpers.timing import PATIENCE_S, Bound, wait_for
+from penstock.errors import Unavailable
+from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.loop import LoopThread
+from penstock.run_folder import RunFolder
+from penstock.types.status import RunStatus
+
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+ROOT = Path(__file__).parents[1]
+WITH_HELPERS = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+"""Variables of a command that finds the environments of `helpers`."""
+
+_MARK = "TEST_MARK_OF_PENSTOCK"
+
+_END_MULTIPLE = 10.0
+"""An end beside the command's own start up to what the test first waited for. Undisturbed both take a second or two; an
+end also sees processes through that have only just begun to import."""
+_END_FIXED_S = 15.0
+"""The product's own part of an end: a launcher gives a service 8 s before it kills it, and then 5 s to the rest; a
+service gives work in hand 10 s once its launcher is gone."""
+
+T = TypeVar("T")
+
+
+class Command:
+    """One `penstock` command in a process of its own, with its output so far."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        terminal: bool = False,
+        host: Host | None = None,
+    ) -> None:
+        """Starts the command, here or on another host; in a terminal of its own, or with its output in files."""
+        self.arguments = arguments
+        self._started_at, self._start_s = time.monotonic(), 0.0
+        self.mark = uuid.uuid4().hex
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
+        kept |= {_MARK: self.mark, "TERM": "xterm-256color", **(environment or {})}
+        self._files = tempfile.TemporaryDirectory()
+        self._stdout, self._stderr = Path(self._files.name) / "stdout", Path(self._files.name) / "stderr"
+        self._master: int | None = None
+        self._slave: int | None = None
+        if terminal:
+            self._master, self._slave = os.openpty()
+        command = [PENSTOCK, *arguments] if host is None else host.command(PENSTOCK, *arguments)
+        if self._slave is not None:
+            # The first terminal that a session's leader opens becomes the one whose Ctrl-C it gets.
+            command = ["sh", "-c", 'exec "$@" <>"$0" >&0 2>&0', os.ttyname(self._slave), *command]
+        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env=kept,
+                cwd=directory,
+                start_new_session=True,
+            )
+        if self._master is not None:
+            threading.Thread(target=self._read_terminal, args=(self._master,), daemon=True).start()
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Ends whatever is left, so that a test that fails leaves nothing behind either."""
+        for process in self.marked():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        if self._slave is not None:
+            os.close(self._slave)
+        self._files.cleanup()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text(errors="replace")
+
+    def until(self, condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+        """Waits for this as `wait_for` does, but no longer than the command lives.
+
+        The first wait of a command is its start, the baseline of `end_bound`.
+        """
+
+        def check() -> T | None:
+            ended = self.process.poll() is not None
+            value = condition()
+            assert value or not ended, f"{self} ended before {what}:\n{self.stdout}\n{self.stderr}"
+            return value
+
+        value = wait_for(check, what, timeout_s)
+        self._start_s = self._start_s or time.monotonic() - self._started_at
+        return value
+
+    @property
+    def end_bound(self) -> Bound:
+        """Within which the command must have ended, with all that it started, once it is told to."""
+        assert self._start_s, f"{self} was not waited for, so that its end can be compared with nothing"
+        return Bound(_END_MULTIPLE, self._start_s, _END_FIXED_S)
+
+    def until_it_says(self, text: str) -> None:
+        """Waits until its standard output holds this text."""
+        self.until(lambda: text in self.stdout, f"{self} to say {text!r}")
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Waits for its end; its exit code."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self} goes on after {timeout_s:.0f} s:\n{self.stdout}\n{self.stderr}") from None
+
+    def interrupt(self) -> None:
+        """Ctrl-C: in a terminal the key, elsewhere what a terminal would send."""
+        if self._master is not None:
+            os.write(self._master, b"\x03")
+        else:
+            os.killpg(self.pid, signal.SIGINT)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def family(self) -> list[psutil.Process]:
+        """Itself and all below it that are alive, while none of them is orphaned."""
+        try:
+            parent = psutil.Process(self.pid)
+            return [process for process in [parent, *parent.children(recursive=True)] if _is_alive(process)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def marked(self) -> list[psutil.Process]:
+        """Itself and all it started that are alive, orphans included."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if process.environ().get(_MARK) == self.mark and _is_alive(process):
+                    found.append(process)
+        return found
+
+    def children(self) -> dict[str, psutil.Process]:
+        """The services it has started, by the name of their command: replay, learner, evaluator, actor."""
+        found = {}
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                # The launcher may have forked it, and then its variables are not those that it shows.
+                words = process.cmdline()
+                if words[1:3] == ["-Pm", "penstock"]:
+                    found[words[3]] = process
+        return found
+
+    def ports(self) -> set[int]:
+        """On which it and all it started listen now."""
+        found = set()
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                found |= {at.laddr.port for at in process.net_connections("tcp") if at.status == psutil.CONN_LISTEN}
+        return found
+
+    def has_loaded(self, library: str) -> bool:
+        """Whether a shared library with this in its name is in the command's own process."""
+        try:
+            return any(library in mapped.path for mapped in psutil.Process(self.pid).memory_maps())
+        except psutil.NoSuchProcess:
+            return False
+
+    def left_behind(self) -> list[str]:
+        """Command lines of what it started and is still alive."""
+        left = []
+        for process in self.marked():
+            with suppress(psutil.NoSuchProcess):
+                left.append(" ".join(filter(None, process.cmdline())))
+        return left
+
+    def _read_terminal(self, master: int) -> None:
+        with self._stdout.open("ab", buffering=0) as file, suppress(OSError):
+            while data := os.read(master, 65_536):
+                file.write(data)
+        os.close(master)
+
+    def __str__(self) -> str:
+        return f"penstock {' '.join(self.arguments)}"
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command that has ended left: its exit code, its output, processes that should not be there."""
+
+    code: int
+    stdout: str
+    stderr: str
+    left_behind: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that was started and has ended: its folder, its end, and the ports it had listened on."""
+
+    folder: Path
+    end: Ended
+    ports: set[int]
+
+
+def end_of(command: Command, timeout_s: float = PATIENCE_S) -> Ended:
+    """Waits for a command's end, and looks what is left."""
+    code = command.wait(timeout_s)
+    return Ended(code, command.stdout, command.stderr, command.left_behind())
+
+
+def end_in_time(command: Command) -> Ended:
+    """The same for a command that was told to end, which it must do within its `end_bound`."""
+    return end_of(command, command.end_bound.seconds)
+
+
+def run(*arguments: str, timeout_s: float = PATIENCE_S, **options: Any) -> Ended:
+    """Runs a command to its end."""
+    with Command(*arguments, **options) as command:
+        return end_of(command, timeout_s)
+
+
+def listening(ports: set[int]) -> set[int]:
+    """On which of these ports somebody listens."""
+    connections = [at for at in psutil.net_connections("tcp") if at.status == psutil.CONN_LISTEN]
+    return ports & {at.laddr.port for at in connections if at.laddr}
+
+
+class Watch:
+    """Asks the learner of a live run how it goes."""
+
+    def __init__(self, command: Command, client: StatusClient) -> None:
+        self._command, self._client = command, client
+
+    def status(self) -> RunStatus:
+        return self._client.get(PATIENCE_S)
+
+    def until(self, condition: Callable[[RunStatus], bool], what: str, timeout_s: float = PATIENCE_S) -> RunStatus:
+        """Waits for a status like this, through whatever breaks the learner has."""
+
+        def look() -> RunStatus | None:
+            with suppress(Unavailable):
+                status = self.status()
+                return status if condition(status) else None
+            return None
+
+        status = self._command.until(look, what, timeout_s)
+        assert status is not None
+        return status
+
+
+@contextmanager
+def watching(command: Command, folder: Path) -> Iterator[Watch]:
+    """Watches the run that a command has started in this folder."""
+    services = RunFolder(folder).services
+    command.until(services.exists, f"the services of {folder}")
+    thread = LoopThread()
+    try:
+        client = StatusClient(thread, json.loads(services.read_text())["learner"])
+        try:
+            yield Watch(command, client)
+        finally:
+            client.close()
+    finally:
+        thread.close()

@@ -1,0 +1,599 @@
+"""Real servers and clients on loopback, for contract tests.
+
+Each server runs on a loop thread of its own, as it would in its own process; all clients of a test share another. A
+`Loopback` ends them all, clients first.
+"""
+
+import queue
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+from prometheus_client import REGISTRY
+
+from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_window
+from helpers.timing import PATIENCE_S, wait_for
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.roster import Roster
+from penstock.learning.statistics import RunStatistics
+from penstock.replay.admission import Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.snapshots.taking import Snapshots
+from penstock.replay.store.ring_store import RingStore
+from penstock.rpc import methods
+from penstock.rpc.channel import call_unary, connect
+from penstock.rpc.clients.batch_source import ReplayBatchSource
+from penstock.rpc.clients.evaluation_work import EvaluationWork
+from penstock.rpc.clients.membership import Membership
+from penstock.rpc.clients.segment_sink import ReplaySegmentSink
+from penstock.rpc.clients.snapshots import SnapshotClient, StoreSnapshots
+from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.contract import CONTRACT, stamped
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.run_snapshots import RunSnapshotClient
+from penstock.rpc.server import Server
+from penstock.rpc.service import Method
+from penstock.rpc.servicers.replay import ReplayServicer
+from penstock.rpc.servicers.run import RunServicer
+from penstock.rpc.servicers.snapshots import SnapshotServicer
+from penstock.types.block import Column, Extent, Schema
+from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
+from penstock.types.run import Assignment, Weights
+from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.v1 import replay_pb2, run_pb2
+from penstock.wire.replay import encode_plan, encode_window
+from penstock.wire.schema import encode_schema
+from penstock.wire.spaces import encode_environment
+
+SPEC = EnvironmentSpec(
+    "Counting-v0", BoxSpace("float32", (2,), (0.0, 0.0), (float("inf"), float("inf"))), DiscreteSpace(2)
+)
+
+IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
+"""Segments of 1.25 MB, of which windows and batches travel in parts."""
+
+Name = tuple[int, int, int]
+"""(slot, incarnation, sequence) of a segment."""
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """Anything that ends with `close`."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+AnyServer = TypeVar("AnyServer", bound="LiveServer")
+AnyClient = TypeVar("AnyClient", bound=Closable)
+
+
+def until(condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+    """Waits as `wait_for` does, for something inside this process."""
+    return wait_for(condition, what, timeout_s, poll_s=0.002)
+
+
+def sample(name: str, **labels: str) -> float:
+    """The value of a metric of this process; 0 before it was ever counted."""
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def assignment(slot: int, address: str, *, segments: int = 2, incarnation: int = 1) -> Assignment:
+    """A place for an actor whose environments have the numbers that `make_window` gives them."""
+    environments = tuple(range(slot * segments, (slot + 1) * segments))
+    return Assignment(slot, incarnation, environments, token=b"", seed=0, replay_address=address)
+
+
+class LiveServer:
+    """A server in a thread of its own, as it would be in its own process."""
+
+    def __init__(self) -> None:
+        self.thread = LoopThread()
+        self.server: Server
+        self._ended = False
+
+    def _listen(self, port: int) -> None:
+        self.thread.run(self.server.start(f"127.0.0.1:{port}"), PATIENCE_S)
+        self.port = self.server.port
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Ends as a service does that is told to stop."""
+        if not self._ended:
+            self.thread.run(self.server.stop(), PATIENCE_S)
+            self._end()
+
+    def kill(self) -> None:
+        """Ends at once: no stream hears a last word."""
+        if not self._ended:
+            self.thread.run(self.server._server.stop(None), PATIENCE_S)
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self.thread.close()
+
+
+class LiveReplay(LiveServer):
+    """A replay service."""
+
+    def __init__(
+        self,
+        *,
+        schema: Schema = SCHEMA,
+        rows: int = 400,
+        folder: Path | None = None,
+        max_actors: int = 8,
+        grant_timeout_s: float = 3600.0,
+        staging_bytes: int = 2**26,
+        version_patience_s: float = 30.0,
+        port: int = 0,
+        snapshots: Path | None = None,
+        snapshot_bytes_per_s: int = 2**30,
+    ) -> None:
+        super().__init__()
+        self.store = RingStore(folder, capacity_bytes(rows, schema))
+        buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
+        self.snapshots = Snapshots(self.store, buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
+        making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s)
+        self._servicer = self.thread.run(making, PATIENCE_S)
+        self.server = self._servicer.server
+        self._listen(port)
+        self.thread.spawn(self._servicer.tick())
+
+    @staticmethod
+    async def _make(
+        buffer: ReplayBuffer, snapshots: Snapshots, max_actors: int, staging_bytes: int, version_patience_s: float
+    ) -> ReplayServicer:
+        return ReplayServicer(
+            buffer,
+            max_actors=max_actors,
+            staging_bytes=staging_bytes,
+            version_patience_s=version_patience_s,
+            more_methods=SnapshotServicer(snapshots).behaviours,
+        )
+
+
+class LiveRun(LiveServer):
+    """A learner's services, without the learner."""
+
+    def __init__(
+        self,
+        roster_path: Path,
+        *,
+        max_actors: int = 4,
+        rejoin_timeout_s: float = 60.0,
+        seed: int = 11,
+        port: int = 0,
+        variants: tuple[str, ...] = (),
+        temperatures: tuple[float, ...] = (1.0,),
+    ) -> None:
+        super().__init__()
+        self.statistics = RunStatistics(total_steps=1000, earlier_s=0.0, variants=variants)
+        self.roster = Roster(
+            roster_path,
+            seed=seed,
+            replay_addresses=("127.0.0.1:7431",),
+            max_actors=max_actors,
+            rejoin_timeout_s=rejoin_timeout_s,
+            now=time.monotonic(),
+            writes=RetriedWrites(self.statistics.notice),
+            notice=self.statistics.notice,
+            variants=max(1, len(variants)),
+            temperatures=temperatures,
+        )
+        self.servicer = RunServicer(self.thread, self.roster, self.statistics, max_actors=max_actors)
+        self.server = self.servicer.server
+        self._listen(port)
+
+
+class LiveMethods(LiveServer):
+    """A server of any behaviours."""
+
+    def __init__(self, behaviours: dict[Method, Any], *, max_streams: int = 16) -> None:
+        super().__init__()
+        self.server = self.thread.run(self._make(behaviours, max_streams), PATIENCE_S)
+        self._listen(0)
+
+    @staticmethod
+    async def _make(behaviours: dict[Method, Any], max_streams: int) -> Server:
+        return Server(behaviours, max_streams=max_streams)
+
+
+class PlainStream:
+    """A stream of a client that has nothing of ours but the contract: protobuf's own bytes, gRPC's own stub."""
+
+    def __init__(
+        self, address: str, method: Method, *, timeout_s: float = PATIENCE_S, contract: int = CONTRACT
+    ) -> None:
+        self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
+        self._requests: queue.Queue[Message | bytes | None] = queue.Queue()
+        stub = self._channel.stream_stream(
+            method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
+        )
+        self._call = stub(iter(self._requests.get, None), timeout=timeout_s, wait_for_ready=True)
+        self._contract = contract
+
+    def send(self, *requests: Message | bytes) -> None:
+        for request in requests:
+            # The first message of a stream carries it.
+            self._requests.put(stamped(request, self._contract) if self._contract else request)
+            self._contract = 0
+
+    def receive(self) -> Any:
+        """The next response. Raises `grpc.RpcError`, also when none comes in time."""
+        return next(self._call)
+
+    def leave(self) -> None:
+        """Says that no more requests will come."""
+        self._requests.put(None)
+
+    def status(self) -> tuple[grpc.StatusCode, str]:
+        """How the stream ended; waits for it, whatever comes before."""
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
+        return self._call.code(), self._call.details()
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def _plain_bytes(request: Message | bytes) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
+
+
+def open_request(
+    slot: int = 0, *, incarnation: int = 1, segments: int = 2, schema: Schema = SCHEMA
+) -> replay_pb2.AppendSegmentsRequest:
+    """What an append stream opens with."""
+    opening = replay_pb2.OpenAppend(
+        schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=segments
+    )
+    return replay_pb2.AppendSegmentsRequest(open=opening)
+
+
+def window_request(first_sequence: int = 1, **options: Any) -> replay_pb2.AppendSegmentsRequest:
+    """A window of `make_window` that travels whole, as a message."""
+    (data,) = encode_window(make_window(first_sequence, **options))
+    return replay_pb2.AppendSegmentsRequest.FromString(data)
+
+
+def plan_request(plan: SamplingPlan) -> replay_pb2.SampleBatchesRequest:
+    """What a sampling stream opens with."""
+    return replay_pb2.SampleBatchesRequest(plan=encode_plan(plan))
+
+
+def batch_request(batch: int, part: int = 0, parts: int = 1) -> replay_pb2.SampleBatchesRequest:
+    """What asks for a batch."""
+    return replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=batch, part=part, parts=parts))
+
+
+def hello_request(
+    token: bytes = b"", *, environments: int = 2, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC
+) -> run_pb2.JoinRequest:
+    """What a join stream opens with."""
+    hello = run_pb2.Hello(
+        schema=encode_schema(schema), environment=encode_environment(spec), environments=environments, token=token
+    )
+    return run_pb2.JoinRequest(hello=hello)
+
+
+class Loopback:
+    """Everything that one test starts. Leaving it ends the clients, then the servers."""
+
+    def __init__(self) -> None:
+        self._clients, self._servers = ExitStack(), ExitStack()
+        self.thread = LoopThread()
+
+    def __enter__(self) -> "Loopback":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._servers:
+            with self._clients:
+                pass
+            self.thread.close()
+
+    # Servers
+
+    def replay(self, **options: Any) -> LiveReplay:
+        """A replay service with options of `LiveReplay`."""
+        return self._serve(LiveReplay(**options))
+
+    def run(self, roster_path: Path, **options: Any) -> LiveRun:
+        """A learner's services with options of `LiveRun`."""
+        return self._serve(LiveRun(roster_path, **options))
+
+    def methods(self, behaviours: dict[Method, Any], **options: Any) -> LiveMethods:
+        """A server of any behaviours with options of `LiveMethods`."""
+        return self._serve(LiveMethods(behaviours, **options))
+
+    def _serve(self, server: AnyServer) -> AnyServer:
+        self._servers.callback(server.stop)
+        return server
+
+    # Clients
+
+    def sink(self, slot: int, server: LiveServer, *, schema: Schema = SCHEMA, **options: Any) -> ReplaySegmentSink:
+        """The sink of the actor in this slot; options as for `assignment`."""
+        return self._client(ReplaySegmentSink(self.thread, assignment(slot, server.address, **options), schema))
+
+    def source(
+        self,
+        server: LiveServer,
+        plan: SamplingPlan | None = None,
+        *,
+        schema: Schema = SCHEMA,
+        prefetch: int = 1,
+        **options: Any,
+    ) -> ReplayBatchSource:
+        """A learner's source of batches, with options as its own; opened, if with a plan."""
+        source = self._client(
+            ReplayBatchSource(self.thread, server.address, schema, prefetch_batches=prefetch, **options)
+        )
+        if plan is not None:
+            source.open(plan)
+        return source
+
+    def snapshots(self, server: LiveServer) -> SnapshotClient:
+        """Who asks a replay service for snapshots."""
+        return self._client(SnapshotClient(self.thread, server.address))
+
+    def take(
+        self,
+        server: LiveServer,
+        name: str,
+        show: Callable[[SnapshotProgress], None] = lambda progress: None,
+    ) -> Snapshot:
+        """Has a replay service take a snapshot, with a policy that is not looked at."""
+        client, request = self.snapshots(server), SnapshotRequest(name, 0, automatic=False)
+        return self.thread.run(client.take(request, Weights.of(0, b"policy"), show=show), 2.0 * PATIENCE_S)
+
+    def stores(self, *servers: LiveServer) -> StoreSnapshots:
+        """A learner's access to the snapshots of its stores."""
+        return self._client(StoreSnapshots(self.thread, [server.address for server in servers]))
+
+    def run_snapshots(self, server: LiveServer) -> RunSnapshotClient:
+        """Who asks a learner for snapshots."""
+        return self._client(RunSnapshotClient(self.thread, server.address))
+
+    def membership(
+        self,
+        server: LiveServer,
+        *,
+        schema: Schema = SCHEMA,
+        spec: EnvironmentSpec = SPEC,
+        environments: int = 2,
+        **options: Any,
+    ) -> Membership:
+        """An actor's membership in a run, with options as its own."""
+        return self._client(Membership(self.thread, server.address, schema, spec, environments, **options))
+
+    def work(self, server: LiveServer, spec: EnvironmentSpec = SPEC) -> EvaluationWork:
+        """An evaluator's work."""
+        return self._client(EvaluationWork(self.thread, server.address, spec))
+
+    def status(self, address: str) -> StatusClient:
+        """A client that asks for a run's status."""
+        return self._client(StatusClient(self.thread, address))
+
+    def plain(self, server: LiveServer, method: Method, **options: Any) -> PlainStream:
+        """A stream of a client without any code of ours, with options of `PlainStream`."""
+        return self._client(PlainStream(server.address, method, **options))
+
+    def _client(self, client: AnyClient) -> AnyClient:
+        self._clients.callback(client.close)
+        return client
+
+    def ask(self, address: str, method: Method, request: Message | bytes, timeout_s: float = PATIENCE_S) -> Any:
+        """A unary call as our clients make it."""
+
+        async def call() -> Any:
+            async with connect(address) as channel:
+                return await call_unary(channel, method, request, f"the peer at {address}", timeout_s)
+
+        return self.thread.run(call(), 2.0 * PATIENCE_S)
+
+    def plain_call(self, server: LiveServer, method: Method, request: Message | bytes) -> tuple[grpc.StatusCode, Any]:
+        """A unary call of a client without any code of ours: the status, and the response or the details."""
+        with grpc.insecure_channel(server.address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+            stub = channel.unary_unary(
+                method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
+            )
+            try:
+                return grpc.StatusCode.OK, stub(request, timeout=PATIENCE_S)
+            except grpc.RpcError as error:
+                return error.code(), error.details()
+
+    def replay_status(self, server: LiveServer) -> replay_pb2.GetReplayStatusResponse:
+        """What a replay service says about itself."""
+        status: replay_pb2.GetReplayStatusResponse = self.ask(
+            server.address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest()
+        )
+        return status
+
+    def join(self, *threads: threading.Thread) -> None:
+        """Waits for threads of the test."""
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), f"{thread.name} did not end"
+
+
+def pass_windows(sink: ReplaySegmentSink, source: ReplayBatchSource, count: int) -> None:
+    """Sends so many windows of two segments, each for a batch of its own, and checks that they come as they were."""
+    for number in range(count):
+        until(lambda: sink.next_grant(0.5), "a grant")
+        window = make_window(1 + 2 * number, version=number)
+        sink.send(window)
+        batch = until(lambda: source.next(0.5), "a batch")
+        assert_same_columns(batch.columns, window.columns)
+        source.commit(batch, np.ones(2)).result(PATIENCE_S)
+
+
+class Recorder:
+    """Knows every window that was sent, so that a segment in a batch can be told by its content."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: dict[bytes, Name] = {}
+        self.windows: dict[Name, tuple[Window, int]] = {}
+
+    def note(self, window: Window) -> None:
+        """Remembers a window under the names of its segments."""
+        with self._lock:
+            for row in range(window.columns.segments):
+                name = (window.head.slot, window.head.incarnation, window.head.first_sequence + row)
+                self._names[_content(window.columns.arrays, row)] = name
+                self.windows[name] = (window, row)
+
+    def names(self, batch: Batch) -> list[Name]:
+        """Whose segments a batch holds. Fails unless each column's every value, and the version, is as it was sent."""
+        with self._lock:
+            columns = next(iter(self.windows.values()))[0].columns
+            for came, sent in zip(batch.columns.arrays, columns.arrays, strict=True):
+                assert (came.dtype, came.shape[1:]) == (sent.dtype, sent.shape[1:])
+            names = [self._names[_content(batch.columns.arrays, row)] for row in range(batch.keys.size)]
+            for row, name in enumerate(names):
+                window, _ = self.windows[name]
+                assert batch.versions[row] == window.head.version, name
+            return names
+
+    def environment(self, name: Name) -> int:
+        """The number of the environment that a segment came from."""
+        window, row = self.windows[name]
+        return int(window.head.environments[row])
+
+
+def _content(arrays: tuple[np.ndarray, ...], row: int) -> bytes:
+    return b"".join(array[row].tobytes() for array in arrays)
+
+
+class Actor:
+    """An actor's thread: for every grant, waits for the weights it asks for and sends a window."""
+
+    def __init__(
+        self,
+        sink: ReplaySegmentSink,
+        recorder: Recorder,
+        published: Callable[[], int],
+        *,
+        slot: int,
+        segments: int = 2,
+        incarnation: int = 1,
+        windows: int = 10**6,
+        schema: Schema = SCHEMA,
+        before: Callable[[Grant], None] = lambda grant: None,
+    ) -> None:
+        self._sink, self._recorder, self._published, self._before = sink, recorder, published, before
+        self._make: Callable[[int, int], Window] = lambda sequence, version: make_window(
+            sequence, segments=segments, slot=slot, incarnation=incarnation, version=version, schema=schema
+        )
+        self._segments, self._windows = segments, windows
+        self._stop = threading.Event()
+        self.sent = 0
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, name=f"actor {slot}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while self.sent < self._windows and not self._stop.is_set():
+                grant = self._sink.next_grant(0.05)
+                if grant is None:
+                    continue
+                self._before(grant)
+                while self._published() < grant.minimum_version:
+                    if self._stop.wait(0.0005):
+                        return
+                window = self._make(1 + self.sent * self._segments, self._published())
+                self._recorder.note(window)
+                self._sink.send(window)
+                self.sent += 1
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> None:
+        """Ends the thread. Raises what it met."""
+        self._stop.set()
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive(), f"{self.thread.name} did not end"
+        if self.error is not None:
+            raise self.error
+
+
+class Trainer:
+    """A learner that trains nothing: takes batches in order, publishes, commits."""
+
+    def __init__(self, source: ReplayBatchSource, recorder: Recorder, plan: SamplingPlan) -> None:
+        self._source, self._recorder, self._plan = source, recorder, plan
+        self._random = np.random.default_rng(5)
+        self._priorities: defaultdict[int, set[float]] = defaultdict(set)
+        self.version = plan.next_batch
+        self.published = plan.publish_interval * (plan.next_batch // plan.publish_interval)
+        self.fresh: list[Name] = []
+
+    def next(self) -> Batch:
+        """The next batch, checked."""
+        batch = until(lambda: self._source.next(0.5), f"batch {self.version} ({self._source.waiting_for})")
+        assert batch.number == self.version
+        assert batch.fresh_segments == self._plan.fresh_segments
+        everything = self._recorder.names(batch)
+        names = everything[: batch.fresh_segments]
+        assert names == sorted(names, key=lambda name: (self._recorder.environment(name), name))
+        assert (batch.priorities[: batch.fresh_segments] == 0.0).all()
+        assert (batch.head.probabilities[: batch.fresh_segments] == 1.0).all()
+        for key, priority, name in list(zip(batch.keys, batch.priorities, everything, strict=True))[len(names) :]:
+            # One that came too late to be fresh has a priority that nobody committed.
+            assert priority in self._priorities[int(key)] or name not in self.fresh
+        self.fresh += names
+        return batch
+
+    def commit(self, batch: Batch) -> CommitOutcome:
+        """Publishes what came out of the batch, then commits it."""
+        return self.begin_commit(batch).result(PATIENCE_S)
+
+    def begin_commit(self, batch: Batch) -> Future[CommitOutcome]:
+        """As `commit`, without waiting for the answer."""
+        self.version += 1
+        if self.version % self._plan.publish_interval == 0:
+            self.published = self.version
+        priorities = self._random.random(batch.keys.size)
+        # A segment may be in a batch twice; the later priority stands.
+        for key, priority in dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)).items():
+            self._priorities[key].add(priority)
+        return self._source.commit(batch, priorities)
+
+    def train(self, batches: int) -> Iterator[Batch]:
+        """Trains so many batches."""
+        for _ in range(batches):
+            batch = self.next()
+            self.commit(batch)
+            yield batch
+
+
+def plan_with(**changes: Any) -> SamplingPlan:
+    """PLAN with these changes, in a session of its own."""
+    return replace(PLAN, **{"session": secrets.randbits(62) + 1, **changes})

@@ -1,0 +1,233 @@
+"""A run of Penstock in one process and one thread, with everything but the network: for studies of the algorithm.
+
+Environments, collector, replay buffer, learner and training loop are those of the services; between them are calls
+instead of streams. So a run is repeatable bit for bit whatever else the machine does, and what is studied is the
+algorithm: collection and training take turns, and the lag between them is exactly the one that is asked for.
+"""
+
+import json
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.acting.collector import Collector
+from penstock.acting.environments import Environments
+from penstock.acting.evaluation import evaluate
+from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
+from penstock.apps.environments import make_configured
+from penstock.config import Config
+from penstock.learning.assembly import LearnerParts, learner_of, open_session, training_run
+from penstock.learning.batches import BatchFeed
+from penstock.learning.checkpoints import Recovered
+from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
+from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.training import Conclusion
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.store.ring_store import RingStore
+from penstock.run_folder import RunFolder
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
+from penstock.types.run import Assignment, Weights
+from penstock.types.spaces import EnvironmentSpec
+
+_GRANT_TIMEOUT_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        curve: Environment steps and mean evaluation return, one pair an evaluation.
+        env_steps_to_threshold: At the first evaluation that reached it; None: never.
+        final_return: Mean of the evaluations in the last fifth of the run.
+        updates: Gradient steps.
+        seconds: That it took, evaluations included; says little where other runs share the machine.
+    """
+
+    curve: tuple[tuple[int, float], ...]
+    env_steps_to_threshold: int | None
+    final_return: float
+    updates: int
+    seconds: float
+
+
+class Pipeline:
+    """Batches on demand: collects just what the next one lacks, with the policy of `lag` versions before.
+
+    A `BatchSource` and `WeightSink` to the training run.
+    """
+
+    waiting_for = None
+
+    def __init__(
+        self, config: Config, environments: Environments, lag: int, watch: Callable[[Batch], None] = lambda batch: None
+    ) -> None:
+        """Resets the environments. `watch` sees every batch before it is trained."""
+        self._watch = watch
+        self._schema = segment_schema(environments.spec, config.actor.unroll_length)
+        self._buffer = ReplayBuffer(RingStore(None, config.replay.capacity_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
+        assignment = Assignment(
+            slot=0,
+            incarnation=1,
+            environments=tuple(range(environments.count)),
+            token=b"",
+            seed=config.run.seed,
+            replay_address="",
+        )
+        self._collector = Collector(
+            environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
+        )
+        self._window = environments.count
+        self._published: deque[Weights] = deque(maxlen=lag + 1)
+        self._runner: PolicyRunner | None = None
+
+    def publish(self, weights: Weights) -> None:
+        """Keeps as many versions as the lag asks for."""
+        self._published.append(weights)
+
+    def open(self, plan: SamplingPlan) -> None:
+        """Opens the buffer's both ends."""
+        self._buffer.open_actor(ActorKey(0, 1), self._schema, self._window, 0.0)
+        self._buffer.adopt_plan(plan)
+        self._plan, self._number = plan, plan.next_batch
+
+    def adjust(self, plan: SamplingPlan) -> None:
+        """As the service does."""
+        self._buffer.adjust_plan(plan)
+        self._plan = plan
+
+    def next(self, timeout_s: float) -> Batch:
+        """Collects until there is a batch."""
+        del timeout_s
+        while (lease := self._buffer.lease(self._number)) is None:
+            self._collect()
+        batch = self._buffer.gather(lease, self._schema.empty(lease.keys.size))
+        self._watch(batch)
+        return batch
+
+    def _collect(self) -> None:
+        weights = self._published[0]
+        if self._runner is None:
+            self._runner = PolicyRunner(weights)
+        self._runner.refresh(weights)
+        self._buffer.issue_grants(0.0)
+        stored = self._buffer.append(self._collector.collect(self._runner), 0.0)
+        assert stored is not None, "the gate gave no leave to collect what the next batch lacks"
+
+    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
+        """Commits at once."""
+        done: Future[CommitOutcome] = Future()
+        done.set_result(self._buffer.commit(self._plan.session, batch.number, batch.keys, priorities))
+        self._number = batch.number + 1
+        return done
+
+
+class Desk:
+    """Evaluates when it is asked, so that a curve has a point wherever it is due."""
+
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
+        self._results: deque[EvaluationResult] = deque()
+
+    def ask(self, task: EvaluationTask) -> None:
+        """Plays the episodes."""
+        result = evaluate(task, self._environments, lambda: False)
+        assert result is not None
+        self._results.append(result)
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        """The result, if there is one."""
+        del timeout_s
+        return self._results.popleft() if self._results else None
+
+
+def train(
+    config: Config, lag: int = 0, folder: Path | None = None, watch: Callable[[Batch], None] = lambda batch: None
+) -> Outcome:
+    """Trains with this configuration; the folder, if one is named, keeps what a run's folder does.
+
+    Args:
+        config: As of `penstock train`; addresses, actors and paces say nothing here.
+        lag: Versions between the policy that acts and the one that is trained, exactly. The configured
+            `off_policy_degree` must allow it.
+        folder: Of the run; None: none is kept.
+        watch: Sees every batch before it is trained.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
+            return train(config, lag, Path(temporary), watch)
+    began = time.monotonic()
+    torch.set_num_threads(1)
+    acting, watched = (
+        make_configured(config.environment, config.actor.environments),
+        make_configured(config.environment, config.evaluation.episodes),
+    )
+    run_folder = RunFolder(folder)
+    run_folder.create()
+    pipeline = Pipeline(config, acting, lag, watch)
+    conclusion = learn(config, acting.spec, source=pipeline, sink=pipeline, desk=Desk(watched), folder=run_folder)
+    acting.close()
+    watched.close()
+    curve = _read_curve(run_folder.metrics)
+    last = [value for steps, value in curve if steps > 0.8 * config.run.total_steps] or [curve[-1][1]]
+    return Outcome(
+        curve=curve,
+        env_steps_to_threshold=conclusion.progress.env_steps_to_threshold,
+        final_return=float(np.mean(last)),
+        updates=conclusion.progress.updates,
+        seconds=time.monotonic() - began,
+    )
+
+
+def learn(
+    config: Config,
+    spec: EnvironmentSpec,
+    *,
+    source: BatchSource,
+    sink: WeightSink,
+    desk: EvaluationDesk,
+    folder: RunFolder,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Conclusion:
+    """A learner's part of a new run, on the CPU, between these ends.
+
+    Args:
+        config: As of `penstock train`.
+        spec: The environment's spaces.
+        source: Where batches come from.
+        sink: Where weights go.
+        desk: Where evaluations are done.
+        folder: Of the run.
+        stopping: Asked between batches.
+    """
+    device, session = torch.device("cpu"), open_session(config, folder, Recovered())
+    parts = LearnerParts(
+        learner=learner_of(config, spec, device),
+        feed=BatchFeed(device),
+        source=source,
+        sink=sink,
+        desk=desk,
+        snapshots=RunSnapshots(None, session.statistics, interval_s=0.0),
+        stopping=stopping,
+        largest_window=lambda: 1,
+    )
+    conclusion = training_run(session, parts).run()
+    session.writes.finish("free space")
+    return conclusion
+
+
+def _read_curve(metrics: Path) -> tuple[tuple[int, float], ...]:
+    records: list[dict[str, Any]] = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return tuple((r["env_steps"], r["return_mean"]) for r in records if r["kind"] == "evaluation")

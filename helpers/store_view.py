@@ -1,0 +1,102 @@
+"""Looks at the store of a running replay service from outside: its files are mapped, read and never written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.replay.store.ages import Ages
+from penstock.replay.store.description import read_schema
+from penstock.replay.store.layout import (
+    HEADER,
+    RECORDS_FILE,
+    SEGMENTS_FILE,
+    State,
+    rows_within,
+)
+from penstock.replay.store.records import read_watermarks, session_of
+from penstock.types.replay import SamplingPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A store at about one moment.
+
+    Attributes:
+        session: Of the learner that it works for.
+        version: Committed last, or the session's first.
+        inserted: Segments taken in, ever.
+        late: Segments found late, ever.
+        marks: The last sequence stored, by slot and incarnation.
+        headers: <HEADER>[...] of the segments.
+        clock: Tells their ages.
+    """
+
+    session: int
+    version: int
+    inserted: int
+    late: int
+    marks: dict[tuple[int, int], int]
+    headers: NDArray[Any]
+    clock: Ages
+
+    @property
+    def trained(self) -> NDArray[Any]:
+        """<HEADER>[...] of the segments that were trained."""
+        trained: NDArray[Any] = self.headers[self.headers["state"] == State.SEEN]
+        return trained
+
+    @property
+    def waiting(self) -> int:
+        """Segments that were not trained yet."""
+        return self.headers.size - self.trained.size
+
+    def first_after(self, before: "Look") -> int:
+        """The version at which the session of this look began, where `before` is of the session before."""
+        return self.version if self.session == before.session else max(before.version, self.clock.last_skip)
+
+    def mass(self, plan: SamplingPlan, segments: NDArray[Any], version: int) -> float:
+        """The sum of the masses of these segments, <HEADER>[...], at a version, by this store's clock."""
+        ages = self.clock.at(version) - self.clock.clock(segments["version"])
+        young = ages <= plan.max_staleness
+        masses = ((segments["priority"] + plan.epsilon) * 2.0 ** (-ages / plan.half_life)) ** plan.alpha
+        return float(masses[young].sum())
+
+
+class StoreView:
+    """The store in one folder."""
+
+    def __init__(self, folder: Path, records: Path | None = None) -> None:
+        """Maps it; an actor must have come before. `records` is where the records lie, if not in their usual place."""
+        self._segments = np.memmap(folder / SEGMENTS_FILE, np.uint8, "r")
+        self._records = np.memmap(records or folder / RECORDS_FILE, np.uint8, "r")
+        capacity = rows_within(self._segments.size, read_schema(folder))
+        self._headers = self._segments[: capacity * HEADER.itemsize].view(HEADER)
+
+    @property
+    def session(self) -> int:
+        """Of the learner that the store works for."""
+        return int(session_of(self._records)["session"][0])
+
+    @property
+    def version(self) -> int:
+        """Committed last."""
+        return int(session_of(self._records)["version"][0])
+
+    def look(self) -> Look:
+        """The store now; of one moment only if nothing is written meanwhile."""
+        records, headers = np.array(self._records), np.array(self._headers)
+        session = session_of(records)[0]
+        marks, _ = read_watermarks(records)
+        used = np.flatnonzero(marks["incarnation"])
+        return Look(
+            session=int(session["session"]),
+            version=int(session["version"]),
+            inserted=int(session["inserted"]),
+            late=int(session["late"]),
+            marks={(int(slot), int(marks["incarnation"][slot])): int(marks["sequence"][slot]) for slot in used},
+            headers=headers[headers["key"] != 0],
+            clock=Ages(records, int(session["version"])),
+        )

@@ -1,0 +1,250 @@
+"""What was sent, acknowledged, handed out and committed: the oracle beside the service.
+
+Plain dicts, one lock, no code of the service's. Every broken promise is a line in `violations`. Actors' threads, the
+learner's and the one that kills all call it.
+"""
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.torture.content import names_of, parts_of
+
+_HISTORY = 24
+"""Priorities remembered for a segment; a learner has fewer commits than this between a draw and its arrival."""
+
+MAX_VIOLATIONS = 50
+
+
+@dataclass(slots=True)
+class Stay:
+    """One incarnation of one slot: the last sequence sent, and the last one known to be stored."""
+
+    sent: int = 0
+    stored: int = 0
+    settled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A commit: its number among all commits of this run, and what it said of the fresh segments.
+
+    Attributes:
+        id: Counts up over all learners.
+        batch: Its number.
+        fresh: Names that it commits as fresh.
+        keys: Of all its segments.
+    """
+
+    id: int
+    batch: int
+    fresh: tuple[int, ...]
+    keys: int
+
+
+@dataclass
+class Ledger:
+    """Everything that must be true of the store, from the outside.
+
+    Attributes:
+        capacity: Rows of the ring; 0 before it is known.
+        sessions, trained_until: The version at which each learner began, and up to which it trained.
+        violations: Promises that were broken.
+        events: How often what happened.
+    """
+
+    capacity: int = 0
+    violations: list[str] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    stays: dict[tuple[int, int], Stay] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)
+    name_of: dict[int, int] = field(default_factory=dict)
+    key_of: dict[int, int] = field(default_factory=dict)
+    priorities: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)
+    in_flight: deque[Given] = field(default_factory=deque)
+    unknown: set[int] = field(default_factory=set)
+    unknown_names: set[int] = field(default_factory=set)
+    next_commit: int = 1
+    resolved: int = 0
+    highest_leased: int = 0
+    sessions: list[int] = field(default_factory=list)
+    trained_until: list[int] = field(default_factory=list)
+
+    def violated(self, what: str) -> None:
+        """Notes a broken promise."""
+        with self.lock:
+            self.events["violations"] += 1
+            if len(self.violations) < MAX_VIOLATIONS:
+                self.violations.append(what)
+                print(f"VIOLATION: {what}", flush=True)
+
+    # Actors
+
+    def sending(self, slot: int, incarnation: int, last: int) -> None:
+        """A window up to this sequence is about to be sent."""
+        with self.lock:
+            self.stays.setdefault((slot, incarnation), Stay()).sent = last
+
+    def acknowledged(self, slot: int, incarnation: int, last: int) -> None:
+        """All up to this sequence was acknowledged."""
+        with self.lock:
+            stay = self.stays[slot, incarnation]
+            stay.stored = max(stay.stored, last)
+
+    # Learners
+
+    def begins_at(self, version: int) -> None:
+        """A learner begins at this version."""
+        with self.lock:
+            self.sessions.append(version)
+            self.trained_until.append(version)
+
+    def trained_since(self, versions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+        """<int64>[B] batches that were trained from each version to a batch: numbers that some learner had."""
+        with self.lock:
+            starts, ends = np.array(self.sessions), np.array(self.trained_until)
+        ends[-1] = max(ends[-1], number)
+        lower, upper = np.maximum(versions[:, None], starts), np.minimum(number, ends)
+        result: NDArray[np.int64] = np.maximum(upper - lower, 0).sum(axis=1)
+        return result
+
+    def sessions_since(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """<int64>[B] learners that began since each version."""
+        with self.lock:
+            result: NDArray[np.int64] = np.sum(versions[:, None] < np.array(self.sessions), axis=1)
+            return result
+
+    def met(self, key: int, name: int) -> None:
+        """A segment was seen under this key; a name has one key, a key one name."""
+        with self.lock:
+            if self.name_of.setdefault(key, name) != name:
+                self.violated(f"key {key} was {parts_of(self.name_of[key])} and is {parts_of(name)} now")
+            if self.key_of.setdefault(name, key) != key:
+                self.violated(f"segment {parts_of(name)} is stored twice: keys {self.key_of[name]} and {key}")
+
+    def handed_out_fresh(self, name: int, batch: int) -> None:
+        """A batch came with this segment as fresh."""
+        with self.lock:
+            slot, incarnation, sequence = parts_of(name)
+            stay = self.stays.get((slot, incarnation))
+            if stay is None or sequence > stay.sent:
+                self.violated(f"batch {batch} has segment {parts_of(name)}, which nobody sent")
+            if name in self.committed:
+                self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, which was committed before")
+            if name in self.late:
+                self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, which was late before")
+
+    def giving(self, batch: int, fresh: NDArray[np.int64], priorities: dict[int, float]) -> None:
+        """A commit is about to be sent."""
+        with self.lock:
+            given = Given(self.next_commit, batch, tuple(fresh.tolist()), len(priorities))
+            self.trained_until[-1] = batch + 1
+            self.next_commit += 1
+            self.in_flight.append(given)
+            for key, priority in priorities.items():
+                self.priorities.setdefault(key, deque(maxlen=_HISTORY)).append((given.id, priority))
+
+    def given(self) -> None:
+        """The oldest commit in flight was answered: applied, now or when it first arrived."""
+        with self.lock:
+            done = self.in_flight.popleft()
+            self.resolved = done.id
+            for name in done.fresh:
+                if name in self.committed:
+                    self.violated(f"segment {parts_of(name)} was committed as fresh twice, now in batch {done.batch}")
+                self.committed.add(name)
+            self.events["commits"] += 1
+            self.events["fresh committed"] += len(done.fresh)
+
+    def abandoned(self) -> None:
+        """The learner died: whether its commits in flight arrived is not known."""
+        with self.lock:
+            for given in self.in_flight:
+                self.unknown.add(given.id)
+                self.unknown_names.update(given.fresh)
+            self.in_flight.clear()
+
+    def is_possible(self, key: int, priority: float, since: int, may_be_late: bool) -> bool:
+        """Whether a segment may have this priority.
+
+        Args:
+            key: The segment's.
+            priority: As it was found.
+            since: All commits up to this one had been answered when it was looked at.
+            may_be_late: Whether it may have become replay without a commit, at a priority that nobody gave it.
+        """
+        with self.lock:
+            for number, given in reversed(self.priorities.get(key, ())):
+                if given == priority:
+                    return True
+                if number <= since and number not in self.unknown:
+                    return False
+            return may_be_late
+
+    def given_to(self, key: int) -> list[float]:
+        """The priorities that were committed for a segment lately."""
+        with self.lock:
+            return [priority for _, priority in self.priorities.get(key, ())]
+
+    def forget(self, below: int) -> None:
+        """Drops what is known of segments with keys below this one: they were overwritten long ago."""
+        with self.lock:
+            for key in [key for key in self.name_of if key < below]:
+                self.key_of.pop(self.name_of.pop(key), None)
+                self.priorities.pop(key, None)
+
+    # After a kill
+
+    def settle(self, waiting: set[int], trained: set[int], marks: dict[tuple[int, int], int]) -> int:
+        """Accounts for every segment that was acknowledged.
+
+        Args:
+            waiting: Names that the store holds unseen or leased.
+            trained: Names that it holds as seen.
+            marks: The last sequence that it says is stored, by slot and incarnation.
+
+        Returns:
+            How many of all segments ever stored became replay without having been committed: the late ones.
+        """
+        with self.lock:
+            pending = {name for given in self.in_flight for name in given.fresh}
+            for name in waiting & (self.committed | self.late):
+                self.violated(f"segment {parts_of(name)} is to be trained fresh again")
+            for (slot, incarnation), stay in self.stays.items():
+                stored = marks.get((slot, incarnation), stay.stored)
+                if not stay.stored <= stored <= stay.sent:
+                    self.violated(
+                        f"slot {slot} incarnation {incarnation} has watermark {stored}; {stay.stored} was acknowledged,"
+                        f" {stay.sent} sent"
+                    )
+                stay.stored = max(stay.stored, stored)
+                self._settle_stay(
+                    stay,
+                    names_of(slot, incarnation, 1 + stay.settled, stored - stay.settled).tolist(),
+                    waiting,
+                    trained,
+                    pending,
+                )
+            return len(self.late)
+
+    def _settle_stay(
+        self, stay: Stay, names: list[int], waiting: set[int], trained: set[int], pending: set[int]
+    ) -> None:
+        first_open = None
+        for name in names:
+            if name in self.committed:
+                pass
+            elif name in waiting or name in pending:
+                first_open = first_open if first_open is not None else name
+            elif name in self.unknown_names:
+                # It is not waiting, so the dead learner's commit did arrive.
+                self.committed.add(name)
+            else:
+                self.late.add(name)
+        done = parts_of(first_open)[2] - 1 if first_open is not None else (parts_of(names[-1])[2] if names else 0)
+        stay.settled = max(stay.settled, done)

@@ -1,0 +1,94 @@
+"""Learners of small networks, and batches that a collector really collected for them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from helpers.environments import assignment, fresh_weights, spec_of
+from penstock.acting.collector import Collector
+from penstock.acting.environments import make_environments
+from penstock.acting.inference import PolicyRunner
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Network
+from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
+from penstock.learning.batches import TrainingBatch, to_tensors
+from penstock.learning.learner import Learner
+from penstock.types.replay import Batch, BatchHead, StoreCounts
+
+CPU = torch.device("cpu")
+SMALL = Network(hidden_sizes=(16, 16))
+
+
+def make_learner(
+    env_id: str = "CartPole-v1",
+    *,
+    network: Network = SMALL,
+    seed: int = 0,
+    device: torch.device = CPU,
+    precision: Precision = "float32",
+    execution: Execution = "eager",
+    sampling: SamplingConfig | None = None,
+    **ppo: object,
+) -> Learner:
+    """A learner of this environment, with settings of [ppo]."""
+    return Learner(
+        spec_of(env_id),
+        network,
+        ppo=PPOConfig(**{"epochs": 2, "minibatches": 2, **ppo}),
+        sampling=sampling or SamplingConfig(),
+        device=device,
+        seed=seed,
+        precision=precision,
+        execution=execution,
+    )
+
+
+def make_batch(env_id: str = "CartPole-v1", *, device: torch.device = CPU, **options: Any) -> TrainingBatch:
+    """`collect_batch`, as a learner takes it."""
+    return to_tensors(collect_batch(env_id, **options), device)
+
+
+def collect_batch(
+    env_id: str = "CartPole-v1",
+    *,
+    segments: int = 6,
+    unroll_length: int = 32,
+    fresh: int | None = None,
+    learner: Learner | None = None,
+    number: int = 5,
+    version: int = 3,
+) -> Batch:
+    """`segments` environments in one window, those past `fresh` as if replayed; `learner` or an untrained one acts."""
+    weights = policy_weights.dump(learner.policy, version) if learner else fresh_weights(spec_of(env_id), seed=9)
+    collector = Collector(
+        make_environments(env_id, segments, kwargs={}),
+        assignment(*range(segments)),
+        unroll_length=unroll_length,
+        discount=0.99,
+    )
+    fresh = segments if fresh is None else fresh
+    replayed = np.arange(segments) >= fresh
+    return Batch(
+        BatchHead(
+            number=number,
+            fresh_segments=fresh,
+            keys=np.arange(segments, dtype=np.uint64),
+            versions=np.full(segments, version, np.int64),
+            priorities=np.where(replayed, np.linspace(0.1, 2.0, segments), 0.0),
+            probabilities=np.where(replayed, 0.5, 1.0),
+            counts=StoreCounts(),
+        ),
+        collector.collect(PolicyRunner(weights)).columns,
+    )
+
+
+def parameters_of(learner: Learner) -> dict[str, torch.Tensor]:
+    """A copy of everything the policy holds, normalisers included."""
+    return {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+
+
+def same_parameters(one: Learner, other: Learner) -> bool:
+    """Whether two policies are bitwise the same."""
+    ours, theirs = one.policy.state_dict(), other.policy.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

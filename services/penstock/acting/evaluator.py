@@ -1,0 +1,151 @@
+"""The work of an evaluator: it plays the episodes that the learner requests."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from penstock.acting import faults
+from penstock.acting.environments import Environments
+from penstock.acting.evaluation import evaluate
+from penstock.acting.protocols import EvaluationQueue, Log, Process
+from penstock.acting.replaceable_environments import close_logged
+from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+
+_WAIT_S = 0.5
+_HANG_FACTOR = 1.05
+"""Multiple of an evaluation's time limit after which a step counts as hung: the limit is checked after each step."""
+
+_DELIVERY_S = 1.0
+"""Seconds for sending the last result before the process ends itself."""
+
+_CRASHED = 1
+
+
+class Evaluator:
+    """An evaluator and its environments. Used only on the process's main thread."""
+
+    def __init__(
+        self, make: Callable[[int], Environments], *, episodes: int, variants: int, process: Process, log: Log
+    ) -> None:
+        """Makes the environments before any task.
+
+        Args:
+            make: Function that makes this number of environments, which alternate between all variants.
+            episodes: Number of environments to make first.
+            variants: Number of environment variants.
+            process: Process of the evaluator, which may be stopped.
+            log: Log of the evaluator.
+
+        Raises:
+            ConfigurationError: They can't be made.
+            EnvironmentFailed: They can't be made, although the launcher's check has made them before.
+        """
+        self._make_environments, self._variants, self._process, self._log = make, variants, process, log
+        self._usable = True
+        try:
+            self.environments = self._make(episodes)
+        except EnvironmentFailed as failed:
+            if process.supervised:
+                raise
+            raise ConfigurationError(str(failed)) from failed
+
+    def run(self, queue: EvaluationQueue) -> None:
+        """Plays tasks until the process is stopped.
+
+        Raises:
+            RunFinished: The run is over.
+            ConfigurationError: The run has another number of variants.
+            EnvironmentFailed: The environments could not be made again.
+        """
+        while not self._process.stopping:
+            task = queue.next(_WAIT_S)
+            if task is not None:
+                self._check_variants(task.variants)
+                with _ended_if_it_hangs(task, queue):
+                    self._prepare(task, queue)
+                    result = play(task, self.environments, lambda: self._process.stopping)
+                if result is not None:
+                    queue.deliver(result)
+                    self._note(result)
+
+    def close(self) -> None:
+        """Closes the environments; an error is only logged."""
+        close_logged(self.environments, self._log)
+
+    def _prepare(self, task: EvaluationTask, queue: EvaluationQueue) -> None:
+        """Makes the environments again if the last task failed or had another number of episodes."""
+        if self._usable and task.episodes == self.environments.count:
+            return
+        self.close()
+        try:
+            self.environments = self._make(task.episodes)
+        except EnvironmentFailed as failed:
+            # This failure ends the process, so the learner receives it first.
+            queue.deliver(_failed(task, 0.0, str(failed)))
+            time.sleep(_DELIVERY_S)
+            raise
+
+    def _make(self, count: int) -> Environments:
+        try:
+            return self._make_environments(count)
+        except faults.MISBEHAVIOUR as error:
+            raise EnvironmentFailed(_reason(error)) from error
+        finally:
+            self._process.restore_process()
+
+    def _note(self, result: EvaluationResult) -> None:
+        # Environments that raised may be in any state.
+        self._usable = not result.failure
+        if result.failure:
+            self._log.warning("evaluation failed", version=result.version, reason=result.failure)
+        else:
+            mean, unfinished = result.return_mean, result.unfinished
+            self._log.info("evaluated", version=result.version, return_mean=mean, unfinished=unfinished)
+
+    def _check_variants(self, requested: int) -> None:
+        if requested != self._variants:
+            raise ConfigurationError(
+                f"the run evaluates in {requested} environment variants, and this evaluator has {self._variants}; start"
+                " all services with the run's configuration"
+            )
+
+
+def play(task: EvaluationTask, environments: Environments, stopping: Callable[[], bool]) -> EvaluationResult | None:
+    """Plays a task; returns its result, which is a failure if an environment raised, or None if `stopping` ended it."""
+    started = time.monotonic()
+    try:
+        return evaluate(task, environments, stopping)
+    except faults.MISBEHAVIOUR as error:
+        # The service handles signals itself, so an interrupt or an exit here comes from the environment.
+        return _failed(task, time.monotonic() - started, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    """Describes an error in one line, with the exception's class unless the message is Penstock's own."""
+    return faults.one_line(str(error)) if isinstance(error, PenstockError) else faults.describe(error)
+
+
+@contextlib.contextmanager
+def _ended_if_it_hangs(task: EvaluationTask, queue: EvaluationQueue) -> Iterator[None]:
+    """Ends this process, so that it is restarted, if a step hangs: a hung thread can't be ended otherwise."""
+
+    def end() -> None:
+        queue.deliver(_failed(task, limit_s, f"the environment did not return from a step within {limit_s:.0f} s"))
+        time.sleep(_DELIVERY_S)
+        os._exit(_CRASHED)
+
+    limit_s = min(_HANG_FACTOR * task.max_seconds, threading.TIMEOUT_MAX)
+    watch = threading.Timer(limit_s, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def _failed(task: EvaluationTask, seconds: float, failure: str) -> EvaluationResult:
+    return EvaluationResult(task.id, task.weights.version, (), (), seconds, failure=failure)

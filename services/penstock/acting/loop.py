@@ -1,0 +1,181 @@
+"""The work of an actor: it joins the run and, per grant, collects one window with new enough weights and sends it.
+
+It reaches services only through Protocols, so that it runs in one process in tests as it does over gRPC.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.acting.collector import Collector
+from penstock.acting.inference import PolicyRunner
+from penstock.acting.protocols import Log, Process, RunLink, SegmentSink
+from penstock.acting.replaceable_environments import ReplaceableEnvironments
+from penstock.acting.reports import Reports, report_failure
+from penstock.errors import EnvironmentFailed, PlaceLost
+from penstock.types.replay import Window
+from penstock.types.run import Assignment, Weights
+
+_WAIT_S = 0.5
+_DRAIN_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+"""Seconds of pause after an environment failure, doubled with each consecutive failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorParts:
+    """The parts of an actor.
+
+    Attributes:
+        run: Place in the run.
+        open_sink: Function that opens the stream of windows under an assignment.
+        environments: Environments to step.
+        process: Process of the actor, which may be stopped.
+        log: Log of the actor.
+        unroll_length: Steps in a segment, T.
+        discount: Gamma of the running discounted return.
+    """
+
+    run: RunLink
+    open_sink: Callable[[Assignment], SegmentSink]
+    environments: ReplaceableEnvironments
+    process: Process
+    log: Log
+    unroll_length: int
+    discount: float
+
+
+def act(parts: ActorParts) -> None:
+    """Collects under one assignment after the other until the process is stopped.
+
+    Raises:
+        RunFinished: The run is over.
+        EnvironmentFailed: The environments failed and could not be made again.
+    """
+    while not parts.process.stopping:
+        assignment = parts.run.assignment(_WAIT_S)
+        if assignment is not None:
+            try:
+                parts.environments.become(assignment.variant)
+                ActorLoop(parts, assignment).run()
+            except PlaceLost as lost:
+                parts.log.warning("joining again", reason=str(lost))
+                parts.run.join_again(lost.taken_by)
+
+
+class ActorLoop:
+    """The collection of windows under one assignment. Used by one thread."""
+
+    def __init__(self, parts: ActorParts, assignment: Assignment) -> None:
+        self._parts, self._run, self._environments = parts, parts.run, parts.environments
+        self._assignment = assignment
+        self._runner: PolicyRunner | None = None
+        self._failures = self._failures_in_a_row = 0
+
+    def run(self) -> None:
+        """Collects until the process is stopped or the actor gets another assignment.
+
+        Raises:
+            EnvironmentFailed: The environments failed and could not be made again.
+            PlaceLost: The assignment is no longer valid.
+            RunFinished: The run is over.
+        """
+        self._log_assignment()
+        collector = self._begin()
+        if collector is None:
+            return
+        sink = self._parts.open_sink(self._assignment)
+        reports = Reports(self._run, collector)
+        try:
+            while self._continues:
+                weights = self._await_grant_and_weights(sink, collector)
+                if weights is not None:
+                    runner = self._runner_of(weights)
+                    reports.begin()
+                    window = self._collect_and_send(collector, runner, sink)
+                    if window is not None:
+                        reports.sent(window.columns.segments)
+                reports.send_if_due()
+            sink.drain(_DRAIN_S)
+            reports.send()
+        finally:
+            sink.close()
+
+    @property
+    def _continues(self) -> bool:
+        return not self._parts.process.stopping and self._run.assignment(0.0) == self._assignment
+
+    def _begin(self) -> Collector | None:
+        """Resets the environments and returns their collector; None if the collection ends first."""
+        while self._continues:
+            try:
+                return Collector(
+                    self._environments.current,
+                    self._assignment,
+                    unroll_length=self._parts.unroll_length,
+                    discount=self._parts.discount,
+                    failures=self._failures,
+                )
+            except EnvironmentFailed as failure:
+                self._recover(failure)
+        return None
+
+    def _await_grant_and_weights(self, sink: SegmentSink, collector: Collector) -> Weights | None:
+        """Waits for a grant, and for weights of its minimum version; None if there is no grant yet or when stopping."""
+        started, weights = time.perf_counter(), None
+        grant = sink.next_grant(_WAIT_S)
+        while grant is not None and weights is None and not self._parts.process.stopping:
+            weights = self._run.at_least(grant.minimum_version, _WAIT_S)
+        collector.timing.waiting_s += time.perf_counter() - started
+        return weights
+
+    def _runner_of(self, weights: Weights) -> PolicyRunner:
+        if self._runner is None:
+            self._runner = PolicyRunner(weights, temperature=self._assignment.temperature)
+        self._runner.refresh(weights)
+        return self._runner
+
+    def _collect_and_send(self, collector: Collector, runner: PolicyRunner, sink: SegmentSink) -> Window | None:
+        timing, started = collector.timing, time.perf_counter()
+        stepped_s = timing.environment_s + timing.policy_s
+        window = self._collect(collector, runner)
+        if window is not None:
+            sink.send(window)
+            stepped_s = timing.environment_s + timing.policy_s - stepped_s
+            timing.building_s += time.perf_counter() - started - stepped_s
+        return window
+
+    def _collect(self, collector: Collector, runner: PolicyRunner) -> Window | None:
+        """Collects a window, making the environments again after each failure; None if the collection ends first."""
+        failed = False
+        while self._continues:
+            try:
+                if failed:
+                    collector.begin_again(self._environments.current)
+                window = collector.collect(runner)
+            except EnvironmentFailed as failure:
+                failed = True
+                self._recover(failure)
+            else:
+                self._failures_in_a_row = 0
+                return window
+        return None
+
+    def _recover(self, failure: EnvironmentFailed) -> None:
+        """Reports a failure, pauses, and makes the environments again. Raises `EnvironmentFailed` if that fails."""
+        report_failure(self._run, self._parts.log, failure)
+        resume_at = time.monotonic() + min(_FIRST_PAUSE_S * 2.0**self._failures_in_a_row, _LONGEST_PAUSE_S)
+        self._failures, self._failures_in_a_row = self._failures + 1, self._failures_in_a_row + 1
+        while time.monotonic() < resume_at and not self._parts.process.wait(_FIRST_PAUSE_S):
+            pass
+        self._environments.make_again()
+
+    def _log_assignment(self) -> None:
+        assignment = self._assignment
+        self._parts.log.info(
+            "joined",
+            slot=assignment.slot,
+            incarnation=assignment.incarnation,
+            variant=assignment.variant,
+            temperature=assignment.temperature,
+        )

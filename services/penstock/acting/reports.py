@@ -1,0 +1,63 @@
+"""Reports of an actor's work and faults to the learner."""
+
+import time
+
+from penstock.acting.collector import Collector
+from penstock.acting.protocols import Log, RunLink
+from penstock.errors import EnvironmentFailed
+from penstock.types.run import ActorReport, EnvironmentFault
+
+_REPORT_INTERVAL_S = 0.5
+_FIRST_REPORT_INTERVAL_S = 0.05
+"""Seconds between the first two reports, doubled with each further one, so that a very short run has reports too."""
+
+
+def report_failure(run: RunLink, log: Log, failure: EnvironmentFailed) -> None:
+    """Reports a failure that dropped a window to the learner and the log."""
+    run.tell(EnvironmentFault(str(failure), dropped=True))
+    log.warning("window dropped", reason=str(failure))
+
+
+class Reports:
+    """Reports of the work of one collector. Used by the thread that collects."""
+
+    def __init__(self, run: RunLink, collector: Collector) -> None:
+        self._run, self._collector = run, collector
+        self._first_step_at_s = 0.0
+        self._due, self._interval_s = 0.0, _FIRST_REPORT_INTERVAL_S
+        self._segments = 0
+
+    def begin(self) -> None:
+        """Marks the start of a window; reports the first start immediately, because training is timed from it."""
+        if not self._first_step_at_s:
+            self._first_step_at_s = time.time()
+            self.send()
+
+    def sent(self, segments: int) -> None:
+        """Counts segments handed to the sink, and reports a warning about the environments if there is one."""
+        self._segments += segments
+        warning = self._collector.take_warning()
+        if warning:
+            self._run.tell(EnvironmentFault(warning, dropped=False))
+
+    def send_if_due(self) -> None:
+        """Sends a report if one is due: twice per second, and more often at first."""
+        if time.monotonic() >= self._due:
+            self.send()
+
+    def send(self) -> None:
+        """Reports the work since the last report."""
+        self._due = time.monotonic() + self._interval_s
+        self._interval_s = min(2.0 * self._interval_s, _REPORT_INTERVAL_S)
+        episodes, steps = self._collector.take_episodes()
+        timing = self._collector.take_timing()
+        segments, self._segments = self._segments, 0
+        self._run.report(
+            ActorReport(
+                env_steps=steps,
+                first_step_at_s=self._first_step_at_s,
+                episodes=episodes,
+                timing=timing,
+                segments=segments,
+            )
+        )

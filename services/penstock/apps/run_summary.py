@@ -1,0 +1,46 @@
+"""The summary of a learner's session, as written to the run's folder."""
+
+import itertools
+
+from penstock.learning.assembly import Session
+from penstock.learning.training import Conclusion
+from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
+from penstock.types.evaluation import EvaluationSummary, VariantReturns
+
+
+def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summary:
+    """Returns the summary of a session that took `wall_s` seconds."""
+    config, status = session.config, session.statistics.status()
+    progress, evaluation, statistics = conclusion.progress, conclusion.evaluation, conclusion.statistics
+    return Summary(
+        run_dir=str(session.folder.root),
+        env_id=config.environment.id,
+        seed=config.run.seed,
+        env_steps=progress.env_steps,
+        wall_s=wall_s,
+        env_steps_per_s=conclusion.env_steps_per_s,
+        evaluation=_outcome(evaluation),
+        env_steps_to_threshold=progress.env_steps_to_threshold,
+        learn_wall_s_to_threshold=progress.learn_wall_s_to_threshold,
+        policy_version=evaluation.version if evaluation else progress.version,
+        staleness_mean=statistics.staleness.mean if statistics and statistics.staleness else 0.0,
+        samples_per_insert=conclusion.samples_per_insert,
+        stopped=conclusion.stopped,
+        variants=tuple(
+            VariantOutcome(training.arguments, training.episodes, training.return_mean, _outcome(returns))
+            for training, returns in itertools.zip_longest(status.variants, evaluation.variants if evaluation else ())
+        ),
+        statistics=statistics,
+        best_evaluation=_outcome(status.best_evaluation),
+        env_steps_taken=progress.env_steps_taken,
+        sessions=progress.sessions,
+        total_wall_s=session.recovered.progress.wall_s + wall_s,
+        total_env_steps_per_s=progress.env_steps / progress.training_s if progress.training_s > 0.0 else 0.0,
+    )
+
+
+def _outcome(returns: EvaluationSummary | VariantReturns | None) -> EvaluationOutcome | None:
+    if returns is None:
+        return None
+    unfinished = returns.unfinished if isinstance(returns, EvaluationSummary) else 0
+    return EvaluationOutcome(returns.episodes, returns.return_mean, returns.return_std, unfinished)

@@ -1,0 +1,92 @@
+"""The actor processes of a run on one machine."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from penstock.files import write_json
+from penstock.local.actor_count import ActorCount
+from penstock.local.children import Children, service_command
+from penstock.local.ports import free_ports
+from penstock.run_folder import RunFolder
+from penstock.types.status import RunStatus
+
+HOST = "127.0.0.1"
+_STUCK_MARGIN_S = 15.0
+"""Seconds after the step timeout until a stuck actor is killed: it can't end itself if a call holds Python's lock."""
+
+
+class Actors:
+    """The actors of a run; their number changes during the run with `--actors auto`."""
+
+    def __init__(
+        self,
+        places: Sequence[tuple[str, int]],
+        count: ActorCount | None,
+        children: Children,
+        *,
+        folder: RunFolder,
+        settings: Sequence[str],
+        others: Mapping[str, str],
+        step_timeout_s: float,
+    ) -> None:
+        """Adds the first actors to the run's list of services; `start` starts them.
+
+        Args:
+            places: Address (host:port) and metrics port of each of the first actors.
+            count: Rule for the number of actors during the run; None: the number does not change.
+            children: Child processes of the run, to which the actors are added.
+            folder: Folder of the run, whose list of services is kept up to date.
+            settings: Command-line options of every service.
+            others: Names and addresses of all services other than actors.
+            step_timeout_s: Seconds after which an actor with a hanging environment ends itself.
+        """
+        self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
+        self._count = count
+        self._children, self._folder, self._settings, self._others = children, folder, settings, others
+        self._first = places
+        self._addresses = [address for address, _ in places]
+        self._list_services()
+
+    def start(self) -> None:
+        """Starts the first actors."""
+        for number, (_, metrics_port) in enumerate(self._first):
+            self._start(number, metrics_port)
+
+    def adapt(self, status: RunStatus) -> list[str]:
+        """Kills stuck actors and adjusts the number of actors; returns a line for each kill and for a decision."""
+        killed = self._kill_stuck(status)
+        if self._count is None:
+            return killed
+        decision = self._count.observe(status)
+        while len(self._addresses) < self._count.wanted:
+            port, metrics_port = free_ports(2)
+            self._addresses.append(f"{HOST}:{port}")
+            self._list_services()
+            self._start(len(self._addresses) - 1, metrics_port)
+        while len(self._addresses) > self._count.wanted:
+            self._addresses.pop()
+            self._list_services()
+            # The actor may finish and send its window before it ends.
+            self._children.dismiss(f"actor-{len(self._addresses)}")
+        return [*killed, decision] if decision else killed
+
+    def _kill_stuck(self, status: RunStatus) -> list[str]:
+        lines, now = [], time.monotonic()
+        for state in status.actor_states:
+            again_s = now - self._killed_at.get(state.name, -self._stuck_s)
+            ours = any(child.name == state.name for child in self._children.members)
+            if not ours or min(state.stuck_s, again_s) < self._stuck_s:
+                continue
+            self._killed_at[state.name] = now
+            self._children.kill(state.name)
+            lines.append(f"{state.name} was killed after {state.stuck_s:.0f} s without a step")
+        return lines
+
+    def _start(self, number: int, metrics_port: int) -> None:
+        name = f"actor-{number}"
+        own = [f"--actor.listen={self._addresses[number]}", f"--actor.metrics-port={metrics_port}"]
+        self._children.add(name, service_command("actor", *self._settings, *own), self._folder.logs / f"{name}.log")
+
+    def _list_services(self) -> None:
+        actors = {f"actor-{number}": address for number, address in enumerate(self._addresses)}
+        write_json(self._folder.services, {**self._others, **actors})

@@ -1,0 +1,122 @@
+"""The log file of a child process: bounded in size, and searched for the cause of the child's death.
+
+The child writes it through its own descriptor, opened for appending. Environments print to it as well, possibly a line
+per step. The launcher therefore checks its size periodically and cuts out its middle.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+MOST_BYTES = 64 * 2**20
+"""Size in bytes above which a log is cut: larger than the logs of normal runs, small beside a run's other files."""
+
+HEAD_BYTES, TAIL_BYTES = 2**20, 15 * 2**20
+"""Bytes kept from the beginning and the end of a log that is cut."""
+
+_SEARCHED_BYTES = 2**18
+_LONGEST_CAUSE = 500
+_OURS = "penstock: "
+_TRACEBACK = "Traceback (most recent call last):"
+_FATAL = "Fatal Python error: "
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: |$)")
+
+
+class ChildLog:
+    """The log of one child, across its restarts. Used only on the launcher's main thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._life_from = 0
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """Opens the log for the child's next process, which appends to it.
+
+        If the log can't be opened, the output is discarded: a full or read-only disk must not keep a child from
+        starting.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(self.path.open("ab"))
+            except OSError:
+                file = stack.enter_context(Path(os.devnull).open("ab"))
+            self._life_from = file.tell()
+            yield file
+
+    def cut(self) -> None:
+        """Cuts out the middle of a log that has grown too large. Output written meanwhile may be lost."""
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_size > MOST_BYTES:
+                self._cut()
+
+    def cause(self) -> str:
+        """Returns the reason why the process gave up or died, as far as the log shows it, in one line."""
+        lines = self._last_lines()
+        reason = _own_reason(lines) or _fatal_error(lines) or _exception(lines) or _last_of_others(lines)
+        return reason[:_LONGEST_CAUSE] or "no output"
+
+    def own_reason(self) -> str:
+        """Returns the reason that Penstock itself logged when it gave up; empty if there is none."""
+        return _own_reason(self._last_lines())
+
+    def _cut(self) -> None:
+        with self.path.open("r+b") as file:
+            file.seek(HEAD_BYTES)
+            file.readline()
+            head = file.tell()
+            file.seek(-TAIL_BYTES, os.SEEK_END)
+            file.readline()
+            dropped = file.tell() - head
+            # The last line may be incomplete, because the child is writing it.
+            tail = file.read()
+            tail = tail[: tail.rfind(b"\n") + 1]
+            note = f"[penstock: {dropped:,} bytes were cut out of this log here]\n".encode()
+            file.seek(head)
+            file.write(note + tail)
+            file.truncate()
+        if self._life_from > head:
+            self._life_from = max(head, self._life_from - dropped + len(note))
+
+    def _last_lines(self) -> list[str]:
+        """Returns the last lines that the current or latest process has written."""
+        try:
+            with self.path.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._life_from, end - _SEARCHED_BYTES))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+
+
+def _own_reason(lines: list[str]) -> str:
+    return next((line.removeprefix(_OURS) for line in reversed(lines) if line.startswith(_OURS)), "")
+
+
+def _fatal_error(lines: list[str]) -> str:
+    """Returns the fatal error reported by Python's faulthandler, which writes the stacks after it."""
+    return next((line.removeprefix(_FATAL) for line in reversed(lines) if line.startswith(_FATAL)), "")
+
+
+def _exception(lines: list[str]) -> str:
+    """Returns the exception line of the last traceback, which other output may follow."""
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    if not starts:
+        return ""
+    return next((line for line in lines[starts[-1] + 1 :] if _EXCEPTION.match(line)), "")
+
+
+def _last_of_others(lines: list[str]) -> str:
+    """Returns the last line that is not a log event: output of an environment or a library."""
+    return next((line.strip() for line in reversed(lines) if line.strip() and not _is_event(line)), "")
+
+
+def _is_event(line: str) -> bool:
+    try:
+        return isinstance(event := json.loads(line), dict) and "event" in event
+    except ValueError:
+        return False

@@ -1,0 +1,223 @@
+"""The services of a local run as child processes: started, watched, restarted, and always ended with the run."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.exit_codes import GAVE_UP, USAGE_ERROR
+from penstock.local.child_log import ChildLog
+from penstock.local.process_group import (
+    CommandProcess,
+    Guard,
+    ProcessGroup,
+    describe_exit,
+    signals_handled,
+    signals_held_back,
+)
+from penstock.local.template import PENSTOCK, Template
+from penstock.local.variables import without_settings
+from penstock.process.service import SUPERVISED_VARIABLE
+
+_GRACE_S = 8.0
+"""Seconds to end for the replay service, which writes its store to disk, and for a learner with nothing to save."""
+
+_COLLECTING_GRACE_S = 3.0
+"""Seconds to end for actors and evaluators. Their work is useless without a learner, and an environment may hang."""
+
+_ORPHANS_GRACE_S = 15.0
+"""Seconds to end for all services after the launcher's death. They end themselves within 10 s, saving what they can."""
+
+_DISMISSAL_S = 60.0
+"""Seconds to end for a superfluous actor. It may first finish and send its window, and nothing waits for it."""
+
+_END_OF_RUN_S = 5.0
+"""Seconds until an exit with code 0 counts as a death.
+
+If the child exited because the run is over, the learner ends within this time. Otherwise the child was stopped from
+outside.
+"""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+"""Seconds before the second restart without progress, doubled for each further one. The first is immediate."""
+
+
+def service_command(*arguments: str) -> list[str]:
+    """Returns the command line of a service."""
+    return [*PENSTOCK, *arguments]
+
+
+def service_environment(name: str) -> dict[str, str]:
+    """Returns a child's environment variables: its name, and no settings, which it reads from the run's file."""
+    kept = without_settings(os.environ)
+    return kept | {SUPERVISED_VARIABLE: name}
+
+
+@dataclass(slots=True)
+class Child:
+    """One service of the run.
+
+    Attributes:
+        name: Name of the service and of its log, such as replay, learner, evaluator or actor-0.
+        command: Program and arguments.
+        log: Log of the output of the service and its environments.
+        group: Process group of the service, running or ended; None before the first start.
+        deaths: Number of deaths since the service last made progress.
+        progress: Largest amount of work reported so far, in any unit that only grows.
+        restart_at: Time of the planned restart, by `time.monotonic`; None: no restart is planned.
+        ended_at: Time at which exit code 0 was first seen, by `time.monotonic`; None: it was not seen.
+    """
+
+    name: str
+    command: Sequence[str]
+    log: ChildLog
+    group: ProcessGroup | None = None
+    deaths: int = 0
+    progress: int = 0
+    restart_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the service; None while it runs."""
+        return self.group.exit_code if self.group else None
+
+    def start(self, guard: Guard, template: Template | None) -> None:
+        """Starts the process, forked from the template where possible."""
+        self.ended_at = self.restart_at = None
+        with self.log.opened() as file, signals_held_back():
+            forked = template.fork(self.command, self.name, file.fileno()) if template else None
+            self.group = ProcessGroup(forked or self._command_process(file), guard)
+
+    def _command_process(self, output: IO[bytes]) -> CommandProcess:
+        return CommandProcess(self.command, stdout=output, environment=service_environment(self.name))
+
+    def progressed(self, amount: int) -> None:
+        """Records the work done so far; growth resets the number of deaths."""
+        if amount > self.progress:
+            self.progress, self.deaths = amount, 0
+
+    def terminate(self) -> None:
+        """Sends SIGTERM if the service runs."""
+        if self.group is not None:
+            self.group.terminate()
+
+    def end(self, timeout_s: float) -> None:
+        """Waits for the service to end; kills its group after `timeout_s` seconds."""
+        if self.group is not None:
+            self.group.end(timeout_s)
+
+    def ended_just_now(self) -> bool:
+        """Returns whether exit code 0 was first seen less than `_END_OF_RUN_S` ago. Call it only after such an exit."""
+        self.ended_at = self.ended_at or time.monotonic()
+        return time.monotonic() - self.ended_at < _END_OF_RUN_S
+
+
+@dataclass(slots=True)
+class Children:
+    """All services of a run. Use it as a context manager, which ends all of them on exit."""
+
+    max_restarts: int
+    template: Template | None = None
+    members: list[Child] = field(default_factory=list)
+    dismissed: list[tuple[Child, float]] = field(default_factory=list)
+    """Children that received SIGTERM, each with its deadline by `time.monotonic`."""
+    guard: Guard = field(default_factory=lambda: Guard(_ORPHANS_GRACE_S))
+
+    def __enter__(self) -> "Children":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # This takes a bounded time, so signals can be ignored.
+        with signals_handled(signal.SIG_IGN):
+            self._end_all()
+            self.guard.close()
+
+    def add(self, name: str, command: Sequence[str], log: Path) -> None:
+        """Starts a child and begins to watch it."""
+        child = Child(name, command, ChildLog(log))
+        self.members.append(child)
+        child.start(self.guard, self.template)
+
+    def find(self, name: str) -> Child:
+        """Returns the child of this name."""
+        return next(child for child in self.members if child.name == name)
+
+    def dismiss(self, name: str) -> None:
+        """Sends SIGTERM to a child without waiting for its end, and stops watching it."""
+        child = self.find(name)
+        self.members.remove(child)
+        self.dismissed.append((child, time.monotonic() + _DISMISSAL_S))
+        child.terminate()
+
+    def progressed(self, amounts: Mapping[str, int]) -> None:
+        """Records the work that each child has done so far, by name."""
+        for child in self.members:
+            child.progressed(amounts.get(child.name, 0))
+
+    def revive(self) -> list[str]:
+        """Restarts children that died; returns a line for each death. A learner with exit code 0 has finished the run.
+
+        Raises:
+            ConfigurationError: A child refused its settings (exit code 2).
+            PenstockError: A child gave up for a reason that a restart does not cure (exit code 3), or died too often
+                without progress.
+        """
+        lines = []
+        for child, deadline in [*self.dismissed]:
+            if child.exit_code is not None or time.monotonic() > deadline:
+                self.dismissed.remove((child, deadline))
+                child.end(0.0)
+        for child in self.members:
+            child.log.cut()
+            if child.restart_at is None and self._has_died(child):
+                lines.append(self._plan_restart(child))
+            if child.restart_at is not None and time.monotonic() >= child.restart_at:
+                child.start(self.guard, self.template)
+        return lines
+
+    def kill(self, name: str) -> None:
+        """Kills an unresponsive child and its group; this counts as a death."""
+        self.find(name).end(0.0)
+
+    def _has_died(self, child: Child) -> bool:
+        code = child.exit_code
+        return code is not None and not (code == 0 and (child.name == "learner" or child.ended_just_now()))
+
+    def _plan_restart(self, child: Child) -> str:
+        code, log = child.exit_code or 0, child.log.path
+        # An environment may exit with any code. The code is Penstock's only if Penstock logged a reason.
+        reason = child.log.own_reason()
+        if code == USAGE_ERROR and reason:
+            raise ConfigurationError(reason)
+        if code == GAVE_UP and reason:
+            raise PenstockError(f"{child.name}: {reason} (see {log})")
+        how = f"{describe_exit(code)}: {child.log.cause()}"
+        child.deaths += 1
+        if child.deaths > self.max_restarts:
+            raise PenstockError(
+                f"{child.name} died {child.deaths} times without progress, most recently with {how} (see {log})"
+            )
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (child.deaths - 2)) if child.deaths > 1 else 0.0
+        child.restart_at = time.monotonic() + pause_s
+        again = f"restarting in {pause_s:g} s" if pause_s else "restarting"
+        return f"{child.name} ended with {how}; {again} (see {log})"
+
+    def _all(self) -> list[Child]:
+        return [*self.members, *(child for child, _ in self.dismissed)]
+
+    def _end_all(self) -> None:
+        began = time.monotonic()
+        for child in self._all():
+            child.terminate()
+        # Shortest grace period first, since all periods run at the same time.
+        for child in sorted(self._all(), key=_grace_s):
+            child.end(max(0.0, began + _grace_s(child) - time.monotonic()))
+
+
+def _grace_s(child: Child) -> float:
+    return _COLLECTING_GRACE_S if child.name.startswith(("actor", "evaluator")) else _GRACE_S

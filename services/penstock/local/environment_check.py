@@ -1,0 +1,174 @@
+"""Checks a run's environments before any service starts, in a child process that runs `apps.environment_check`.
+
+The launcher never runs an environment itself, because an environment may hang, end its process or change signal
+handlers.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from penstock.config import Config
+from penstock.errors import ConfigurationError
+from penstock.local.children import service_environment
+from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
+
+_COMPARED = 2
+"""Most environments that are made of each variant; two are enough to compare them."""
+
+_SLOW_S = 5.0
+"""Seconds before the first message about a slow stage, and between further ones."""
+
+_POLL_S = 0.1
+_CHUNK_BYTES = 65_536
+_KEPT_OUTPUT_BYTES = 16_384
+
+_DOING = {
+    "import": "importing the modules of",
+    "constructor": "creating",
+    "spaces": "comparing the spaces of",
+    "reset": "resetting",
+    "step": "stepping",
+    "close": "closing",
+}
+
+
+def check_environment(config: Config, report: Callable[[str], None]) -> None:
+    """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
+
+    Args:
+        config: Configuration; the check uses the section `environment` and the environment counts of actors and
+            evaluations.
+        report: Callback that receives one line at a time: a warning, or a message that a stage takes long.
+
+    Raises:
+        ConfigurationError: The environment can't be used for training; the message names the stage, the reason and a
+            remedy.
+    """
+    reading, writing = os.pipe()
+    try:
+        with Guard(0.0) as guard, contextlib.ExitStack() as stack:
+            command = [sys.executable, "-Pm", "penstock.apps.environment_check", str(writing)]
+            variables = service_environment("environment check")
+            with signals_held_back():
+                process = CommandProcess(command, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
+                child = ProcessGroup(process, guard)
+                stack.callback(child.kill)
+            answer = _Conversation(child, reading, config, report=report).run()
+    finally:
+        os.close(reading)
+        os.close(writing)
+    if "refused" in answer:
+        raise ConfigurationError(str(answer["refused"]))
+    for warning in answer["warnings"]:
+        report(f"warning: {warning}")
+
+
+def _request(config: Config) -> dict[str, Any]:
+    environment = config.environment
+    evaluated = min(_COMPARED, -(-config.evaluation.episodes // len(environment.variant_kwargs)))
+    trained = min(_COMPARED, config.actor.environments)
+    tasks = [{"variants": environment.variant_kwargs, "instances": max(evaluated, trained)}]
+    if environment.training_variants != environment.variant_kwargs:
+        tasks = [
+            {"variants": environment.training_variants, "instances": trained, "use": "training"},
+            {"variants": environment.variant_kwargs, "instances": evaluated, "use": "evaluation"},
+        ]
+    return {
+        "env_id": environment.id,
+        "tasks": tasks,
+        "imports": environment.imports,
+        "vectorization": environment.vectorization,
+        "frames": environment.frame_stack,
+    }
+
+
+class _Conversation:
+    """Sends the request and reads the child's messages until it answers, dies or exceeds the time for a stage."""
+
+    def __init__(self, child: ProcessGroup, reading: int, config: Config, *, report: Callable[[str], None]) -> None:
+        self._child, self._reading, self._report = child, reading, report
+        self._request = _request(config)
+        self._limit_s = config.environment.check_timeout_s
+        self._stage, self._name = "import", config.environment.id
+        self._since, self._report_at = time.monotonic(), time.monotonic() + _SLOW_S
+        self._received, self._output = b"", b""
+
+    def run(self) -> dict[str, Any]:
+        """Returns the answer, with the key `warnings` or `refused`."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._child.stdout.fileno(), False)
+        try:
+            self._child.stdin.write(json.dumps(self._request).encode() + b"\n")
+            self._child.stdin.flush()
+        except OSError:
+            # The child died immediately, which is reported below.
+            pass
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reading, selectors.EVENT_READ)
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            while True:
+                ended = self._child.exit_code is not None
+                selector.select(0.0 if ended else _POLL_S)
+                self._read_output(self._child.stdout.fileno())
+                answer = self._read_answer()
+                if answer is not None:
+                    return answer
+                if ended:
+                    return {"refused": self._describe_death()}
+                if refusal := self._check_time():
+                    return {"refused": refusal}
+
+    def _read_answer(self) -> dict[str, Any] | None:
+        self._received += _read(self._reading)
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            message: dict[str, Any] = json.loads(line)
+            if "stage" not in message:
+                return message
+            self._stage, self._name = message["stage"], message["name"]
+            self._since, self._report_at = time.monotonic(), time.monotonic() + _SLOW_S
+        return None
+
+    def _read_output(self, descriptor: int) -> None:
+        """Reads the environment's output, so that a full pipe never blocks it, and keeps the end."""
+        self._output = (self._output + _read(descriptor))[-_KEPT_OUTPUT_BYTES:]
+
+    def _check_time(self) -> str:
+        now = time.monotonic()
+        if now - self._since > self._limit_s:
+            return (
+                f"{_DOING[self._stage]} the environment {self._name!r} did not end within {self._limit_s:g} s; fix"
+                " it, or raise environment.check_timeout_s if it needs longer"
+            )
+        if now >= self._report_at:
+            self._report_at = now + _SLOW_S
+            self._report(
+                f"still {_DOING[self._stage]} the environment {self._name}: {now - self._since:.0f} s of at most"
+                f" {self._limit_s:g} s"
+            )
+        return ""
+
+    def _describe_death(self) -> str:
+        lines = self._output.decode(errors="replace").splitlines()
+        fatal = [line for line in lines if line.startswith("Fatal Python error")]
+        last = (fatal or [line for line in lines if line.strip()] or ["no output"])[-1].strip()
+        return (
+            f"{_DOING[self._stage]} the environment {self._name!r} ended its process with"
+            f" {describe_exit(self._child.exit_code or 0)} ({last}); fix the environment, or choose another with"
+            " --env-id"
+        )
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    except BlockingIOError:
+        return b""

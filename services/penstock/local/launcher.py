@@ -1,0 +1,281 @@
+"""Runs all services of a run on one machine, as child processes on loopback gRPC, until the learner is done."""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from penstock.config import Config
+from penstock.errors import ConfigurationError, PenstockError, Unavailable
+from penstock.files import write_atomically
+from penstock.local import stopping
+from penstock.local.aborted_start import AbortedStart
+from penstock.local.actor_count import ActorCount
+from penstock.local.actors import Actors
+from penstock.local.children import Children, service_command
+from penstock.local.environment_check import check_environment
+from penstock.local.learning_curves import draw
+from penstock.local.places import Places, choose_places
+from penstock.local.ports import release_ports
+from penstock.local.template import Template
+from penstock.rpc.clients.status import StatusClient
+from penstock.rpc.health import is_serving
+from penstock.rpc.loop import LoopThread
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary, nothing_left
+from penstock.types.status import RunStatus
+
+_POLL_S = 0.2
+_STATUS_TIMEOUT_S = 1.0
+_START_TIMEOUT_S = 120.0
+_LIVE_TIMEOUT_S = 1.0
+
+Observer = Callable[[RunStatus, list[str]], None]
+"""Callback that receives the run's status and lines of news a few times per second."""
+
+
+def train(
+    config: Config,
+    *,
+    resume: bool = False,
+    observer: Observer = lambda status, news: None,
+    started: float | None = None,
+) -> Summary:
+    """Trains an agent with this configuration, and returns the run's summary.
+
+    Args:
+        config: All settings; the launcher chooses the addresses and ports of the services itself.
+        resume: Whether to resume the run in `config.run.dir`.
+        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
+        started: Start time of the command, by `time.monotonic`; None: now.
+
+    Raises:
+        ConfigurationError: The environment, the folder or a setting can't be used. Nothing was trained, and the run's
+            folder is unchanged.
+        PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
+        Interrupted: Ctrl-C after training began; all processes have ended. It is a `KeyboardInterrupt`; before
+            training, a plain one is raised.
+    """
+    started = time.monotonic() if started is None else started
+    if resume:
+        _refuse_finished(config)
+    checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the environment check")
+    # The template imports the services' modules while the environment is checked.
+    with Template() as template:
+        check_environment(config, lambda line: observer(checking, [line]))
+        config = with_run_dir(config)
+        folder = RunFolder(Path(config.run.dir or "."))
+        _check_folder(folder, resume=resume)
+        start = AbortedStart(folder)
+        with start.undone():
+            folder.create()
+            earlier = _identity(folder.summary)
+            _Session(config, folder, start, observer=observer, template=template).run()
+    if _identity(folder.summary) == earlier:
+        raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
+    try:
+        return _conclude(folder, started)
+    except OSError as error:
+        raise PenstockError(
+            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
+            " space there, and draw the curve with penstock plot"
+        ) from error
+
+
+def with_run_dir(config: Config) -> Config:
+    """Returns the configuration with a folder for the run, by default named after the environment and the time."""
+    if config.run.dir is not None:
+        return config
+    name = config.environment.id.replace("/", "-").replace(":", "-")
+    return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
+
+
+def _refuse_finished(config: Config) -> None:
+    """Refuses to resume a finished run before anything is changed: that would only replace its summary."""
+    summary = RunFolder(Path(config.run.dir or ".")).summary
+    if reason := nothing_left(summary, config.run):
+        raise ConfigurationError(f"{reason}; its result is in {summary}")
+
+
+def _check_folder(folder: RunFolder, *, resume: bool) -> None:
+    if not resume and folder.config.exists():
+        raise ConfigurationError(
+            f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))}, or choose"
+            " another --run-dir"
+        )
+    if folder.services.exists() and _answers(folder):
+        raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
+
+
+def _answers(folder: RunFolder) -> bool:
+    """Returns whether any service of the run still answers.
+
+    A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
+    """
+    return any(is_serving(address, _LIVE_TIMEOUT_S) for address in json.loads(folder.services.read_text()).values())
+
+
+class _Session:
+    """The services of a run, from start to end."""
+
+    def __init__(
+        self, config: Config, folder: RunFolder, start: AbortedStart, *, observer: Observer, template: Template
+    ) -> None:
+        self._config, self._folder, self._start, self._observer = config, folder, start, observer
+        self._template = template
+        self._status = RunStatus(total_steps=config.run.total_steps)
+        self._children = Children(config.train.max_restarts, template)
+        self._thread = LoopThread()
+        self._newest_notice = 0
+
+    def run(self) -> None:
+        """Runs the services until the learner exits with code 0, or an error or a signal ends the run."""
+        folder, config = self._folder, self._config
+        try:
+            with self._children:
+                write_atomically(folder.config, config.repeatable().to_toml().encode())
+                count = ActorCount(config.train.least_actors) if config.train.actors == "auto" else None
+                first = count.wanted if count else config.train.least_actors
+                places = choose_places(folder, config.train.replay_shards, first)
+                # All services are listed before any is started, so that the list is complete if the launcher dies.
+                actors = Actors(
+                    places.actors,
+                    count,
+                    self._children,
+                    folder=folder,
+                    settings=self._settings(places),
+                    others=_named(places),
+                    step_timeout_s=config.actor.step_timeout_s,
+                )
+                try:
+                    self._await_template()
+                    self._start_services(places, actors)
+                    self._await_health(places)
+                    self._watch(places, actors)
+                except BaseException as error:
+                    self._stop(error)
+                    raise
+        finally:
+            with contextlib.suppress(OSError):
+                folder.services.unlink(missing_ok=True)
+            release_ports()
+            self._thread.close()
+
+    def _settings(self, places: Places) -> list[str]:
+        return ["--config", str(self._folder.config), *places.options]
+
+    def _await_template(self) -> None:
+        waiting = dataclasses.replace(self._status, waiting_for="the services to load")
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self._template.pending and time.monotonic() < deadline:
+            self._observer(waiting, [])
+            time.sleep(0.02)
+
+    def _start_services(self, places: Places, actors: Actors) -> None:
+        settings, logs = self._settings(places), self._folder.logs
+        for shard, name in enumerate(places.replay_names):
+            own = places.replay_options(shard, self._config, self._folder)
+            self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
+        for name in ("learner", "evaluator"):
+            self._children.add(name, service_command(name, *settings), logs / f"{name}.log")
+        actors.start()
+
+    def _await_health(self, places: Places) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        learner = self._children.find("learner")
+        replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
+        for name, address in (*replays, ("learner", places.learner)):
+            # A learner with nothing left to do may exit before it is seen serving.
+            while not is_serving(address, _POLL_S) and learner.exit_code != 0:
+                waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
+                self._observer(waiting, self._children.revive())
+                if time.monotonic() > deadline:
+                    raise PenstockError(f"{name} did not become ready: {self._children.find(name).log.cause()}")
+                time.sleep(0.02)
+
+    def _watch(self, places: Places, actors: Actors) -> None:
+        """Restarts dead children and calls the observer until the learner exits with code 0."""
+        client, learner = StatusClient(self._thread, places.learner), self._children.find("learner")
+        try:
+            while learner.exit_code != 0:
+                news = self._children.revive()
+                try:
+                    self._status = client.get(_STATUS_TIMEOUT_S)
+                    news += self._note_status()
+                except Unavailable:
+                    self._status = dataclasses.replace(self._status, waiting_for="the learner")
+                self._observer(self._status, [*news, *actors.adapt(self._status)])
+                time.sleep(_POLL_S)
+            self._observer(dataclasses.replace(self._status, phase="finished", waiting_for=""), [])
+        finally:
+            client.close()
+
+    def _note_status(self) -> list[str]:
+        """Records the children's progress from the status; returns the learner's new notices."""
+        status = self._status
+        if status.coordinator is not None and status.coordinator.batches_trained:
+            self._start.note_training()
+        self._children.progressed(_progress(status, [child.name for child in self._children.members]))
+        news = [notice.text for notice in status.notices if notice.number > self._newest_notice]
+        self._newest_notice = max([self._newest_notice, *(notice.number for notice in status.notices)])
+        return news
+
+    def _stop(self, error: BaseException) -> None:
+        """Lets the learner finish its batch and save a checkpoint while the replay service still runs.
+
+        Raises:
+            Interrupted: In place of a `KeyboardInterrupt`, if a batch was trained.
+        """
+        learner = next((child for child in self._children.members if child.name == "learner"), None)
+        if learner is None or (isinstance(error, PenstockError) and not self._start.has_trained):
+            return
+        if isinstance(error, KeyboardInterrupt):
+            finished = stopping.finish(learner, self._status, self._observer)
+        elif isinstance(error, PenstockError):
+            finished = stopping.finish(learner, self._status, self._observer, reason=str(error))
+        else:
+            # The observer may have raised the error, so it is not called again.
+            finished = stopping.finish(learner, self._status, lambda status, news: None)
+        if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
+            checkpoints = self._folder.numbered_checkpoints()
+            saved_steps = int(checkpoints[-1].stem) if checkpoints else None
+            raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
+
+
+def _named(places: Places) -> dict[str, str]:
+    """Returns the names and addresses of all services other than actors."""
+    replays = dict(zip(places.replay_names, (address for address, _ in places.replays), strict=True))
+    return {**replays, "learner": places.learner, "evaluator": places.evaluator}
+
+
+def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
+    """Returns the work that each service has done: segments of an actor, evaluations, or steps of the run."""
+    done = dict.fromkeys(names, status.env_steps)
+    done["evaluator"] = status.coordinator.evaluations if status.coordinator is not None else 0
+    # An actor without a state at the learner has delivered no segment yet.
+    delivered = {state.name: state.segments for state in status.actor_states}
+    return done | {name: delivered.get(name, 0) for name in names if name.startswith("actor")}
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Returns a value that changes when the file is replaced; None if there is no file."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _conclude(folder: RunFolder, started: float) -> Summary:
+    if folder.metrics.exists():
+        draw([folder], folder.learning_curve)
+    summary = Summary.read(folder.summary).timed(time.monotonic() - started)
+    summary.write(folder.summary)
+    if summary.stopped != "interrupted":
+        # If a finished run is extended later, it starts from new experience.
+        shutil.rmtree(folder.replay, ignore_errors=True)
+    return summary

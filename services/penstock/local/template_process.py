@@ -1,0 +1,145 @@
+"""The template process: imports the services' modules and forks a service per request. Started by `local.template`.
+
+Requests and replies are JSON messages on the Unix socket whose descriptor is the first argument. The second argument is
+padding, which a forked service overwrites with its own command line.
+
+    {"ready": true}                   the imports are done
+    {"arguments": [...], "name": ...} forks a service; comes with two descriptors, for standard input and output
+    {"reap": pid}                     reaps a service that has ended
+    {"started": pid}                  reply of a new service, which leads its own session and process group
+    {"ended": pid, "code": ...}       a service has ended; its process id is not reused before it is reaped
+
+The process ends when the other end of the socket is closed. Its services do not.
+"""
+
+import atexit
+import ctypes
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy
+
+from penstock.local.imports import uncollected
+from penstock.process.service import SUPERVISED_VARIABLE
+
+_MODULES = ("apps.replay", "apps.learner", "apps.actor", "apps.evaluator", "cli.options", "cli.main")
+_LARGEST_MESSAGE = 65_536
+_ARGUMENTS_BEGIN = 45
+"""Index of `arg_start` among the fields of /proc/self/stat after the command name; `arg_end` follows (proc(5))."""
+
+
+def main() -> None:
+    """Serves requests in the template; in a forked service, runs the service and exits with its code."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    show_as([*sys.orig_argv[: sys.orig_argv.index(sys.argv[1])]])
+    with uncollected():
+        for module in _MODULES:
+            importlib.import_module(f"penstock.{module}")
+    control.send(json.dumps({"ready": True}).encode())
+    arguments = _Template(control).serve()
+    if arguments is not None:
+        try:
+            importlib.import_module("penstock.cli.main").main(arguments)
+        except SystemExit as end:
+            if isinstance(end.code, int):
+                end_now(end.code)
+            raise
+
+
+def end_now(code: int) -> NoReturn:
+    """Ends the process as the interpreter does, without freeing what it has imported.
+
+    That would write to all memory that it shares with the template, and so copy it: 0.4 s of processor time.
+    """
+    # As in the forked processes of multiprocessing: first non-daemon threads, then exit handlers.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+class _Template:
+    def __init__(self, control: socket.socket) -> None:
+        self._control, self._selector = control, selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+
+    def serve(self) -> list[str] | None:
+        """Serves requests; returns None when the launcher is gone or, in a forked service, the service's arguments."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is not self._control:
+                    self._report(key.fd, key.data)
+                    continue
+                data, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_MESSAGE, 2)
+                if not data:
+                    return None
+                request = json.loads(data)
+                if "reap" in request:
+                    os.waitpid(request["reap"], 0)
+                elif self._fork(descriptors) == 0:
+                    return self._become(request, descriptors)
+
+    def _fork(self, descriptors: list[int]) -> int:
+        pid = os.fork()
+        if pid != 0:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+        return pid
+
+    def _report(self, descriptor: int, pid: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert result is not None
+        code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        self._control.send(json.dumps({"ended": pid, "code": code}).encode())
+
+    def _become(self, request: dict[str, Any], descriptors: list[int]) -> list[str]:
+        os.setsid()
+        for key in [*self._selector.get_map().values()]:
+            if key.fileobj is not self._control:
+                os.close(key.fd)
+        self._selector.close()
+        standard_input, output = descriptors
+        for target, source in enumerate((standard_input, output, output)):
+            os.dup2(source, target)
+        os.close(standard_input)
+        os.close(output)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.environ[SUPERVISED_VARIABLE] = request["name"]
+        # Some environments draw from NumPy's global generator, whose state would be the same in every service.
+        numpy.random.seed()
+        arguments: list[str] = request["arguments"]
+        sys.argv = ["penstock", *arguments]
+        show_as([sys.executable, "-Pm", "penstock", *arguments])
+        self._control.send(json.dumps({"started": os.getpid()}).encode())
+        self._control.close()
+        return arguments
+
+
+def show_as(command: list[str]) -> None:
+    """Makes `ps` show this command line, cut to the space of the one that the process was started with."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_BEGIN + 1])
+    # If the last byte is not zero, the kernel assumes that the title continues in the environment.
+    shown = "\0".join(command).encode()[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The process of a service: signals, memory, its disk, and hung calls."""

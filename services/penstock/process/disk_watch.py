@@ -1,0 +1,93 @@
+"""Detects that a service's disk can't be written. The service keeps running, because mapped pages work in memory.
+
+A thread writes, flushes and removes a small file in the service's folder every few seconds. The log has a line when
+the fault begins and one when it ends. In between, `penstock_storage_fails` is 1, and the gRPC health of the service
+`penstock.storage` is NOT_SERVING. The health of the service itself stays SERVING, so that its clients continue.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.telemetry import logs, metrics
+
+_INTERVAL_S = 5.0
+_PATIENCE_S = 10.0
+"""Seconds for the small file after which the disk counts as hung. Until the disk answers, no other file is written."""
+
+_PROBE_FILE = ".disk-watch"
+_PROBE = b"\0" * 4096
+
+
+class DiskWatch:
+    """A watch on the disk of one folder, which runs on its own thread until it is closed."""
+
+    def __init__(self, folder: Path, noted: Callable[[bool], object]) -> None:
+        """Starts the watch.
+
+        Args:
+            folder: Existing folder in which the file is written.
+            noted: Callback that receives whether the disk can be written, at the start and at each change. It is called
+                on the watch's thread.
+        """
+        self._folder, self._noted = folder, noted
+        self._closed, self._lock = threading.Event(), threading.Lock()
+        threading.Thread(target=self._watch, name="disk watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the watch; `noted` is not called after this returns."""
+        with self._lock:
+            self._closed.set()
+
+    def _watch(self) -> None:
+        sound: bool | None = None
+        while not self._closed.is_set():
+            fault, probing = _probe_within(self._folder, _PATIENCE_S)
+            if sound != (fault == ""):
+                self._report(fault, first=sound is None)
+                sound = fault == ""
+            probing.join()
+            self._closed.wait(_INTERVAL_S)
+
+    def _report(self, fault: str, *, first: bool) -> None:
+        with self._lock:
+            if self._closed.is_set():
+                return
+            metrics.STORAGE_FAILS.set(bool(fault))
+            self._noted(not fault)
+        if fault:
+            logs.note("disk not writable, service continues", folder=str(self._folder), reason=fault)
+        elif not first:
+            logs.note("disk writable again", folder=str(self._folder))
+
+
+def _probe_within(folder: Path, patience_s: float) -> tuple[str, threading.Thread]:
+    """Returns the fault of a folder's disk ("" if none), and the probing thread, which runs until the disk answers."""
+    found: list[str] = []
+    probing = threading.Thread(target=lambda: found.append(_probe(folder)), name="disk probe", daemon=True)
+    probing.start()
+    probing.join(patience_s)
+    return found[0] if found else f"no answer for {patience_s:g} s", probing
+
+
+def _probe(folder: Path) -> str:
+    path = folder / _PROBE_FILE
+    try:
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return os.strerror(errno.EROFS)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                # A full disk may accept only a part.
+                if os.write(descriptor, _PROBE) < len(_PROBE):
+                    return os.strerror(errno.ENOSPC)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

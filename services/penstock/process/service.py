@@ -1,0 +1,146 @@
+"""The parts that every service process has: a logger, a metrics server, and one way to stop."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from penstock.config import TelemetryConfig
+from penstock.process import allocator
+from penstock.telemetry import logs
+from penstock.telemetry.metrics_server import MetricsServer
+
+SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
+"""Variable that a launcher sets to the service's name.
+
+The service then stops when its standard input ends, because the launcher holds the other end.
+"""
+
+_ORPHAN_PATIENCE_S = 10.0
+_LOOK_S = 0.1
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Service:
+    """The process of one service. Use it as a context manager, and work inside it until `stopping` is true."""
+
+    def __init__(self, name: str, telemetry: TelemetryConfig, *, listen: str, metrics_port: int) -> None:
+        """Sets up the allocator, the logger, the limit of open files and the metrics server.
+
+        Args:
+            name: Name of the service: replay, learner, actor or evaluator.
+            telemetry: Settings of the logs.
+            listen: gRPC address of the service; the metrics are served on the same host.
+            metrics_port: Port of the metrics; 0: they are not served.
+        """
+        allocator.keep_freed_memory()
+        self._folder = Path.cwd()
+        self.logger = logs.configure(name, level=telemetry.log_level, log_format=telemetry.log_format)
+        self._raise_descriptor_limit()
+        self._metrics = MetricsServer(listen.rpartition(":")[0], metrics_port)
+        # A plain string, set without a lock or a log call: a signal handler may interrupt its own thread inside either.
+        self._stopped_by = ""
+
+    def __enter__(self) -> "Service":
+        self.take_signals()
+        threading.Thread(target=self._read_signals, args=_signal_numbers(), name="signals", daemon=True).start()
+        if self.supervised:
+            threading.Thread(target=self._watch_launcher, name="launcher", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        if error is None:
+            self.logger.info("stopped", told_by=self._stopped_by or None)
+
+    def _raise_descriptor_limit(self) -> None:
+        """Raises the limit of open files to the most that the system allows, since each connection needs one.
+
+        The metric `process_max_fds` shows the limit.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            except (OSError, ValueError) as error:
+                self.logger.warning("limit of open files not raised", limit=soft, reason=str(error))
+
+    def take_signals(self) -> None:
+        """Installs the signal handlers that stop the service. Call it on the main thread."""
+        for number in _ENDING_SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def restore_process(self) -> None:
+        """Restores the signal handlers and the working directory, which the making of environments may have changed."""
+        self.take_signals()
+        with contextlib.suppress(OSError):
+            os.chdir(self._folder)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a launcher started this process as part of a run on this machine."""
+        return bool(os.environ.get(SUPERVISED_VARIABLE))
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service was asked to stop."""
+        return bool(self._stopped_by)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleeps for `timeout_s` seconds unless the service is stopping; returns whether it is stopping."""
+        time.sleep(0.0 if self.stopping else timeout_s)
+        return self.stopping
+
+    def wait_until(self, condition: Callable[[], bool], interval_s: float) -> bool:
+        """Waits until a condition holds, checked every `interval_s` seconds. Returns False if stopped before."""
+        while not condition():
+            if self.wait(interval_s):
+                return False
+        return True
+
+    async def serve_until(self, ended: Callable[[], bool]) -> None:
+        """Waits on an event loop until the service is stopping or `ended` returns true."""
+        while not self.stopping and not ended():
+            await asyncio.sleep(_LOOK_S)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopped_by = signal.Signals(number).name
+
+    def _read_signals(self, numbers: int) -> None:
+        # A handler runs only when the main thread returns to Python code, which it never does if it hangs in C.
+        while received := os.read(numbers, 1):
+            if received[0] in _ENDING_SIGNALS:
+                self._stopped_by = self._stopped_by or signal.Signals(received[0]).name
+
+    def _watch_launcher(self) -> None:
+        # Reads the descriptor: a daemon thread must not hold the lock of sys.stdin when the interpreter exits.
+        while os.read(0, 1):
+            pass
+        self._stopped_by = self._stopped_by or "the end of the launcher"
+        # The launcher that would kill a hung process is gone, so the process exits.
+        time.sleep(_ORPHAN_PATIENCE_S)
+        os._exit(1)
+
+
+def _signal_numbers() -> tuple[int]:
+    """Sets up and returns a descriptor from which the numbers of this process's signals can be read."""
+    numbers, into = os.pipe()
+    os.set_blocking(into, False)
+    signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_leave_signals)
+    return (numbers,)
+
+
+def _leave_signals() -> None:
+    """Restores default signal handling in a child forked by an environment: its signals end it, not the service."""
+    signal.set_wakeup_fd(-1)
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,181 @@
+"""Chunk files: the segments of a range of keys, copied from a store that keeps changing.
+
+A chunk begins with the keys, <uint64>[rows]. The rows' bytes follow, column by column. Key 0 marks a row that was
+overwritten during the copy, or whose bytes did not match their checksum. A chunk is written once and never changed.
+
+`snapshots` writes chunks in its own thread, and `restoring` reads them.
+"""
+
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.replay.store.layout import runs, spans, whole_pages
+from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.row_checks import checksums_of
+from penstock.types.block import Schema
+
+PIECE_BYTES = 2**20
+"""Bytes copied at once. Larger pieces only lengthen the disk's queue and the pauses between pieces."""
+
+KEY_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Outcome of copying the rows of a chunk.
+
+    Attributes:
+        present: <bool>[rows] rows that were not overwritten before they had been copied.
+        sound: <bool>[rows] rows whose copy matches its checksum, or that are not present.
+    """
+
+    present: NDArray[np.bool_]
+    sound: NDArray[np.bool_]
+
+
+class ChunkWriter:
+    """Writer of one snapshot's files, one after another, through one buffer.
+
+    Rows are copied into the buffer, checked there, and written to disk past the page cache. Otherwise data that is not
+    read soon would evict the store's own pages, and allocating fresh pages is slow on a busy machine.
+
+    Attributes:
+        written_bytes: Bytes written to all files so far.
+    """
+
+    def __init__(self, store: RingStore, most_rows: int, spend: Callable[[int], None]) -> None:
+        """Allocates the buffer.
+
+        Args:
+            store: Store whose rows are copied without the buffer's lock, so they may be overwritten meanwhile.
+            most_rows: Maximum number of rows in a chunk.
+            spend: Called with half the number of bytes before they are copied, and again before they are written. It
+                blocks until the rate limit permits them.
+        """
+        self._store, self._spend, self.written_bytes = store, spend, 0
+        self._width = sum(region.shape[1] for region in store.columns)
+        # O_DIRECT needs a page-aligned buffer, and anonymous mappings begin at a page.
+        self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (KEY_BYTES + self._width))), np.uint8)
+
+    def write_chunk(self, path: Path, headers: NDArray[Any]) -> Copied:
+        """Copies rows into a new file and syncs it.
+
+        Args:
+            path: Path of the file.
+            headers: <HEADER>[rows] earlier headers of the segments, by ascending key.
+
+        Returns:
+            The outcome for each row.
+
+        Raises:
+            OSError: The file can't be written.
+        """
+        copied = self._copy(headers)
+        keys = self._buffer[: headers.size * KEY_BYTES].view(np.uint64)
+        keys[:] = headers["key"]
+        keys[~(copied.present & copied.sound)] = 0
+        with _opened(path) as descriptor:
+            size = headers.size * (KEY_BYTES + self._width)
+            self._write(descriptor, 0, size)
+            os.ftruncate(descriptor, size)
+            os.fdatasync(descriptor)
+        return copied
+
+    def write_file(self, path: Path, content: NDArray[np.uint8]) -> None:
+        """Writes these bytes to a new file and syncs it. Raises `OSError`."""
+        with _opened(path) as descriptor:
+            for start in range(0, content.size, self._buffer.size):
+                part = content[start : start + self._buffer.size]
+                self._spend(part.size // 2)
+                self._buffer[: part.size] = part
+                self._write(descriptor, start, part.size)
+            os.ftruncate(descriptor, content.size)
+            os.fdatasync(descriptor)
+
+    def _copy(self, headers: NDArray[Any]) -> Copied:
+        keys = np.ascontiguousarray(headers["key"])
+        rows = self._store.rows(keys)
+        present, sound = np.zeros(keys.size, np.bool_), np.zeros(keys.size, np.bool_)
+        for start, stop in _pieces(rows, max(1, PIECE_BYTES // self._width)):
+            self._spend((stop - start) * self._width // 2)
+            contents, offset = [], keys.size * KEY_BYTES
+            for region in self._store.columns:
+                width = region.shape[1]
+                content = self._buffer[offset + start * width : offset + stop * width].reshape(-1, width)
+                content[...] = region[rows[start] : rows[stop - 1] + 1]
+                contents.append(content)
+                offset += keys.size * width
+            # A key that is still present was present all the time, because it is zeroed before its row is modified.
+            present[start:stop] = self._store.present(keys[start:stop])
+            # The checksums are of the copy, which is what will be written.
+            sound[start:stop] = checksums_of(headers[start:stop], contents) == headers["checksum"][start:stop]
+        return Copied(present, sound | ~present)
+
+    def _write(self, descriptor: int, offset: int, size: int) -> None:
+        """Writes the buffer's first `size` bytes, and the bytes after them up to a whole page."""
+        for start in range(0, size, PIECE_BYTES):
+            piece = self._buffer[start : min(start + PIECE_BYTES, whole_pages(size))]
+            self._spend(min(piece.size, size - start) // 2)
+            if os.pwrite(descriptor, piece.data, offset + start) != piece.size:
+                # A short write means a full disk. Another attempt would fail with this error.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.written_bytes += size
+
+
+def chunk_ranges(keys: NDArray[np.uint64], chunk_keys: int) -> Iterator[tuple[int, int, int]]:
+    """Yields each chunk's first key, and the start and stop of its segments among these ascending keys."""
+    numbers = keys // np.uint64(chunk_keys)
+    for start, stop in spans(np.diff(numbers) != 0, keys.size):
+        yield int(numbers[start]) * chunk_keys, start, stop
+
+
+def read_chunk(path: Path, schema: Schema, rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint8], ...]]:
+    """Reads a file of `write_chunk`.
+
+    Returns:
+        <uint64>[rows] keys, and <uint8>[rows, bytes of a segment's column] for each column.
+
+    Raises:
+        OSError: The file can't be read, or its size is not the expected one.
+    """
+    content = np.fromfile(path, np.uint8)
+    if content.size != rows * (KEY_BYTES + schema.segment_bytes):
+        raise OSError(0, f"it has {content.size} bytes", str(path))
+    columns, offset = [], rows * KEY_BYTES
+    for column in schema.columns:
+        width = column.segment_bytes(schema.unroll_length)
+        columns.append(content[offset : offset + rows * width].reshape(rows, width))
+        offset += rows * width
+    return content[: rows * KEY_BYTES].view(np.uint64), tuple(columns)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Yields the descriptor of a new file that bypasses the page cache if the file system supports it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        descriptor = os.open(path, flags | os.O_DIRECT, 0o644)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        descriptor = os.open(path, flags, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Yields start and stop of runs of adjacent rows, at most `most` rows each."""
+    for begin, end in runs(rows):
+        for start in range(begin, end, most):
+            yield start, min(start + most, end)

@@ -1,0 +1,523 @@
+"""The store: a ring of rows in one memory-mapped file, one segment per row, that survives the death of any process.
+
+The file is allocated at its full size when the service starts. The first schema divides it into regions: the headers,
+then one region per column. Segment `key` is in row `key % capacity`. Keys count insertions from 1 and are never reused.
+A row's key is zeroed before the row is overwritten and the new key is written last, so a torn row has no key. Without a
+folder, anonymous memory has the same layout.
+
+The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
+`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather`, `gather_bytes`, `checksums`) are safe
+without the lock if the keys are checked again afterwards. So are `put` and `inspect` on reserved rows.
+"""
+
+import errno
+import mmap
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigurationError, DamagedFile, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
+from penstock.replay.store.description import DESCRIPTION_FILE, damaged_store, read_description, write_description
+from penstock.replay.store.layout import (
+    HEADER,
+    PAGE,
+    RECORDS_BYTES,
+    RECORDS_FILE,
+    SEGMENT_STATES,
+    SEGMENTS_FILE,
+    Regions,
+    State,
+    runs,
+)
+from penstock.replay.store.records import Records, session_of
+from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum
+from penstock.types.block import Columns, Fragment, Schema
+from penstock.types.replay import MAX_SLOTS, MappedStore, Window, WindowHead
+
+_VALID = "valid"
+"""Column that is true for the rows of a segment to learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Result of scanning an existing store.
+
+    Attributes:
+        segments: Number of intact segments.
+        damaged: Rows dropped because their segments were damaged or lost.
+        torn: Rows that were being written when the last process ended. Their segments were never acknowledged.
+        repaired: Copies of watermarks and other records that were damaged or torn, and were restored from the other
+            copy.
+    """
+
+    segments: int = 0
+    damaged: int = 0
+    torn: int = 0
+    repaired: int = 0
+
+
+class RingStore:
+    """Rows of segments with their headers, watermarks and session record.
+
+    Attributes:
+        capacity: Number of rows; 0 before the schema is known.
+        headers: <HEADER>[capacity] mapped headers.
+    """
+
+    def __init__(self, folder: Path | None, capacity_bytes: int) -> None:
+        """Creates the files, or opens the existing ones.
+
+        Raises:
+            ConfigurationError: The folder can't be written, the disk is too full, or the existing store has another
+                size or format.
+            DamagedFile: A file of the store is missing or damaged.
+        """
+        self._folder = folder
+        self._capacity_bytes = capacity_bytes
+        schema = _check_files(folder, capacity_bytes) if folder is not None else None
+        self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
+        self._records_memory = _allocate(folder, RECORDS_FILE, RECORDS_BYTES)
+        self._records = self._open_records(new=schema is None)
+        self.schema: Schema | None = None
+        self.capacity = 0
+        self.headers: NDArray[Any] = np.zeros(0, HEADER)
+        self._layout: Regions | None = None
+        self._proof = secrets.randbits(62)
+        self._regions: tuple[NDArray[np.uint8], ...] = ()
+        self.recovery = Recovery()
+        if schema is not None:
+            self._lay_out(schema)
+            self.recovery = self._recover()
+
+    def _open_records(self, *, new: bool) -> Records:
+        memory = np.frombuffer(self._records_memory, np.uint8)
+        try:
+            records = Records(memory, new=False)
+        except DamagedFile as error:
+            if self._folder is not None and not new:
+                raise damaged_store(self._folder / RECORDS_FILE, f"is damaged: {error}") from None
+        else:
+            if self._folder is not None and new and records.session["next_key"][0] > 1:
+                raise damaged_store(self._folder / DESCRIPTION_FILE, f"is missing, and {RECORDS_FILE} counts segments")
+            return records
+        # Nothing was stored: there are no records, or a kill interrupted their creation.
+        records = Records(memory, new=True)
+        # Key 0 is never assigned.
+        records.session["next_key"], records.session["identity"] = 1, secrets.randbits(63) | 1
+        records.save_session()
+        return records
+
+    def adopt(self, schema: Schema) -> None:
+        """Divides the memory by the first schema, and checks every later one against it.
+
+        Raises:
+            SchemaMismatch: The store holds segments of another schema.
+            ConfigurationError: Fewer than two segments fit.
+        """
+        if self.schema is not None:
+            if schema != self.schema:
+                raise SchemaMismatch(
+                    f"this store holds segments of schema {self.schema.hash:016x}, and an actor brought"
+                    f" {schema.hash:016x}; start a new run for another environment or unroll length"
+                )
+            return
+        self._lay_out(schema)
+        if self._folder is not None:
+            write_description(self._folder, schema, self._capacity_bytes)
+
+    def _lay_out(self, schema: Schema) -> None:
+        regions = Regions(self._memory, schema, self._capacity_bytes)
+        self._layout, self._regions = regions, regions.columns
+        self.headers, self.schema, self.capacity = regions.headers, schema, regions.capacity
+
+    def _recover(self) -> Recovery:
+        keys, states = self.headers["key"], self.headers["state"]
+        rows = np.flatnonzero(keys)
+        sound = keys[rows] % np.uint64(self.capacity) == rows
+        sound &= self._plausible(rows)
+        sound &= self.checksums(rows) == self.headers["checksum"][rows]
+        # The process was killed before the key was written, or while the row was overwritten.
+        torn = (keys == 0) & np.isin(states, (*SEGMENT_STATES, State.WRITING))
+        # Every row that the ring has reached has a state.
+        reached = (np.arange(self.capacity) - 1) % self.capacity < int(self.session["next_key"][0]) - 1
+        lost = (keys == 0) & ~torn & (states != State.RELEASED) & (reached | (states != 0))
+        damaged = int(np.count_nonzero(~sound)) + int(np.count_nonzero(lost))
+        if lost.any() and not keys.any():
+            assert self._folder is not None
+            raise damaged_store(
+                self._folder / SEGMENTS_FILE,
+                f"has none of the {damaged} segments that were stored: its headers are lost",
+            )
+        self.remove(np.concatenate([rows[~sound], np.flatnonzero(lost | torn)]))
+        whole = self.headers[rows[sound]]
+        self.session["next_key"] = max(int(self.session["next_key"][0]), int(whole["key"].max(initial=0)) + 1)
+        self.save_session()
+        for slot in np.unique(whole["slot"]):
+            mine = whole[whole["slot"] == slot]
+            newest = mine[mine["incarnation"] == mine["incarnation"].max()]
+            self._raise_watermark(int(slot), int(newest["incarnation"][0]), int(newest["sequence"].max()))
+        return Recovery(int(sound.sum()), damaged, int(torn.sum()), self._records.repaired)
+
+    def _plausible(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Returns <bool>[B] whether the header fields that no checksum covers are valid in these rows with keys."""
+        headers, session = self.headers[rows], self.session[0]
+        result: NDArray[np.bool_] = np.isin(headers["state"], SEGMENT_STATES)
+        result &= np.isfinite(headers["priority"]) & (headers["priority"] >= 0.0) & (headers["batch"] >= -1)
+        # After a kill between a batch's states and its record, the batch is still the next one.
+        open_batch = (headers["batch"] >= session["next_batch"]) & (headers["batch"] <= session["next_lease"])
+        result &= (headers["state"] != State.LEASED) | open_batch
+        return result
+
+    @property
+    def columns(self) -> tuple[NDArray[np.uint8], ...]:
+        """Mapped rows <uint8>[capacity, bytes of a segment's column], one array per column."""
+        return self._regions
+
+    @property
+    def records(self) -> NDArray[np.uint8]:
+        """Mapped records <uint8>[RECORDS_BYTES]: watermarks, session record and ages."""
+        return self._records.memory
+
+    @property
+    def session(self) -> NDArray[Any]:
+        """Record <SESSION>[1] of the learner's session and the counters. `save_session` writes changes to the file."""
+        return self._records.session
+
+    def save_session(self) -> None:
+        """Writes `session` atomically: after a kill during the write, the previous or the new record is read."""
+        self._records.save_session()
+
+    def adopt_records(self, records: NDArray[np.uint8]) -> None:
+        """Adopts the records <uint8>[RECORDS_BYTES] of another store, except its identity and session.
+
+        Raises:
+            DamagedFile: The records are damaged.
+        """
+        identity = int(self.session["identity"][0])
+        session_of(records)
+        self._records.memory[...] = records
+        self._records = Records(self._records.memory, new=False)
+        # The other store may still exist, and a learner must not mistake one for the other.
+        self.session["identity"] = identity
+        # Leases belonged to the other run's learner. The next session revokes them.
+        self.session["session"] = 0
+        self.save_session()
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the store; None in anonymous memory."""
+        return self._folder
+
+    @property
+    def mapped(self) -> MappedStore | None:
+        """Location from which other processes can map this store; None in anonymous memory."""
+        if self._folder is None:
+            return None
+        return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
+
+    def prove(self) -> int:
+        """Writes a new proof to the memory and returns it. Each proof is one more than the last.
+
+        Only a process that maps this memory can read it there. The schema must be known.
+        """
+        assert self._layout is not None
+        self._proof += 1
+        self._layout.proof[0] = self._proof
+        return self._proof
+
+    def watermark(self, slot: int, incarnation: int) -> int:
+        """Returns the last sequence stored for this slot and incarnation; 0 if there is none.
+
+        Raises:
+            InvalidSegment: The slot is out of range.
+            PlaceLost: A later incarnation has taken the slot.
+        """
+        if not 0 <= slot < MAX_SLOTS:
+            raise InvalidSegment(f"slot must be below {MAX_SLOTS}, got {slot}")
+        newest, sequence = self._records.watermark(slot)
+        if newest > incarnation:
+            raise PlaceLost(
+                f"incarnation {incarnation} of slot {slot} is over: {newest} has taken it; join again", newest
+            )
+        return sequence if newest == incarnation else 0
+
+    def _raise_watermark(self, slot: int, incarnation: int, sequence: int) -> None:
+        if (incarnation, sequence) > self._records.watermark(slot):
+            self._records.set_watermark(slot, incarnation, sequence)
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Returns the rows <int64>[B] to which these keys are assigned."""
+        assert self._layout is not None
+        return self._layout.rows(keys)
+
+    def present(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Returns <bool>[B] whether these segments are still present."""
+        # Rows without a segment have key 0, which is never assigned.
+        result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
+        return result
+
+    def write(self, keys: NDArray[np.uint64], window: Window, first: int) -> None:
+        """Stores the window's segments from index `first` on under these consecutive keys. Raises as its parts do."""
+        self.reserve(keys)
+        for index, column in enumerate(window.columns.arrays):
+            content = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+            self.put(keys, first, Fragment(index, 0, content))
+        self.seal(keys, self.inspect(keys, window.head, first), window.head)
+
+    def reserve(self, keys: NDArray[np.uint64]) -> None:
+        """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
+
+        Raises:
+            Overloaded: A row to overwrite is unseen or leased, or is reserved for another window.
+        """
+        rows = self.rows(keys)
+        states = self.headers["state"][rows]
+        taken = (self.headers["key"][rows] != 0) & (states != State.SEEN) | (states == State.WRITING)
+        if taken.any():
+            raise Overloaded(
+                f"the store's {self.capacity} rows are full of segments that were not trained yet; raise"
+                " replay.capacity_bytes"
+            )
+        self.headers["key"][rows] = 0
+        self.headers["state"][rows] = State.WRITING
+
+    def put(
+        self,
+        keys: NDArray[np.uint64],
+        first: int,
+        fragment: Fragment,
+        sums: NDArray[np.uint64] | None = None,
+    ) -> None:
+        """Copies bytes of a window's column to reserved rows. It needs no lock.
+
+        Args:
+            keys: <uint64>[B] keys of the window's segments from index `first` on.
+            first: Index of the first segment to store. Bytes of earlier segments, which are stored already, are
+                skipped.
+            fragment: Bytes as received.
+            sums: <uint64>[S] to which the fragment's 64-bit words are added as they are read, word i to sum i % S. The
+                last word is padded with zeros.
+        """
+        region = self._regions[fragment.column]
+        width = region.shape[1]
+        flat, row = region.reshape(-1), int(keys[0] % np.uint64(self.capacity))
+        start, data = fragment.offset - first * width, fragment.data
+        begin = (row * width + max(start, 0)) % flat.size
+        if sums is not None:
+            if start >= 0 and begin + data.size <= flat.size:
+                copy_and_sum(data, flat[begin : begin + data.size], sums)
+                return
+            read = np.empty_like(data)
+            copy_and_sum(data, read, sums)
+            data = read
+        data = data[max(-start, 0) :]
+        before_end = min(data.size, flat.size - begin)
+        flat[begin : begin + before_end] = data[:before_end]
+        flat[: data.size - before_end] = data[before_end:]
+
+    def inspect(self, keys: NDArray[np.uint64], head: WindowHead, first: int) -> NDArray[Any]:
+        """Checks the values in reserved rows. It is called without the lock, because it reads every byte.
+
+        Returns:
+            <HEADER>[B] headers for `seal`.
+
+        Raises:
+            InvalidSegment: The window has invalid values, or no row to learn from. The rows stay reserved.
+        """
+        assert self.schema is not None
+        rows = self.rows(keys)
+        marked, learnable = any(column.name == _VALID for column in self.schema.columns), False
+        header = np.zeros(rows.size, HEADER)
+        header["key"] = keys
+        header["sequence"] = np.arange(head.first_sequence + first, head.last_sequence + 1)
+        header["version"], header["batch"] = head.version, -1
+        header["slot"], header["incarnation"] = head.slot, head.incarnation
+        header["environment"], header["state"] = head.environments[first:], State.UNSEEN
+        for start, stop in runs(rows):
+            contents = [region[rows[start] : rows[stop - 1] + 1] for region in self._regions]
+            for column, content in zip(self.schema.columns, contents, strict=True):
+                check_values(column, content)
+                learnable |= column.name == _VALID and bool(content.any())
+            header["checksum"][start:stop] = checksums_of(header[start:stop], contents)
+        if marked and not learnable:
+            # At least every second step of an environment is valid, so an actor can't have collected these bytes.
+            raise InvalidSegment(f"malformed segments: column {_VALID} marks no row of the window to learn from")
+        return header
+
+    def seal(self, keys: NDArray[np.uint64], header: NDArray[Any], head: WindowHead) -> None:
+        """Turns reserved rows into unseen segments. The keys are written last."""
+        rows = self.rows(keys)
+        header["key"] = 0
+        self.headers[rows] = header
+        self.headers["key"][rows] = keys
+        self._raise_watermark(head.slot, head.incarnation, head.last_sequence)
+
+    def release(self, keys: NDArray[np.uint64]) -> None:
+        """Releases reserved rows. They stay empty until the ring reaches them again."""
+        self.headers["state"][self.rows(keys)] = State.RELEASED
+
+    def without_state(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns those of these rows whose segments have an invalid state. They are damaged."""
+        headers = self.headers[rows]
+        damaged: NDArray[np.int64] = rows[(headers["key"] != 0) & ~np.isin(headers["state"], SEGMENT_STATES)]
+        return damaged
+
+    def remove(self, rows: NDArray[np.int64]) -> None:
+        """Removes the segments in these rows."""
+        self.headers["key"][rows] = 0
+        self.headers["state"][rows] = State.RELEASED
+
+    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
+        """Copies the columns of these rows, in this order, to columns for the same number of segments."""
+        assert self._layout is not None
+        self._layout.gather(rows, into)
+
+    def gather_bytes(
+        self, rows: NDArray[np.int64], offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]
+    ) -> None:
+        """Copies a range of the bytes of these rows, column after column.
+
+        Args:
+            rows: <int64>[B] rows of the segments.
+            offsets: Offset in bytes of each column. Gaps between columns are not written.
+            start: First byte of the range.
+            into: <uint8>[...] destination. Its size is that of the range.
+        """
+        for region, offset in zip(self._regions, offsets, strict=True):
+            width = region.shape[1]
+            first, last = max(start - offset, 0), min(start + into.size - offset, rows.size * width)
+            if first < last:
+                _copy_rows(region, rows, first, into[offset + first - start : offset + last - start])
+
+    def checksums(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Returns the checksums <uint64>[B] of the immutable data (identity, version, payload) in ascending rows."""
+        checksums = np.empty(rows.size, np.uint64)
+        for start, stop in runs(rows):
+            side_by_side = slice(rows[start], rows[stop - 1] + 1)
+            contents = [region[side_by_side] for region in self._regions]
+            checksums[start:stop] = checksums_of(self.headers[side_by_side], contents)
+        return checksums
+
+    def freeze(self, headers: NDArray[Any]) -> NDArray[np.uint8]:
+        """Copies the mutable state: the headers to `headers`, and the records to a new array, which it returns.
+
+        It copies about 10 GB/s if the memory of `headers` was touched before.
+        """
+        headers.view(np.uint8)[...] = self.headers.view(np.uint8)
+        return self.records.copy()
+
+    def flush(self) -> None:
+        """Writes the mapped pages to disk, for a clean stop. Surviving a kill does not require it."""
+        if self._folder is not None:
+            self._memory.flush()
+            self._records_memory.flush()
+
+
+def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, into: NDArray[np.uint8]) -> None:
+    """Fills `into` with the concatenated bytes of these rows, from byte `first` on."""
+    width = region.shape[1]
+    row, skipped = divmod(first, width)
+    if skipped:
+        piece = region[rows[row], skipped : skipped + into.size]
+        into[: piece.size] = piece
+        into, row = into[piece.size :], row + 1
+    whole = into.size // width
+    np.take(region, rows[row : row + whole], axis=0, out=into[: whole * width].reshape(whole, width), mode="clip")
+    rest = into[whole * width :]
+    if rest.size:
+        rest[:] = region[rows[row + whole], : rest.size]
+
+
+def _check_files(folder: Path, capacity_bytes: int) -> Schema | None:
+    """Returns the schema of the store in a folder; None if nothing was stored yet.
+
+    Raises:
+        ConfigurationError: The store has another size than the configured one, or another format.
+        DamagedFile: A file is missing, or its size has changed.
+    """
+    segments, records = folder / SEGMENTS_FILE, folder / RECORDS_FILE
+    if not (folder / DESCRIPTION_FILE).exists():
+        if _begins_with_data(segments):
+            raise damaged_store(folder / DESCRIPTION_FILE, f"is missing, and {SEGMENTS_FILE} holds segments")
+        return None
+    schema, described = read_description(folder)
+    if described != capacity_bytes:
+        if segments.exists() and segments.stat().st_size == capacity_bytes:
+            raise damaged_store(folder / DESCRIPTION_FILE, f"names {described} bytes, and {segments} has another size")
+        raise _another_size(segments, described, capacity_bytes)
+    for path, size in ((segments, described), (records, RECORDS_BYTES)):
+        present = path.stat().st_size if path.exists() else -1
+        if present != size:
+            raise damaged_store(
+                path, f"has {present} bytes, and was made with {size}" if present >= 0 else "is missing"
+            )
+    return schema
+
+
+def _begins_with_data(path: Path) -> bool:
+    """Returns whether the first page, which has the headers of the first used rows, is not all zeros."""
+    try:
+        with path.open("rb") as file:
+            return any(file.read(PAGE))
+    except OSError:
+        # The file does not exist, or `_allocate` reports the error.
+        return False
+
+
+def _another_size(path: Path, present: int, wanted: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is a store of {present} bytes, and {wanted} are configured; set replay.capacity_bytes as it"
+        " was, or choose another replay.folder"
+    )
+
+
+def _allocate(folder: Path | None, name: str, size: int) -> mmap.mmap:
+    if folder is None:
+        return mmap.mmap(-1, size)
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            present = os.fstat(descriptor).st_size
+            if present not in (0, size):
+                raise _another_size(path, present, size)
+            _fill_holes(descriptor, size)
+            return mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"can't write the replay store at {path}: {error.strerror}; change who owns the folder, or choose another"
+            " replay.folder"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"can't allocate {size} bytes for the replay store at {path}: {error.strerror}; free space, lower"
+            " replay.capacity_bytes, or choose another replay.folder"
+        ) from None
+
+
+def _fill_holes(descriptor: int, size: int) -> None:
+    """Allocates disk space for the whole file, because on a full disk a hole causes a bus error during the run.
+
+    Raises:
+        OSError: There is not enough space. The file keeps its size.
+    """
+    file, disk = os.fstat(descriptor), os.fstatvfs(descriptor)
+    # For a new file, free space is checked first, because a failed attempt would briefly fill the disk for other
+    # processes. Some file systems do not report it, and root may use reserved space.
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    if file.st_size == 0 and disk.f_blocks and size > free * disk.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        # Ext4 keeps the blocks it has allocated, so the disk would stay full.
+        os.ftruncate(descriptor, file.st_size)
+        raise

@@ -1,0 +1,208 @@
+"""Makes a new run from a snapshot: its policy, its whole store and the run's settings, in new folders.
+
+The new run continues at the snapshot's version, so that its segments are drawn as before. The old run is only read.
+The folders get their names when they are complete. Called by `penstock replay restore`.
+"""
+
+import contextlib
+import fcntl
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.config import Config
+from penstock.errors import ConfigurationError
+from penstock.files import sync_folder, write_atomically
+from penstock.learning import checkpoints
+from penstock.learning.journal import Journal
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.roster import write_successor
+from penstock.learning.versions import VersionMark
+from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
+from penstock.replay.snapshots.restoring import Restored, restore_store
+from penstock.run_folder import RunFolder, of_service, replay_services
+from penstock.types.snapshots import SnapshotProgress
+
+Show = Callable[[str, SnapshotProgress], None]
+"""Callback that receives the name of a replay service and the progress of its store."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRun:
+    """A run made from a snapshot.
+
+    Attributes:
+        version: Policy version at which the run continues.
+        env_steps: Environment steps that the policy was trained with.
+        stores: Restored store of each replay service.
+    """
+
+    version: int
+    env_steps: int
+    stores: tuple[Restored, ...]
+
+
+def restore_run(
+    config: Config, name: str, *, into: Path, stores: Path | None = None, show: Show = lambda service, progress: None
+) -> RestoredRun:
+    """Makes a new run from a snapshot.
+
+    Args:
+        config: Settings of the new run, except `run.dir` and `replay.snapshots.folder`, which are those of the old run.
+        name: Name of the snapshot.
+        into: Folder of the new run, which must not exist.
+        stores: Folder of the new store, for replay services without a launcher; None: `replay` in the run's folder.
+        show: Callback that receives the progress of each store.
+
+    Raises:
+        ConfigurationError: A folder exists already or can't be written, or the snapshot is missing, damaged, or not of
+            one moment. No new folder is left behind.
+    """
+    run = RunFolder(Path(config.run.dir or "."))
+    services = replay_services(config.train.replay_shards)
+    root = Path(config.replay.snapshot_folder or run.snapshots)
+    sources = [SnapshotFolder(of_service(root, service, len(services))) for service in services]
+    manifests = [source.read(name) for source in sources]
+    _check_belong_together(name, services, manifests)
+    if stores is not None and into.resolve() in stores.resolve().parents:
+        raise ConfigurationError(f"{stores} is in the new run's folder {into}; omit it, or name a folder elsewhere")
+    try:
+        with _built(into, *([stores] if stores is not None else [])) as places:
+            folder = RunFolder(places[0])
+            restored = tuple(
+                restore_store(
+                    source,
+                    manifest,
+                    of_service(places[1] if stores is not None else folder.replay, service, len(services)),
+                    int(config.replay.capacity_bytes),
+                    functools.partial(show, service),
+                )
+                for service, source, manifest in zip(services, sources, manifests, strict=True)
+            )
+            progress = _write_run(folder, run, config, sources[0].policy(manifests[0]), restored)
+            _check_still_there(name, sources, manifests)
+    except OSError as error:
+        raise ConfigurationError(
+            f"can't restore snapshot {name!r} into {into}: {error.strerror or error}; free space, or choose another"
+            " folder"
+        ) from None
+    return RestoredRun(progress.version, progress.env_steps, restored)
+
+
+def _check_belong_together(name: str, services: list[str], manifests: list[Manifest]) -> None:
+    """Checks that all services' snapshots were taken with the same policy, and at its version."""
+    versions = {manifest.snapshot.version for manifest in manifests}
+    policies = {(manifest.policy_version, manifest.policy_sha256) for manifest in manifests}
+    if len(policies) > 1 or versions != {manifests[0].policy_version}:
+        parts = ", ".join(
+            f"{service}: policy {manifest.policy_version}, store {manifest.snapshot.version}"
+            for service, manifest in zip(services, manifests, strict=True)
+        )
+        raise ConfigurationError(
+            f"the parts of snapshot {name!r} were taken at different moments of the run (versions of {parts});"
+            " choose another"
+        )
+
+
+def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list[Manifest]) -> None:
+    """Checks that the snapshot was neither removed nor replaced while it was read, as periodic snapshots may do."""
+    for source, manifest in zip(sources, manifests, strict=True):
+        if source.read(name) != manifest:
+            raise ConfigurationError(f"snapshot {name!r} in {source.root} was replaced while it was read; try again")
+
+
+def _write_run(
+    folder: RunFolder, run: RunFolder, config: Config, policy: bytes, stores: tuple[Restored, ...]
+) -> checkpoints.RunProgress:
+    """Writes all files of the run except the store; returns its progress."""
+    folder.create()
+    path = folder.checkpoints / "policy.safetensors"
+    write_atomically(path, policy)
+    progress = checkpoints.read_progress(path)
+    path.rename(folder.checkpoint(progress.env_steps))
+    if _is_of_before(run.best_checkpoint, progress):
+        write_atomically(folder.best_checkpoint, run.best_checkpoint.read_bytes())
+    # The new run keeps its snapshots in its own folder.
+    own = config.repeatable().changed({"replay": {"snapshot_folder": None}})
+    write_atomically(folder.config, own.to_toml().encode())
+    if run.metrics.exists():
+        shutil.copyfile(run.metrics, folder.metrics)
+        # Drops the records after the snapshot.
+        writes = RetriedWrites(lambda reason: None)
+        Journal(folder.metrics, writes=writes, notice=lambda text: None).resume(progress.env_steps)
+        writes.finish(f"free space for {folder.root}")
+    write_successor(run.roster, folder.roster, [store.incarnations for store in stores])
+    # Policy and store have this version, so the learner continues at it.
+    mark = VersionMark(folder.versions)
+    mark.use(progress.version)
+    mark.settle()
+    mark.close()
+    return progress
+
+
+def _is_of_before(best: Path, progress: checkpoints.RunProgress) -> bool:
+    """Returns whether the old run's best checkpoint is not newer than the snapshot, and so belongs to both runs."""
+    try:
+        return checkpoints.read_progress(best).version <= progress.version
+    except ConfigurationError:
+        return False
+
+
+@contextlib.contextmanager
+def _built(*folders: Path) -> Iterator[list[Path]]:
+    """Yields folders to fill, which get their names at the end, or are all removed if anything fails.
+
+    Raises:
+        ConfigurationError: A folder exists, or another process is filling it.
+        OSError: A folder can't be made.
+    """
+    for folder in folders:
+        if os.path.lexists(folder):
+            raise ConfigurationError(f"{folder} exists already; name a folder that does not")
+    places = [folder.with_name(f".{folder.name}.unfinished") for folder in folders]
+    named: list[Path] = []
+    with contextlib.ExitStack() as held:
+        for place, folder in zip(places, folders, strict=True):
+            held.enter_context(_held(place, folder))
+        try:
+            yield places
+            for place, folder in zip(places, folders, strict=True):
+                sync_folder(place)
+                place.rename(folder)
+                named.append(folder)
+                sync_folder(folder.parent)
+        except BaseException:
+            for path in (*places, *named):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _held(place: Path, folder: Path) -> Iterator[None]:
+    """Makes an empty folder, and locks it against other processes inside the context."""
+    place.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another process is restoring a snapshot into {folder}; wait until it ends"
+            ) from None
+        # A process that was killed may have left files.
+        _clear(place)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear(place: Path) -> None:
+    """Removes everything in a folder."""
+    for path in place.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

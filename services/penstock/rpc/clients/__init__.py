@@ -1,0 +1,1 @@
+"""gRPC clients of the services, for the processes whose main thread computes."""

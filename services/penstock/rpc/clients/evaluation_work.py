@@ -1,0 +1,72 @@
+"""An evaluator's stream to the learner, which receives tasks and sends results.
+
+The stream runs on a loop thread and reopens after every break; the learner then sends an unfinished task again.
+Callers use it from one other thread. Their next call raises the end of the run, or an error that no retry can fix.
+"""
+
+import asyncio
+from collections import deque
+
+from penstock.rpc import methods
+from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
+from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.loop import LoopThread
+from penstock.telemetry import metrics
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.spaces import EnvironmentSpec
+from penstock.v1 import evaluation_pb2
+from penstock.wire import run as wire
+
+
+class EvaluationWork:
+    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`."""
+
+    def __init__(self, thread: LoopThread, address: str, spec: EnvironmentSpec) -> None:
+        """Starts the stream."""
+        self._thread, self._spec = thread, spec
+        self._connection = Connection(thread, "learner", address)
+        self._stream = PersistentStream(self._connection, self._run)
+        self._tasks: deque[EvaluationTask] = deque()
+        self._results: asyncio.Queue[EvaluationResult] = asyncio.Queue()
+        self._stream.open()
+
+    def next(self, timeout_s: float) -> EvaluationTask | None:
+        """Waits for a task; None after `timeout_s`.
+
+        Raises:
+            RunFinished: The run is over.
+            PenstockError: The error that ended the stream for good.
+        """
+        with self._stream.changed:
+            self._stream.wait_for(lambda: self._tasks, timeout_s)
+            self._stream.check()
+            return self._tasks.popleft() if self._tasks else None
+
+    def deliver(self, result: EvaluationResult) -> None:
+        """Sends a result. Does not wait."""
+        metrics.EVALUATOR_SECONDS.inc(result.seconds)
+        self._thread.call(self._results.put_nowait, result)
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self._stream.close()
+
+    async def _run(self, backoff: Backoff) -> None:
+        tasks = wire.TaskAssembler()
+
+        def take(response: evaluation_pb2.RunEvaluationsResponse) -> None:
+            backoff.reset()
+            if (task := tasks.add(response)) is not None:
+                with self._stream.changed:
+                    self._tasks.append(task)
+                    self._stream.changed.notify_all()
+
+        # The learner sends tasks of a broken stream again on this one, so their results are dropped.
+        self._results = asyncio.Queue()
+        call = open_stream(self._connection.channel, methods.RUN_EVALUATIONS)
+        opening = wire.encode_evaluator_hello(self._spec)
+        await exchange(call, opening, beside=(lambda: self._write_results(call),), take=take)
+
+    async def _write_results(self, call: Stream) -> None:
+        while True:
+            await call.write(wire.encode_result_request(await self._results.get()))

@@ -1,0 +1,176 @@
+"""An actor's stream to the learner, which receives its slot and the latest weights and sends reports.
+
+The stream runs on a loop thread and reopens with the token after every break. Callers use the membership from one other
+thread. Their next call raises the end of the run, or an error that no retry can fix.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
+
+from penstock.rpc import methods
+from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
+from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.loop import LoopThread
+from penstock.telemetry import metrics
+from penstock.types.block import Schema
+from penstock.types.run import (
+    ActorProgress,
+    ActorReport,
+    Assignment,
+    EnvironmentFault,
+    Hello,
+    LostPlace,
+    Weights,
+)
+from penstock.types.spaces import EnvironmentSpec
+from penstock.v1 import run_pb2
+from penstock.wire import run as wire
+
+_MAX_REPORTS = 64
+"""Limit on queued reports and faults while the learner is away; the oldest are dropped."""
+
+_PROGRESS_S = 1.0
+
+
+class Membership:
+    """An actor's slot in the run and its weights; implements `acting.protocols.RunLink`."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        address: str,
+        schema: Schema,
+        spec: EnvironmentSpec,
+        environments: int,
+        *,
+        name: str = "",
+        progress: Callable[[], ActorProgress] = ActorProgress,
+    ) -> None:
+        """Starts to join the run.
+
+        Args:
+            thread: Thread whose loop runs the stream.
+            address: Address of the learner as host:port.
+            schema: Schema of the actor's segments.
+            spec: Spec of the actor's environments.
+            environments: Number of environments.
+            name: Display name of the actor.
+            progress: Function that returns the actor's progress. Called on the loop.
+        """
+        self._thread, self._progress = thread, progress
+        self._hello = Hello(schema, spec, environments, name)
+        self._connection = Connection(thread, "learner", address)
+        self._stream = PersistentStream(self._connection, self._run)
+        self._lock = self._stream.changed
+        self._assignment: Assignment | None = None
+        self._weights: Weights | None = None
+        self._unsent: asyncio.Queue[run_pb2.JoinRequest] = asyncio.Queue()
+        self._stream.open()
+
+    def assignment(self, timeout_s: float) -> Assignment | None:
+        """Waits for the assignment; None after `timeout_s`.
+
+        It changes after a break if the learner does not restore the actor's slot.
+
+        Raises:
+            RunFinished: The run is over.
+            PenstockError: The error that ended the membership for good.
+        """
+        with self._lock:
+            self._stream.wait_for(lambda: self._assignment, timeout_s)
+            self._stream.check()
+            return self._assignment
+
+    def at_least(self, version: int, timeout_s: float) -> Weights | None:
+        """Waits for weights of at least this version and returns the newest; None after `timeout_s`.
+
+        Raises as `assignment`.
+        """
+        with self._lock:
+            self._stream.wait_for(lambda: self._weights is not None and self._weights.version >= version, timeout_s)
+            self._stream.check()
+            return self._weights if self._weights is not None and self._weights.version >= version else None
+
+    def join_again(self, taken_by: int = 0) -> None:
+        """Gives up the slot and joins again as a new actor. Does not wait.
+
+        Args:
+            taken_by: Incarnation that has taken the slot at the replay service; 0 if none has.
+        """
+        with self._lock:
+            lost, self._assignment = self._assignment, None
+        self._thread.call(self._restart, LostPlace(lost.slot, taken_by) if lost is not None and taken_by else None)
+
+    def report(self, report: ActorReport) -> None:
+        """Sends a report to the learner, and counts it in the actor's metrics. Does not wait."""
+        metrics.ACTOR_STEPS.inc(report.env_steps)
+        for activity, seconds in report.timing.by_activity().items():
+            metrics.ACTOR_SECONDS.labels(activity).inc(seconds)
+        self._thread.call(self._enqueue, wire.encode_join_request(report))
+
+    def tell(self, fault: EnvironmentFault) -> None:
+        """Sends an environment's fault to the learner, and counts a dropped window. Does not wait."""
+        metrics.ACTOR_DROPPED_WINDOWS.inc(fault.dropped)
+        self._thread.call(self._enqueue, wire.encode_join_request(fault))
+
+    def drain(self, timeout_s: float) -> None:
+        """Waits up to `timeout_s` until all reports and faults are written."""
+
+        async def written() -> None:
+            async with asyncio.timeout(timeout_s):
+                await self._unsent.join()
+
+        with contextlib.suppress(TimeoutError, FutureTimeoutError):
+            self._thread.run(written(), 2.0 * timeout_s)
+
+    def close(self) -> None:
+        """Leaves the run."""
+        self._stream.close()
+
+    def _restart(self, lost: LostPlace | None) -> None:
+        self._hello = replace(self._hello, token=b"", lost=lost or self._hello.lost)
+        self._stream.restart()
+
+    def _enqueue(self, request: run_pb2.JoinRequest) -> None:
+        while self._unsent.qsize() >= _MAX_REPORTS:
+            self._unsent.get_nowait()
+            self._unsent.task_done()
+        self._unsent.put_nowait(request)
+
+    async def _run(self, backoff: Backoff) -> None:
+        reader = wire.JoinReader()
+
+        def take(response: run_pb2.JoinResponse) -> None:
+            backoff.reset()
+            received = reader.add(response)
+            with self._lock:
+                if isinstance(received, Assignment):
+                    self._assignment = received
+                    self._hello = replace(self._hello, token=received.token, lost=None)
+                elif received is not None:
+                    self._weights = received
+                    metrics.ACTOR_WEIGHTS_TIME.set(time.time())
+                self._lock.notify_all()
+
+        call = open_stream(self._connection.channel, methods.JOIN)
+        await exchange(call, wire.encode_hello(self._hello), beside=(lambda: self._write(call),), take=take)
+
+    async def _write(self, call: Stream) -> None:
+        """Writes reports and faults, and every second the actor's progress, even while its main thread hangs."""
+        due = 0.0
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                    request = await self._unsent.get()
+            except TimeoutError:
+                due = time.monotonic() + _PROGRESS_S
+                await call.write(wire.encode_join_request(self._progress()))
+            else:
+                try:
+                    await call.write(request)
+                finally:
+                    self._unsent.task_done()

@@ -1,0 +1,272 @@
+"""An actor's stream to the replay service, which sends windows and receives acknowledgements and grants.
+
+The stream runs on a loop thread, reopens after every break, and resends unacknowledged windows. Callers use the sink
+from one other thread. Their next call raises an error that no retry can fix.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from penstock.errors import ConfigurationError, DamagedWindow, PenstockError, PlaceLost, Unavailable
+from penstock.replay.store.staging import SLOTS, StagingSlots
+from penstock.rpc import methods
+from penstock.rpc.channel import Backoff, Stream, open_stream
+from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.loop import LoopThread
+from penstock.telemetry import logs, metrics
+from penstock.types.block import Schema
+from penstock.types.payloads import columns_in, layout
+from penstock.types.replay import Grant, StagingOffer, Window
+from penstock.types.run import Assignment
+from penstock.v1 import replay_pb2
+from penstock.wire import block
+from penstock.wire import replay as wire
+from penstock.wire.staged_checksum import staged_checksum
+
+_MAX_UNACKNOWLEDGED = SLOTS
+"""Limit on windows kept until they are stored. The gate grants two ahead, so an actor never waits for this limit."""
+
+_HEARTBEAT_S = 1.0
+_SEND_PATIENCE_S = 60.0
+
+
+class _Pending:
+    """Copy of a window that is sent and not yet stored, in serialised messages or in a staging area."""
+
+    def __init__(self, window: Window, staging: StagingSlots | None, slot: int) -> None:
+        self.last_sequence = window.head.last_sequence
+        self.slot, self._staging = slot, staging
+        if staging is None:
+            self._messages = list(wire.encode_window(window))
+        else:
+            schema, segments = window.columns.schema, window.columns.segments
+            payload = staging.slots[slot, : layout(schema, segments)[1]]
+            block.pack(window.columns, 0, payload)
+            self._window = Window(window.head, columns_in(schema, segments, payload))
+            self._checksum = staged_checksum(self._window.columns)
+
+    def is_in(self, staging: StagingSlots | None) -> bool:
+        """Returns whether the window occupies a slot of this staging area."""
+        return self._staging is not None and self._staging is staging
+
+    def messages(self, staging: StagingSlots | None) -> list[bytes]:
+        """Returns the messages for a stream with this staging area. Raises `PlaceLost` if the window has changed."""
+        if self._staging is None:
+            return self._messages
+        if self._staging is staging:
+            return [wire.encode_staged_window(self._window, self.slot, self._checksum)]
+        # The area belongs to a broken stream, and its memory is still mapped.
+        if staged_checksum(self._window.columns) != self._checksum:
+            raise PlaceLost(
+                f"the window up to sequence {self.last_sequence} changed in its staging area before it was stored, and"
+                " no other copy exists"
+            )
+        return list(wire.encode_window(self._window))
+
+
+class ReplaySegmentSink:
+    """Sink of an actor's windows; implements `acting.protocols.SegmentSink`."""
+
+    def __init__(
+        self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Starts to connect to the assignment's replay service.
+
+        Args:
+            thread: Thread whose loop runs the stream.
+            assignment: Assignment of the actor.
+            schema: Schema of the segments.
+            steps: Function that returns the environment steps taken so far. Called on the loop.
+        """
+        self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
+        self._connection = Connection(thread, "replay", assignment.replay_address)
+        self._stream = PersistentStream(self._connection, self._run, broken=self._note_break)
+        self._lock = self._stream.changed
+        self._grants: deque[Grant] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._resent = 0
+        self._taken = 0
+        self._sent = self._stored = 0
+        self._offered: StagingSlots | None = None
+        self._staging: StagingSlots | None = None
+        self._noted_messages = self._distrusts_staging = False
+        self._wake = asyncio.Event()
+        self._unsent: deque[_Pending] = deque()
+        self._stream.open()
+
+    def next_grant(self, timeout_s: float) -> Grant | None:
+        """Waits for a grant; None after `timeout_s`. Raises the error that ended the stream for good."""
+        with self._lock:
+            self._stream.wait_for(lambda: self._grants, timeout_s)
+            self._stream.check()
+            if not self._grants:
+                return None
+            self._taken += 1
+            return self._grants.popleft()
+
+    def send(self, window: Window) -> None:
+        """Copies a window and sends it. Waits while too many windows are unacknowledged.
+
+        Raises:
+            Unavailable: There was no room for the window within a minute.
+            PenstockError: The error that ended the stream for good.
+        """
+        with self._lock:
+            self._stream.wait_for(lambda: len(self._pending) < _MAX_UNACKNOWLEDGED, _SEND_PATIENCE_S)
+            self._stream.check()
+            if len(self._pending) >= _MAX_UNACKNOWLEDGED:
+                raise Unavailable(
+                    f"{self._connection.peer} acknowledged none of {_MAX_UNACKNOWLEDGED} windows for"
+                    f" {_SEND_PATIENCE_S:.0f} s"
+                )
+            staging = self._staging
+            slot = min(set(range(SLOTS)) - {each.slot for each in self._pending if each.is_in(staging)})
+        pending = _Pending(window, staging, slot)
+        with self._lock:
+            self._stream.check()
+            self._pending.append(pending)
+            self._sent = pending.last_sequence
+            self._account()
+            metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
+        metrics.ACTOR_VERSION.set(window.head.version)
+        self._thread.call(self._submit, pending)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Waits up to `timeout_s` until all sent windows are stored. Returns whether they are."""
+        with self._lock:
+            self._stream.wait_for(lambda: not self._pending, timeout_s)
+            return not self._pending
+
+    def close(self) -> None:
+        """Ends the stream. Its grants return to the gate."""
+        self._stream.close()
+
+    def _account(self) -> None:
+        """Spends one of this stream's grants for a window, as the server does, even if another stream issued it."""
+        if self._taken:
+            self._taken -= 1
+        elif self._grants:
+            self._grants.popleft()
+        else:
+            self._resent += 1
+
+    def _submit(self, pending: _Pending) -> None:
+        self._unsent.append(pending)
+        self._wake.set()
+
+    def _note_break(self, reason: PenstockError) -> None:
+        if isinstance(reason, DamagedWindow) and not self._distrusts_staging:
+            self._distrusts_staging = True
+            self._note_messages(str(reason))
+        with self._lock:
+            self._grants.clear()
+
+    async def _run(self, backoff: Backoff) -> None:
+        call, assignment = open_stream(self._connection.channel, methods.APPEND_SEGMENTS), self._assignment
+        opening = wire.encode_open_append(
+            self._schema, assignment.slot, assignment.incarnation, len(assignment.environments)
+        )
+        try:
+            await call.write(opening)
+            responses = aiter(call)
+            self._resume(await anext(responses))
+            backoff.reset()
+            if self._offered is not None:
+                await call.write(wire.encode_staging_proof(self._offered.number))
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._write(call))
+                async for response in responses:
+                    self._take(wire.decode_append_response(response))
+                writing.cancel()
+        finally:
+            call.cancel()
+
+    def _resume(self, message: replay_pb2.AppendSegmentsResponse) -> None:
+        """Drops windows that the service has stored and resends the others under the first grants of this stream.
+
+        Raises:
+            PlaceLost: The store was replaced by an older one or by another run's.
+        """
+        first = wire.decode_append_response(message)
+        if not self._stored <= first.stored_sequence <= self._sent:
+            raise PlaceLost(
+                f"{self._connection.peer} has this actor's segments up to sequence {first.stored_sequence}, but it"
+                f" acknowledged {self._stored} of the {self._sent} sent: its store was replaced"
+            )
+        self._look_at(wire.decode_staging(message))
+        with self._lock:
+            self._staging = None
+            while self._pending and self._pending[0].last_sequence <= first.stored_sequence:
+                self._pending.popleft()
+            self._unsent = deque(self._pending)
+            self._resent, self._taken = len(self._pending), 0
+            self._lock.notify_all()
+        self._wake.set()
+        self._take(first)
+
+    def _look_at(self, offer: StagingOffer | None) -> None:
+        """Maps an offered staging area. It is used once both sides have proved that they map the same memory.
+
+        No area is mapped after the service has read a damaged window from one.
+        """
+        self._offered = None
+        metrics.ACTOR_STAGES.set(0)
+        if offer is not None and not self._distrusts_staging:
+            try:
+                self._offered = StagingSlots(offer)
+            except ConfigurationError as error:
+                self._note_messages(str(error))
+
+    def _stage_if_shared(self, answer: int) -> None:
+        if self._offered is None or not self._offered.is_shared(answer):
+            self._note_messages(
+                "the file of its staging area is visible here, but not the memory that the service maps"
+            )
+            return
+        metrics.ACTOR_STAGES.set(1)
+        with self._lock:
+            self._staging = self._offered
+
+    def _note_messages(self, reason: str) -> None:
+        if not self._noted_messages:
+            self._noted_messages = True
+            logs.note("windows sent in messages", reason=reason)
+
+    def _take(self, response: wire.AppendResponse) -> None:
+        if response.staging_proof is not None:
+            self._stage_if_shared(response.staging_proof)
+        with self._lock:
+            self._stored = max(self._stored, response.stored_sequence)
+            while self._pending and self._pending[0].last_sequence <= response.stored_sequence:
+                self._pending.popleft()
+            self._return_grants(response.returned_grants)
+            for grant in response.grants:
+                if self._resent:
+                    self._resent -= 1
+                else:
+                    self._grants.append(grant)
+            metrics.ACTOR_UNACKNOWLEDGED.set(len(self._pending))
+            self._lock.notify_all()
+
+    def _return_grants(self, count: int) -> None:
+        """Gives up grants, unused ones first. A window in collection, or already sent, then spends a later grant."""
+        for _ in range(count):
+            if self._grants:
+                self._grants.pop()
+            elif self._taken:
+                self._taken -= 1
+            else:
+                self._resent += 1
+
+    async def _write(self, call: Stream) -> None:
+        while True:
+            self._wake.clear()
+            while self._unsent:
+                for message in self._unsent.popleft().messages(self._staging):
+                    await call.write(message)
+            try:
+                async with asyncio.timeout(_HEARTBEAT_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                await call.write(wire.encode_heartbeat(self._steps()))

@@ -1,0 +1,166 @@
+"""Clients for snapshots of stores. The learner requests one from all stores at once, and commands list them.
+
+Each store's snapshot includes the policy, so that neither exists without the other.
+"""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+
+from penstock.errors import Unavailable
+from penstock.rpc import methods
+from penstock.rpc.channel import Stream, open_stream, translated
+from penstock.rpc.clients.connection import Connection
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.service import unwrap
+from penstock.types.run import Weights
+from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
+from penstock.wire import snapshots as wire
+
+_FROZEN_TIMEOUT_S = 8.0
+"""Seconds to freeze a store. The service waits up to 5 s for the last commit and freezes at memory speed."""
+
+_POLICY_TIMEOUT_S = 60.0
+_SILENCE_S = 10.0
+"""Seconds without a message after which the call fails. The service reports progress several times per second."""
+
+
+class SnapshotClient:
+    """Client for the snapshots of one replay service."""
+
+    def __init__(self, thread: LoopThread, address: str) -> None:
+        self._connection = Connection(thread, "replay", address)
+
+    def complete(self) -> list[Snapshot]:
+        """Lists complete snapshots, oldest first. Raises the service's error, or `Unavailable` without an answer."""
+        return wire.decode_list(self._connection.call(methods.LIST_SNAPSHOTS, wire.encode_list_request()))
+
+    def close(self) -> None:
+        """Closes the channel. The service abandons a snapshot in progress."""
+        self._connection.close()
+
+    async def take(
+        self,
+        request: SnapshotRequest,
+        policy: Weights,
+        *,
+        frozen: Callable[[], None] = lambda: None,
+        show: Callable[[SnapshotProgress], None] = lambda progress: None,
+    ) -> Snapshot:
+        """Requests a snapshot and waits until it is complete. Runs on the loop.
+
+        Args:
+            request: Request for the snapshot.
+            policy: Checkpoint of the learner at the request's version.
+            frozen: Callback, called once when later changes of the store no longer affect the snapshot.
+            show: Callback for the snapshot's progress.
+
+        Returns:
+            The complete snapshot.
+
+        Raises:
+            PenstockError: The service's error, or `Unavailable` if it does not answer.
+        """
+        async with translated(self._connection.peer):
+            call = open_stream(self._connection.channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
+            try:
+                opening, *chunks = wire.encode_requests(request, policy)
+                async with self._answered_within(_FROZEN_TIMEOUT_S):
+                    await call.write(opening)
+                    state = await self._read(call)
+                frozen()
+                # Sent only now, because a refused call would end during these writes and hide the service's error.
+                async with self._answered_within(_POLICY_TIMEOUT_S):
+                    for chunk in chunks:
+                        await call.write(chunk)
+                    await call.done_writing()
+                while isinstance(state, SnapshotProgress):
+                    show(state)
+                    async with self._answered_within(_SILENCE_S):
+                        state = await self._read(call)
+                return state
+            finally:
+                call.cancel()
+
+    async def _read(self, call: Stream) -> SnapshotProgress | Snapshot:
+        response = await anext(aiter(call), None)
+        if response is None:
+            raise Unavailable(f"{self._connection.peer} ended the call without a snapshot")
+        return wire.decode_taking(response)
+
+    @asynccontextmanager
+    async def _answered_within(self, timeout_s: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"{self._connection.peer} sent nothing for {timeout_s:.0f} s") from None
+
+
+class StoreSnapshots:
+    """Client that takes one snapshot of all stores of a run; implements `learning.protocols.SnapshotDesk`."""
+
+    def __init__(self, thread: LoopThread, addresses: Sequence[str]) -> None:
+        self._thread = thread
+        self._clients = [SnapshotClient(thread, address) for address in addresses]
+
+    def begin(
+        self, request: SnapshotRequest, policy: Weights, show: Callable[[SnapshotProgress], None]
+    ) -> "Future[list[Snapshot]]":
+        """Begins a snapshot, as `SnapshotDesk.begin` specifies. Must not be called on the loop."""
+        frozen: Future[None] = Future()
+        outcome = asyncio.run_coroutine_threadsafe(self._take(request, policy, frozen, show), self._thread.loop)
+        # A failure before all stores are frozen ends this wait too. Each wait in the task has a deadline.
+        outcome.add_done_callback(lambda done: None if frozen.done() else frozen.set_result(None))
+        frozen.result()
+        if outcome.done():
+            outcome.result()
+        return outcome
+
+    def close(self) -> None:
+        """Closes the channels. The services abandon a snapshot in progress."""
+        for client in self._clients:
+            client.close()
+
+    async def _take(
+        self,
+        request: SnapshotRequest,
+        policy: Weights,
+        frozen: "Future[None]",
+        show: Callable[[SnapshotProgress], None],
+    ) -> list[Snapshot]:
+        missing, progress = len(self._clients), [SnapshotProgress()] * len(self._clients)
+
+        def note_frozen() -> None:
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                frozen.set_result(None)
+
+        def note_progress(store: int, of_store: SnapshotProgress) -> None:
+            progress[store] = of_store
+            show(_sum(progress))
+
+        try:
+            # A failure cancels the others, because a snapshot of only some stores would be useless.
+            async with asyncio.TaskGroup() as group:
+                takings = [
+                    group.create_task(
+                        client.take(request, policy, frozen=note_frozen, show=functools.partial(note_progress, store))
+                    )
+                    for store, client in enumerate(self._clients)
+                ]
+        except BaseExceptionGroup as errors:
+            raise unwrap(errors) from None
+        return [taking.result() for taking in takings]
+
+
+def _sum(parts: Sequence[SnapshotProgress]) -> SnapshotProgress:
+    return SnapshotProgress(
+        segments=sum(part.segments for part in parts),
+        total_segments=sum(part.total_segments for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        total_bytes=sum(part.total_bytes for part in parts),
+    )

@@ -1,0 +1,1 @@
+"""gRPC servicers, which decode requests, call the part that decides, and encode responses."""

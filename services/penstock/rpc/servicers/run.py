@@ -1,0 +1,242 @@
+"""The learner's services over gRPC: joining, weights, evaluation tasks and status.
+
+The training loop calls `publish`, `ask`, `result` and `finish` from its own thread. Everything else runs on the
+server's event loop.
+"""
+
+import asyncio
+import contextlib
+import queue
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from penstock.errors import SchemaMismatch
+from penstock.learning.roster import Roster
+from penstock.learning.statistics import RunStatistics
+from penstock.rpc import methods
+from penstock.rpc.loop import LoopThread
+from penstock.rpc.server import Server
+from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
+from penstock.telemetry import metrics
+from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
+from penstock.v1 import evaluation_pb2, run_pb2
+from penstock.wire import run as wire
+
+_LOOK_S = 1.0
+
+
+class _Latest:
+    """Latest value, with a wait for a newer one. Used on one event loop."""
+
+    def __init__(self) -> None:
+        self._value: Weights | EvaluationTask | None = None
+        self._count = 0
+        self._changed = asyncio.Event()
+
+    def set(self, value: Weights | EvaluationTask | None) -> None:
+        self._value, self._count = value, self._count + 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    async def newer_than(self, count: int) -> Weights | EvaluationTask | None:
+        while self._count <= count:
+            await self._changed.wait()
+        return self._value
+
+
+class RunServicer:
+    """Servicer of a run; implements `learning.protocols.WeightSink` and `EvaluationDesk`."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        roster: Roster,
+        statistics: RunStatistics,
+        *,
+        max_actors: int,
+        more_methods: Mapping[Method, Callable[..., Awaitable[object]]] | None = None,
+    ) -> None:
+        """Creates the servicer and its server, which is not started.
+
+        Args:
+            thread: Thread whose loop runs the server.
+            roster: Actors of the run.
+            statistics: Statistics of the run.
+            max_actors: Limit on concurrent join streams.
+            more_methods: Further methods of the same server.
+        """
+        self._thread, self._roster, self._statistics = thread, roster, statistics
+        self._weights, self._tasks = _Latest(), _Latest()
+        self._results: queue.Queue[EvaluationResult] = queue.Queue()
+        self._finished = asyncio.Event()
+        self._reason = ""
+        self._streams = 0
+        self.evaluators = 0
+        statistics.watch_actors(lambda: roster.connected)
+        self.server = thread.run(self._make_server(max_actors, more_methods or {}))
+        thread.spawn(self._look_after_actors())
+
+    async def _make_server(
+        self, max_actors: int, more_methods: Mapping[Method, Callable[..., Awaitable[object]]]
+    ) -> Server:
+        behaviours: dict[Method, Callable[..., Awaitable[object]]] = {
+            methods.JOIN: self._join,
+            methods.GET_RUN_STATUS: self._get_status,
+            methods.RUN_EVALUATIONS: self._run_evaluations,
+            **more_methods,
+        }
+        # In addition to the actors: evaluators, health checks and status queries.
+        return Server(behaviours, max_streams=max_actors + 64)
+
+    # For the training loop
+
+    def publish(self, weights: Weights) -> None:
+        """Makes these the latest weights. Each stream sends the latest when it can and skips those in between."""
+        self._thread.call(self._weights.set, weights)
+
+    def ask(self, task: EvaluationTask) -> None:
+        """Makes this the latest task, which each evaluator takes when it is free, until a result arrives."""
+        self._thread.call(self._tasks.set, task)
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        """Waits for an evaluation's result; None after `timeout_s`."""
+        try:
+            return self._results.get(timeout=timeout_s) if timeout_s > 0.0 else self._results.get_nowait()
+        except queue.Empty:
+            return None
+
+    def finish(self, reason: str, timeout_s: float) -> None:
+        """Announces the end of the run and waits up to `timeout_s` for all streams to close."""
+        self._reason = reason
+        self._thread.call(self._finished.set)
+        deadline = time.monotonic() + timeout_s
+        while self._streams and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    # Actors
+
+    async def _join(self, requests: AsyncIterator[run_pb2.JoinRequest], context: Context) -> None:
+        hello = wire.decode_hello(await opening_message(requests))
+        if hello.lost is not None:
+            self._roster.taken(hello.lost.slot, hello.lost.taken_by)
+        assignment = self._roster.join(hello.schema, hello.spec, hello.environments, hello.token, time.monotonic())
+        metrics.LEARNER_ACTORS.set(self._roster.connected)
+        name = hello.name or f"slot {assignment.slot}"
+        self._statistics.actors.joined(name, assignment.slot)
+        place = {"actor": name, "slot": str(assignment.slot), "incarnation": str(assignment.incarnation)}
+        try:
+            with logged_stay("actor", returned=assignment.token == hello.token, **place):
+                await context.write(wire.encode_join_assignment(assignment))
+                if await self._serve(self._send_weights(context), self._read(requests, name, assignment.variant)):
+                    await context.write(wire.encode_join_finished(self._reason))
+        finally:
+            self._statistics.actors.left(name)
+            self._roster.leave(assignment, time.monotonic())
+            metrics.LEARNER_ACTORS.set(self._roster.connected)
+
+    async def _send_weights(self, context: Context) -> None:
+        seen, answer_seconds = 0, metrics.STREAM_SECONDS.labels(methods.RUN, methods.JOIN.name)
+        while True:
+            weights = await self._weights.newer_than(seen)
+            seen = self._weights.count
+            assert isinstance(weights, Weights)
+            with answer_seconds.time():
+                for message in wire.encode_join_weights(weights):
+                    await write_whole(context, message)
+            metrics.LEARNER_WEIGHTS_BYTES.inc(len(weights.data))
+
+    async def _read(self, requests: AsyncIterator[run_pb2.JoinRequest], name: str, variant: int) -> None:
+        actors = self._statistics.actors
+        async for request in requests:
+            match wire.decode_join_request(request):
+                case ActorReport() as report:
+                    self._statistics.report(report, variant)
+                    actors.delivered(name, report.segments)
+                case ActorProgress() as progress:
+                    actors.progressed(name, progress)
+                case EnvironmentFault() as fault:
+                    actors.failed(name, fault)
+
+    async def _look_after_actors(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._statistics.actors.look()
+
+    # Evaluators
+
+    async def _run_evaluations(
+        self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
+    ) -> None:
+        spec = wire.decode_evaluator_hello(await opening_message(requests))
+        if self._roster.spec is not None and (spec.observation, spec.action) != (
+            self._roster.spec.observation,
+            self._roster.spec.action,
+        ):
+            raise SchemaMismatch(
+                f"this run trains {self._roster.spec.id}, but the evaluator has {spec.id} with other spaces; start it"
+                " with the run's configuration"
+            )
+        self.evaluators += 1
+        try:
+            with logged_stay("evaluator", returned=False, peer=context.peer()):
+                if await self._serve(self._work_through_tasks(requests, context)):
+                    await context.write(wire.encode_evaluations_finished(self._reason))
+        finally:
+            self.evaluators -= 1
+
+    async def _work_through_tasks(
+        self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
+    ) -> None:
+        seen = 0
+        while True:
+            task = await self._tasks.newer_than(seen)
+            seen = self._tasks.count
+            if not isinstance(task, EvaluationTask):
+                continue
+            for message in wire.encode_task(task):
+                await write_whole(context, message)
+            # A task stays the latest until its result arrives, so that another evaluator takes it if this one is lost.
+            result = await self._read_result(requests, task)
+            if result is None:
+                return
+            if seen == self._tasks.count:
+                self._tasks.set(None)
+                seen = self._tasks.count
+            self._results.put(result)
+
+    @staticmethod
+    async def _read_result(
+        requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], task: EvaluationTask
+    ) -> EvaluationResult | None:
+        """Returns a task's result; None if the evaluator left. Skips results of other tasks, from before a break."""
+        async for request in requests:
+            if (result := wire.decode_result_request(request, task)) is not None:
+                return result
+        return None
+
+    # All clients
+
+    async def _get_status(self, request: run_pb2.GetRunStatusRequest, context: Context) -> run_pb2.GetRunStatusResponse:
+        return wire.encode_status(self._statistics.status())
+
+    async def _serve(self, *activities: Awaitable[None]) -> bool:
+        """Runs a stream's activities until one of them or the run ends. Returns whether the run has ended."""
+        tasks = [asyncio.ensure_future(activity) for activity in activities]
+        finished = asyncio.ensure_future(self._finished.wait())
+        self._streams += 1
+        try:
+            done, _ = await asyncio.wait([*tasks, finished], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            return self._finished.is_set()
+        finally:
+            for task in (*tasks, finished):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, finished, return_exceptions=True)
+            self._streams -= 1

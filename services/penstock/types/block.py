@@ -1,0 +1,144 @@
+"""Blocks of data: schemas, columns, and the bytes of segments."""
+
+import enum
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DATA_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+"""NumPy names of the element types of columns, in the order of their numbers in the contract, from 1."""
+
+
+COLUMN_ALIGNMENT = 8
+"""Alignment of the columns in a payload, in bytes. It keeps every element aligned."""
+
+
+class Extent(enum.IntEnum):
+    """Rows of a column in one segment of T steps; the numbers are those of the contract."""
+
+    STEP = 1
+    """T rows."""
+    STEP_AND_NEXT = 2
+    """T + 1 rows: one per step, and one after the last step."""
+    SEGMENT = 3
+    """One row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named, typed array that every segment has.
+
+    Attributes:
+        name: Name of the column, unique in its schema.
+        dtype: Element type, one of `DATA_TYPES`.
+        shape: Shape of one row; empty for a scalar.
+        extent: Number of rows in a segment.
+        lead: Rows before the first step, in addition to the extent.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    extent: Extent = Extent.STEP
+    lead: int = 0
+
+    def segment_shape(self, unroll_length: int) -> tuple[int, ...]:
+        """Returns the shape of this column in one segment: (rows, *shape)."""
+        rows = {Extent.STEP: unroll_length, Extent.STEP_AND_NEXT: unroll_length + 1, Extent.SEGMENT: 1}[self.extent]
+        return (rows + self.lead, *self.shape)
+
+    def segment_bytes(self, unroll_length: int) -> int:
+        """Returns the size of this column in one segment, in bytes."""
+        return math.prod(self.segment_shape(unroll_length)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of every segment of a run, and the steps in a segment, T."""
+
+    unroll_length: int
+    columns: tuple[Column, ...]
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of one segment's columns, in bytes."""
+        return sum(self.column_bytes)
+
+    @property
+    def column_bytes(self) -> tuple[int, ...]:
+        """The size of each column in one segment, in bytes."""
+        return _column_bytes(self)
+
+    @property
+    def hash(self) -> int:
+        """A 64-bit hash that identifies this schema, as defined in proto/penstock/v1/block.proto."""
+        return _schema_hash(self)
+
+    def index(self, name: str) -> int:
+        """Returns the position of the column with this name. Raises `KeyError` if there is none."""
+        for position, column in enumerate(self.columns):
+            if column.name == name:
+                return position
+        raise KeyError(name)
+
+    def empty(self, segments: int) -> "Columns":
+        """Returns zeroed columns for this many segments."""
+        shapes = [(segments, *column.segment_shape(self.unroll_length)) for column in self.columns]
+        arrays = tuple(np.zeros(shape, column.dtype) for shape, column in zip(shapes, self.columns, strict=True))
+        return Columns(self, arrays)
+
+
+@functools.lru_cache(maxsize=64)
+def _column_bytes(schema: Schema) -> tuple[int, ...]:
+    return tuple(column.segment_bytes(schema.unroll_length) for column in schema.columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _schema_hash(schema: Schema) -> int:
+    lines = ["penstock.v1", str(schema.unroll_length)]
+    for column in schema.columns:
+        shape = ",".join(map(str, column.shape))
+        lines.append(f"{column.name} {DATA_TYPES.index(column.dtype) + 1} {shape} {int(column.extent)} {column.lead}")
+    digest = hashlib.sha256(("\n".join(lines) + "\n").encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Segments, stored column by column.
+
+    Attributes:
+        schema: Names, types and extents of the columns.
+        arrays: One C-ordered array per column, [segments, rows, *shape].
+    """
+
+    schema: Schema
+    arrays: tuple[NDArray[np.generic], ...]
+
+    @property
+    def segments(self) -> int:
+        """Number of segments in these columns."""
+        return len(self.arrays[0])
+
+    def column(self, name: str) -> NDArray[np.generic]:
+        """Returns the array of the column with this name."""
+        return self.arrays[self.schema.index(name)]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A received piece of the bytes of one column of a window.
+
+    Attributes:
+        column: Position of the column in the schema.
+        offset: Offset of the piece in the column's bytes, which are in C order over [segments, rows, *shape].
+        data: <uint8>[...] bytes of the piece.
+    """
+
+    column: int
+    offset: int
+    data: NDArray[np.uint8]

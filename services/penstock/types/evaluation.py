@@ -1,0 +1,106 @@
+"""Evaluation tasks, their results, and summaries of them."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.types.run import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationTask:
+    """A task for an evaluator.
+
+    Attributes:
+        id: Number of the task; no other learner process uses the same number.
+        weights: Weights of the policy.
+        episodes: Number of episodes to play.
+        deterministic: Whether to take the most likely actions.
+        seed: Key of random streams that no training environment shares.
+        variants: Number of variants, at least 1; episode i is played in variant i modulo this number.
+        max_episode_steps: Steps after which an unfinished episode is cut.
+        max_seconds: Seconds after which all unfinished episodes are cut.
+    """
+
+    id: int
+    weights: Weights
+    episodes: int
+    deterministic: bool
+    seed: int
+    variants: int = 1
+    max_episode_steps: int = 2**31
+    max_seconds: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReturns:
+    """Statistics of the returns of an evaluation's episodes in one environment variant."""
+
+    episodes: int
+    return_mean: float
+    return_std: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """The result of an evaluation task.
+
+    Attributes:
+        id: Number of the task.
+        version: Version of its policy.
+        returns: Return of each episode, in their order; that of a cut episode is its return until then. Unusable or
+            empty after a failure.
+        steps: Length of each episode, in steps.
+        seconds: Duration of the evaluation.
+        unfinished: Number of cut episodes.
+        out_of_time: Whether episodes were cut by the time limit, so that returns depend on the machine's speed.
+        failure: Reason why the returns can't be used, in one line; empty if they can.
+    """
+
+    id: int
+    version: int
+    returns: tuple[float, ...]
+    steps: tuple[int, ...]
+    seconds: float
+    unfinished: int = 0
+    out_of_time: bool = False
+    failure: str = ""
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return over the episodes."""
+        return float(np.mean(self.returns))
+
+    @property
+    def return_std(self) -> float:
+        """Standard deviation of the return over the episodes."""
+        return float(np.std(self.returns))
+
+    def by_variant(self, variants: int) -> tuple[VariantReturns, ...]:
+        """Returns statistics for each of the `variants` between which episodes alternate, if it has an episode."""
+        parts = (self.returns[variant::variants] for variant in range(min(variants, len(self.returns))))
+        return tuple(VariantReturns(len(part), float(np.mean(part)), float(np.std(part))) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSummary:
+    """Statistics of one evaluation.
+
+    Attributes:
+        version: Version of the evaluated policy.
+        env_steps: Environment steps trained at that version.
+        episodes: Number of episodes.
+        return_mean: Mean return over all episodes.
+        return_std: Standard deviation of the return over all episodes.
+        variants: Statistics in each environment variant; empty if the run has none.
+        unfinished: Number of episodes that exceeded the bounds of an evaluation; their returns until then count.
+    """
+
+    version: int
+    env_steps: int
+    episodes: int
+    return_mean: float
+    return_std: float
+    variants: tuple[VariantReturns, ...] = ()
+    unfinished: int = 0

@@ -1,0 +1,59 @@
+"""Memory of payloads: the place of each column in one, columns as views of one, and a pool that reuses it."""
+
+import functools
+import weakref
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.types.block import COLUMN_ALIGNMENT, Columns, Schema
+
+
+class PayloadPool:
+    """Pool of memory for payloads, reused once no view is left, because new pages cost more than a copy into them."""
+
+    def __init__(self, spare: int = 4) -> None:
+        """Keeps at most `spare` unused buffers."""
+        self._spare: deque[bytearray] = deque(maxlen=spare)
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Returns uninitialised <uint8>[size]. Its memory returns to the pool when the last view of it is gone."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = bytearray()
+        if len(memory) != size:
+            memory = bytearray(size)
+        payload = np.frombuffer(memory, np.uint8)
+        weakref.finalize(payload, self._spare.append, memory)
+        return payload
+
+
+@functools.lru_cache(maxsize=256)
+def layout(schema: Schema, segments: int) -> tuple[tuple[int, ...], int]:
+    """Returns each column's offset in a payload of `segments` segments, and the payload's size, in bytes."""
+    offsets, end = [], 0
+    for width in schema.column_bytes:
+        offsets.append(end)
+        end += -(-segments * width // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
+    return tuple(offsets), end
+
+
+def allocate(schema: Schema, segments: int, pool: PayloadPool) -> Columns:
+    """Returns uninitialised columns for `segments` segments as views into one buffer of the pool."""
+    return columns_in(schema, segments, pool.take(layout(schema, segments)[1]))
+
+
+def columns_in(schema: Schema, segments: int, payload: NDArray[np.uint8]) -> Columns:
+    """Returns the columns of `segments` segments as views into memory that begins with their payload."""
+    return views(schema, segments, layout(schema, segments)[0], payload)
+
+
+def views(schema: Schema, segments: int, offsets: tuple[int, ...], payload: NDArray[np.uint8]) -> Columns:
+    """Returns the columns of `segments` segments, each at its offset in bytes, as views of a payload."""
+    arrays = []
+    for column, width, offset in zip(schema.columns, schema.column_bytes, offsets, strict=True):
+        shape = (segments, *column.segment_shape(schema.unroll_length))
+        arrays.append(payload[offset : offset + segments * width].view(column.dtype).reshape(shape))
+    return Columns(schema, tuple(arrays))

@@ -1,0 +1,52 @@
+"""Conversion between records and nested mappings of plain values, as JSON and the contract contain them.
+
+A record is a dataclass of numbers, texts, records, and tuples of records. Its plain form has the same names, lists for
+tuples, and text for a wait's reason.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from penstock.types.waits import WaitReason
+
+T = TypeVar("T")
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """Returns the plain form of a record."""
+    return {each.name: _plain(getattr(record, each.name)) for each in dataclasses.fields(record)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, WaitReason):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return plain(value) if dataclasses.is_dataclass(value) else value
+
+
+def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Returns the record with this plain form. A missing value is the field's default.
+
+    Raises:
+        TypeError: A value without a default is missing, a name is unknown, or there are no names.
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{kind.__name__} has named values, not {values!r}")
+    kinds = typing.get_type_hints(kind)
+    return kind(**{name: _read(kinds.get(name), value) for name, value in values.items()})
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, types.UnionType):
+        [kind] = [each for each in typing.get_args(kind) if each is not types.NoneType]
+    if kind is WaitReason:
+        return WaitReason.parse(str(value))
+    if typing.get_origin(kind) is tuple:
+        return tuple(_read(typing.get_args(kind)[0], each) for each in value)
+    return record_of(kind, value) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else value

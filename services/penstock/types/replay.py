@@ -1,0 +1,267 @@
+"""Data of the replay service: windows, grants, sampling plans and batches."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.types.block import Columns
+
+MAX_SLOTS = 4096
+"""Number of actor slots in a store, fixed by its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowHead:
+    """A window without its columns.
+
+    Attributes:
+        slot: Place of the actor in the run.
+        incarnation: Stay of the actor in its slot, numbered from 1.
+        first_sequence: Number of the first segment within (slot, incarnation), from 1.
+        version: Policy version that acted.
+        environments: <uint32>[N] run-wide numbers of the environments.
+    """
+
+    slot: int
+    incarnation: int
+    first_sequence: int
+    version: int
+    environments: NDArray[np.uint32]
+
+    @property
+    def segments(self) -> int:
+        """Number of segments in the window."""
+        return self.environments.size
+
+    @property
+    def last_sequence(self) -> int:
+        """Number of the last segment."""
+        return self.first_sequence + self.segments - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The segments that an actor collected at the same time, one per environment.
+
+    Attributes:
+        head: Origin of the N segments.
+        columns: Columns of the segments.
+    """
+
+    head: WindowHead
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Permission to collect one window for `batch`, with weights of `minimum_version` or newer."""
+
+    batch: int
+    minimum_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagingOffer:
+    """A file in which a client on the service's host may place its windows, each in one of its equal slots.
+
+    Attributes:
+        path: Path of the file.
+        slot_bytes: Size of a slot in bytes.
+    """
+
+    path: str
+    slot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """The learner's plan for drawing batches; the fields are those of the contract's SamplingPlan.
+
+    Attributes:
+        session: Identifier of the learner's process. A new session ends the leases of the one before.
+        next_batch: Number of the first batch that this stream will request. It does not affect how batches are drawn.
+        batch_segments: Segments in a batch once replay has begun.
+        fresh_segments: Fresh segments in a batch (F). 0: segments are replayed as soon as they are stored, at the
+            largest priority present, and collection is not limited.
+        off_policy_degree: Batches that collection may run ahead of training (d).
+        publish_interval: Versions from one publication of the weights to the next (p).
+        alpha: Exponent of the priority.
+        epsilon: Constant added to every priority.
+        half_life: Age in versions that halves the prioritized mass before `alpha`.
+        max_staleness: Age in versions above which a replayed segment has no mass.
+        min_replay_segments: Segments that must have been trained before any is replayed.
+        seed: Key of the random draws, together with a batch's number.
+        hurried_below: Number below which batches are sent with the fresh segments present, without waiting for more.
+    """
+
+    session: int
+    next_batch: int = field(compare=False)
+    batch_segments: int
+    fresh_segments: int
+    off_policy_degree: int
+    publish_interval: int
+    alpha: float
+    epsilon: float
+    half_life: float
+    max_staleness: int
+    min_replay_segments: int
+    seed: int = 0
+    hurried_below: int = field(default=0, compare=False)
+
+    @property
+    def replay_segments(self) -> int:
+        """Replayed segments in a full batch."""
+        return self.batch_segments - self.fresh_segments
+
+    @property
+    def outstanding_limit(self) -> int:
+        """Upper bound on granted, unseen and leased segments together: (d + 1) F."""
+        return (self.off_policy_degree + 1) * self.fresh_segments
+
+    def minimum_version(self, batch: int) -> int:
+        """Returns the oldest version that may collect for `batch`: p * floor(max(0, batch - d) / p)."""
+        return self.publish_interval * (max(0, batch - self.off_policy_degree) // self.publish_interval)
+
+    @property
+    def largest_lag(self) -> int:
+        """Largest age in versions at which a segment counts as fresh: d + p - 1."""
+        return self.off_policy_degree + self.publish_interval - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mass:
+    """The sum of a store's masses: total * 2^(alpha * reference / half_life), with the reference in versions."""
+
+    total: float = 0.0
+    reference: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """Numbers of segments in a store.
+
+    Attributes:
+        capacity: Segments that the store can hold.
+        stored: Segments that it holds.
+        unseen: Fresh segments that no batch has leased.
+        leased: Fresh segments leased to batches.
+        granted: Segments that actors have permission to collect.
+        inserted: Segments stored since the store was created.
+        late: Segments that arrived too late to be trained as fresh, since the store was created.
+        refused: Segments refused for their values, since the service started.
+        refunded: Segments returned untrained from leases, since the service started.
+    """
+
+    capacity: int = 0
+    stored: int = 0
+    unseen: int = 0
+    leased: int = 0
+    granted: int = 0
+    inserted: int = 0
+    late: int = 0
+    refused: int = 0
+    refunded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHead:
+    """A leased training batch of B segments without their columns.
+
+    The fresh segments come first, ordered by (environment, time), then the others.
+
+    Attributes:
+        number: Number of the batch, equal to the version that trains on it.
+        fresh_segments: Number of fresh segments.
+        keys: <uint64>[B] keys of the segments in the store.
+        versions: <int64>[B] policy versions that acted.
+        priorities: <float64>[B] raw priorities; 0 where fresh.
+        probabilities: <float64>[B] mass over total mass at the draw; 1 where fresh.
+        counts: Numbers of segments in the store at the draw.
+        mass: Sum of the store's masses at the draw.
+        environments: <uint32>[fresh_segments] run-wide numbers of the fresh segments' environments; empty if unknown.
+        skipped: <int64>[B] versions between a segment's and the batch's that trained no batch, because a learner was
+            replaced; empty if there are none.
+    """
+
+    number: int
+    fresh_segments: int
+    keys: NDArray[np.uint64]
+    versions: NDArray[np.int64]
+    priorities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    counts: StoreCounts
+    mass: Mass = Mass()
+    environments: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    skipped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """<int64>[B] versions between the policy that acted and the batch, without those that were skipped."""
+        ages = self.number - self.versions
+        return ages - self.skipped if self.skipped.size else ages
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A leased training batch of B segments. The properties are those fields of the head that training reads.
+
+    Attributes:
+        head: Origin, priorities and counts of the segments.
+        columns: Columns of the segments.
+    """
+
+    head: BatchHead
+    columns: Columns
+
+    @property
+    def number(self) -> int:
+        """Number of the batch."""
+        return self.head.number
+
+    @property
+    def fresh_segments(self) -> int:
+        """Number of fresh segments."""
+        return self.head.fresh_segments
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """<uint64>[B] keys of the segments in the store."""
+        return self.head.keys
+
+    @property
+    def versions(self) -> NDArray[np.int64]:
+        """<int64>[B] policy versions that acted."""
+        return self.head.versions
+
+    @property
+    def priorities(self) -> NDArray[np.float64]:
+        """<float64>[B] raw priorities."""
+        return self.head.priorities
+
+    @property
+    def counts(self) -> StoreCounts:
+        """Numbers of segments in the store."""
+        return self.head.counts
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """<int64>[B] ages of the segments, as in `BatchHead.ages`."""
+        return self.head.ages
+
+
+@dataclass(frozen=True, slots=True)
+class MappedStore:
+    """Location of a store's file: the absolute path of its folder, and the identity number stored in the file."""
+
+    folder: str
+    identity: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """Outcome of a commit: priorities stored, priorities of overwritten segments, and whether it was a repetition."""
+
+    updated: int
+    overwritten: int
+    repeated: bool = False

@@ -1,0 +1,159 @@
+"""Data of a run: places of actors, weights and actors' reports."""
+
+import hashlib
+from dataclasses import dataclass
+
+from penstock.types.block import Schema
+from penstock.types.spaces import EnvironmentSpec
+from penstock.types.statistics import Timing
+
+LARGEST_VERSION_JUMP = 1_000_000
+"""Versions that a learner skips above the newest checkpoint if it can't determine which were used.
+
+A learner that trains a batch in a millisecond uses this many in a quarter of an hour, and checkpoints are closer
+together."""
+
+
+_INCARNATIONS_AHEAD = 2**24
+"""Largest lead of incarnations over the clock's seconds.
+
+A learner that can't determine which incarnations were used begins at the clock's seconds. Each unclean end of a learner
+skips 1,000 more, so that a run reaches this lead only after 16,000 unclean ends at less than 1,000 s intervals."""
+
+
+def largest_incarnation(unix_s: float) -> int:
+    """Returns the largest incarnation that an actor can have now. It grows with time, so that none is the last one.
+
+    Args:
+        unix_s: Current time, in seconds since the Unix epoch.
+    """
+    return min(int(unix_s) + _INCARNATIONS_AHEAD, 2**32 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """An actor's place in the run; the fields are those of the contract's Assignment."""
+
+    slot: int
+    incarnation: int
+    environments: tuple[int, ...]
+    token: bytes
+    seed: int
+    replay_address: str
+    variant: int = 0
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A published policy: a safetensors file with version, spaces and architecture in its metadata.
+
+    Attributes:
+        version: Policy version, which counts training batches.
+        data: Bytes of the file.
+        sha256: SHA-256 of `data`.
+    """
+
+    version: int
+    data: bytes
+    sha256: bytes
+
+    @classmethod
+    def of(cls, version: int, data: bytes) -> "Weights":
+        """Returns weights with the digest of `data`."""
+        return cls(version, data, hashlib.sha256(data).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One finished training episode: the sum of raw rewards, and its length in steps."""
+
+    episode_return: float
+    steps: int
+    environment: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActorReport:
+    """The activity of an actor since its last report.
+
+    Attributes:
+        env_steps: Valid environment steps.
+        first_step_at_s: Unix time of the actor's first step, in seconds.
+        episodes: Finished episodes.
+        timing: Seconds spent on each activity.
+        segments: Segments sent to the replay service.
+    """
+
+    env_steps: int
+    first_step_at_s: float
+    episodes: tuple[Episode, ...]
+    timing: Timing
+    segments: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorProgress:
+    """The progress of an actor.
+
+    Attributes:
+        steps: Environment calls that have returned since the process started.
+        doing: Environment call in progress: make, reset or step; empty if there is none.
+        environment: Run-wide number of that environment; None if several are stepped in one call.
+        window_step: Steps already taken in the window in collection.
+        window_steps: Steps of a complete window.
+    """
+
+    steps: int = 0
+    doing: str = ""
+    environment: int | None = None
+    window_step: int = 0
+    window_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFault:
+    """A fault of an environment.
+
+    Attributes:
+        text: One line with the environment's number, its fault and its id.
+        dropped: Whether the window in collection was dropped; False for a warning.
+    """
+
+    text: str
+    dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LostPlace:
+    """A slot that an actor gave up because the replay service had a newer incarnation of it.
+
+    Attributes:
+        slot: Number of the slot.
+        taken_by: Incarnation that has taken it.
+    """
+
+    slot: int
+    taken_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The introduction of an actor to the learner.
+
+    Attributes:
+        schema: Schema of its segments.
+        spec: Spec of its environments.
+        environments: Number of its environments.
+        name: Display name; empty if it has none.
+        token: Token of its previous assignment; empty if it has none.
+        lost: Slot that it gave up; None if it did not.
+    """
+
+    schema: Schema
+    spec: EnvironmentSpec
+    environments: int
+    name: str = ""
+    token: bytes = b""
+    lost: LostPlace | None = None

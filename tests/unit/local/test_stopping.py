@@ -1,0 +1,23 @@
+"""The end of an interrupted run, with a small program in place of the learner."""
+
+import sys
+from pathlib import Path
+
+from helpers.processes import wait_for
+from penstock.local import stopping
+from penstock.local.children import Children
+from penstock.types.status import RunStatus
+
+
+def test_a_stop_is_announced_even_if_the_learner_has_already_ended(tmp_path: Path) -> None:
+    said: list[tuple[RunStatus, list[str]]] = []
+    with Children(max_restarts=0) as children:
+        children.add("learner", [sys.executable, "-c", ""], tmp_path / "learner.log")
+        learner = children.find("learner")
+        wait_for(lambda: learner.exit_code is not None, "its end")
+        finished = stopping.finish(learner, RunStatus(env_steps=9), lambda status, news: said.append((status, news)))
+    assert finished
+    assert [news for _, news in said] == [
+        ["stopping: finishing a batch and saving a checkpoint (Ctrl-C again to kill)"]
+    ]
+    assert said[0][0].phase == "stopping"

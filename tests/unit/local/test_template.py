@@ -1,0 +1,152 @@
+"""Services forked from a process that has done their imports."""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.processes import wait_for
+from penstock.local.children import Children, service_command
+from penstock.local.ports import free_ports
+from penstock.local.template import ForkedProcess, Template
+from penstock.rpc.health import is_serving
+
+LINGERING = """
+import atexit
+import threading
+
+
+def linger():
+    threading.main_thread().join()
+    print("waited for")
+
+
+atexit.register(print, "told")
+threading.Thread(target=linger).start()
+print("imported", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Template]:
+    with Template() as template:
+        yield template
+
+
+@pytest.fixture
+def template(shared: Template) -> Template:
+    wait_for(lambda: not shared.pending, "the imports")
+    return shared
+
+
+def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
+    with output.open("wb") as file:
+        process = template.fork(service_command(*arguments), "a service", file.fileno())
+    assert process is not None
+    return process
+
+
+def end(process: ForkedProcess) -> int:
+    wait_for(process.has_ended, "its end")
+    return process.wait()
+
+
+def replay_arguments() -> tuple[str, list[str]]:
+    """Returns an address, and the arguments of a replay service that listens there."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    return address, ["replay", "--replay.listen", address, "--replay.metrics-port=0"]
+
+
+def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_path: Path) -> None:
+    # This test must be the first with the template.
+    with (tmp_path / "output").open("wb") as file:
+        assert shared.fork(service_command("--version"), "early", file.fileno()) is None
+        wait_for(lambda: not shared.pending, "the imports")
+        assert shared.fork(["/bin/true"], "another", file.fileno()) is None
+
+
+def test_a_forked_service_runs_and_ends_like_its_command(template: Template, tmp_path: Path) -> None:
+    assert end(fork(template, tmp_path / "output", "--version")) == 0
+    assert (tmp_path / "output").read_text().startswith("penstock ")
+    assert end(fork(template, tmp_path / "output", "replay", "--no-such-option")) == 2
+    assert (tmp_path / "output").read_text().startswith("penstock: ")
+
+
+def test_a_service_leads_a_group_shows_its_command_and_can_be_signalled(template: Template, tmp_path: Path) -> None:
+    address, arguments = replay_arguments()
+    process = fork(template, tmp_path / "output", *arguments)
+    wait_for(lambda: is_serving(address, 1.0), "it serves")
+    assert psutil.Process(process.pid).cmdline()[1:4] == ["-Pm", "penstock", "replay"]
+    assert psutil.Process(process.pid).num_threads() > 1
+    assert not process.has_ended()
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == 0
+    assert '"told_by": "SIGTERM"' in (tmp_path / "output").read_text()
+    process.send_signal(signal.SIGTERM)
+
+
+def test_a_service_ends_with_its_standard_input(template: Template, tmp_path: Path) -> None:
+    address, arguments = replay_arguments()
+    process = fork(template, tmp_path / "output", *arguments)
+    # Another service must not keep the input of the first open.
+    other = fork(template, tmp_path / "other", *replay_arguments()[1])
+    wait_for(lambda: is_serving(address, 1.0), "it serves")
+    process.stdin.close()
+    assert end(process) == 0
+    assert not other.has_ended()
+    other.send_signal(signal.SIGKILL)
+    assert end(other) == -signal.SIGKILL
+
+
+def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import random, numpy; print('draws', random.random(), numpy.random.random(), flush=True)"
+    (tmp_path / "drawing.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    draws = []
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the imports")
+        for output in (tmp_path / "one", tmp_path / "other"):
+            arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["drawing"]', "--actor.metrics-port=0")
+            actor = fork(template, output, *arguments)
+            line = wait_for(lambda output=output: re.findall("draws.*", output.read_text()), "the draws")[0]
+            draws.append(line.split()[1:])
+            actor.send_signal(signal.SIGKILL)
+            end(actor)
+    assert draws[0][0] != draws[1][0]
+    assert draws[0][1] != draws[1][1]
+
+
+def test_the_end_of_a_service_waits_for_threads_and_runs_exit_handlers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lingering.py").write_text(LINGERING)
+    monkeypatch.chdir(tmp_path)
+    with Template() as template:
+        wait_for(lambda: not template.pending, "the imports")
+        arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["lingering"]', "--actor.metrics-port=0")
+        actor = fork(template, tmp_path / "output", *arguments)
+        wait_for(lambda: "imported" in (tmp_path / "output").read_text(), "its imports")
+        actor.send_signal(signal.SIGTERM)
+        assert end(actor) == 0
+    assert (tmp_path / "output").read_text().splitlines()[-2:] == ["waited for", "told"]
+
+
+def test_without_its_template_a_service_is_restarted_as_a_command(template: Template, tmp_path: Path) -> None:
+    address, arguments = replay_arguments()
+    with Children(max_restarts=1, template=template) as children:
+        children.add("replay", service_command(*arguments), tmp_path / "log")
+        child = children.find("replay")
+        wait_for(lambda: is_serving(address, 1.0), "it serves")
+        forked = child.group.pid if child.group else 0
+        assert psutil.Process(forked).ppid() == template.pid
+        psutil.Process(template.pid).kill()
+        assert "restarting" in wait_for(children.revive, "its death")[0]
+        wait_for(lambda: is_serving(address, 1.0), "it serves again")
+        # It may not have been reaped yet.
+        assert not psutil.pid_exists(forked) or psutil.Process(forked).status() == psutil.STATUS_ZOMBIE
+        assert child.group is not None
+        assert psutil.Process(child.group.pid).ppid() == psutil.Process().pid
+    assert child.exit_code == 0

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidSegment
+from penstock.replay.store.row_checks import check_values, copy_and_sum, mix_rows
+from penstock.types.block import Column
+
+
+def checksum(row: bytes, seed: int = 0) -> int:
+    checksums = np.array([seed], np.uint64)
+    mix_rows(np.frombuffer(row, np.uint8).reshape(1, -1).copy(), checksums)
+    return int(checksums[0])
+
+
+@given(row=st.binary(min_size=1, max_size=700), data=st.data())
+def test_a_checksum_changes_with_every_bit_and_with_its_seed(row: bytes, data: st.DataObject) -> None:
+    position, bit = data.draw(st.integers(0, len(row) - 1)), data.draw(st.integers(0, 7))
+    damaged = bytearray(row)
+    damaged[position] ^= 1 << bit
+    assert checksum(row) == checksum(row)
+    assert checksum(bytes(damaged)) != checksum(row)
+    assert checksum(row, seed=1) != checksum(row)
+
+
+@pytest.mark.parametrize("size", [1, 8, 255, 256, 257, 1000])
+def test_rows_are_mixed_apart(size: int) -> None:
+    rows = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
+    checksums = np.arange(5, dtype=np.uint64)
+    mix_rows(rows, checksums)
+    assert checksums.tolist() == [checksum(row.tobytes(), seed) for seed, row in enumerate(rows)]
+
+
+def test_words_that_change_places_change_the_checksum() -> None:
+    words = np.random.default_rng(1).integers(0, 2**63, 96).astype(np.uint64)
+    original = checksum(words.tobytes())
+    for one, other in [(0, 1), (0, 32), (31, 32), (5, 69), (64, 95)]:
+        swapped = words.copy()
+        swapped[[one, other]] = swapped[[other, one]]
+        assert checksum(swapped.tobytes()) != original
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(dtype: str, value: float) -> None:
+    column, rewards = Column("reward", dtype), np.zeros((2, 3), dtype)
+    rewards[0] = [-0.0, np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal]
+    check_values(column, rewards.view(np.uint8))
+    rewards[1, 2] = value
+    with pytest.raises(InvalidSegment, match="reward has values that are not finite"):
+        check_values(column, rewards.view(np.uint8))
+
+
+def test_booleans_above_one_are_refused() -> None:
+    column, raw = Column("terminated", "bool"), np.zeros((2, 3), np.uint8)
+    raw[1, 1] = 1
+    check_values(column, raw)
+    raw[1, 1] = 2
+    with pytest.raises(InvalidSegment, match="terminated has bytes above 1"):
+        check_values(column, raw)
+
+
+@given(data=st.binary(max_size=200), before=st.integers(0, 9), sums=st.sampled_from([1, 3, 509]))
+def test_bytes_are_copied_and_their_words_added(data: bytes, before: int, sums: int) -> None:
+    source, target = (np.full(before + len(data) + 1, fill, np.uint8) for fill in (0, 7))
+    source[before:-1] = np.frombuffer(data, np.uint8)
+    added = np.ones(sums, np.uint64)
+    copy_and_sum(source[before:-1], target[before:-1], added)
+    assert target.tobytes() == bytes([7]) * before + data + bytes([7])
+    expected = [1] * sums
+    for word in range(-(-len(data) // 8)):
+        expected[word % sums] += int.from_bytes(data[8 * word : 8 * word + 8], "little")
+    assert added.tolist() == [value % 2**64 for value in expected]

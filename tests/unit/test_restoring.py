@@ -1,0 +1,202 @@
+"""Runs restored from a snapshot: the files of the new run, and no new folder after a failure."""
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
+from helpers.servers import PATIENCE_S
+from helpers.training import make_learner
+from penstock.config import Config, build, load_toml
+from penstock.errors import ConfigurationError
+from penstock.learning import checkpoints
+from penstock.learning.checkpoints import RunProgress
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.roster import Roster, decode_roster
+from penstock.learning.versions import VersionMark
+from penstock.replay.admission import ActorKey, Gate
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.snapshots.taking import Snapshots
+from penstock.replay.store.ring_store import RingStore
+from penstock.restoring import restore_run
+from penstock.run_folder import RunFolder, of_service
+from penstock.types.run import Weights
+from penstock.types.snapshots import SnapshotRequest
+
+CAPACITY = max(capacity_bytes(100), 2**16)
+VERSION, ENV_STEPS = 12, 3_000
+
+
+def checkpoint(version: int = VERSION, env_steps: int = ENV_STEPS) -> checkpoints.Snapshot:
+    progress = RunProgress(version=version, env_steps=env_steps, segments_fresh=20, best_return=7.0)
+    return checkpoints.take(make_learner(), progress)
+
+
+def take(folder: RunFolder, name: str, policy: checkpoints.Snapshot, service: str = "replay", shards: int = 1) -> None:
+    """Takes a snapshot of 20 segments, whose store was trained to the policy's version."""
+    store = RingStore(None, CAPACITY)
+    buffer = ReplayBuffer(store, Gate(1e9, max_actors=4))
+    version = policy.progress.version
+    buffer.adopt_plan(dataclasses.replace(PLAN, next_batch=version, batch_segments=20, fresh_segments=20))
+    buffer.open_actor(ActorKey(3, 5), SCHEMA, 20, 0.0)
+    buffer.issue_grants(0.0)
+    assert buffer.append(make_window(slot=3, incarnation=5, segments=20, version=version), 0.0) == 20
+    root = of_service(folder.snapshots, service, shards)
+    snapshots = Snapshots(store, buffer, root, kept=3, bytes_per_s=2**40)
+    taking = snapshots.begin(SnapshotRequest(name, version, automatic=False))
+    taking.policy.set_result(Weights.of(version, policy.data))
+    assert taking.outcome.result(PATIENCE_S).segments == 20
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run that was trained to 9,000 steps after its snapshot `then`, with its best checkpoint after the snapshot."""
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    take(folder, "then", checkpoint())
+    for version, env_steps in ((20, 6_000), (30, 9_000)):
+        checkpoints.save(folder, checkpoint(version, env_steps), keep=3)
+    checkpoints.save_best(folder, checkpoint(25, 8_000))
+    records = [{"kind": "training", "env_steps": steps} for steps in (1_000, 3_000, 5_000)]
+    folder.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    folder.roster.write_text(json.dumps({"slots": [[0, 9], [3, 2]], "environments": [[0, 9], [1, 9]], "members": []}))
+    mark = VersionMark(folder.versions)
+    mark.use(30)
+    mark.close()
+    return folder
+
+
+def settings(run: RunFolder, **replay: object) -> Config:
+    return build({"run": {"dir": str(run.root), "seed": 77}, "replay": {"capacity_bytes": CAPACITY, **replay}})
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_new_run_has_the_snapshots_policy_store_and_settings_and_the_old_one_is_unchanged(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    before, into = files(run.root), RunFolder(tmp_path / "new")
+    shown = []
+    restored = restore_run(settings(run), "then", into=into.root, show=lambda *progress: shown.append(progress))
+    assert (restored.version, restored.env_steps, restored.stores[0].segments) == (VERSION, ENV_STEPS, 20)
+    newest = checkpoints.newest(into)
+    assert newest == into.checkpoint(ENV_STEPS)
+    learner = make_learner(seed=1)
+    assert checkpoints.restore(learner, newest).version == VERSION
+    # The learner continues at the version of the store.
+    told: list[str] = []
+    assert VersionMark(into.versions, VERSION, notice=told.append).first == VERSION
+    assert not told
+    store = RingStore(into.replay, CAPACITY)
+    assert (store.recovery.segments, int(store.session["version"][0])) == (20, VERSION)
+    assert build(load_toml(into.config)) == settings(run).repeatable()
+    assert [json.loads(line)["env_steps"] for line in into.metrics.read_text().splitlines()] == [1_000, 3_000]
+    assert shown[-1][0] == "replay" and shown[-1][1].segments == shown[-1][1].total_segments == 20
+    # The old run's best checkpoint is newer than the snapshot, so the new run has none yet.
+    assert not into.best_checkpoint.exists()
+    assert files(run.root) == before
+
+
+def test_a_best_checkpoint_from_before_the_snapshot_is_kept_in_the_new_run(run: RunFolder, tmp_path: Path) -> None:
+    checkpoints.save_best(run, checkpoint(VERSION - 2, ENV_STEPS - 500))
+    restore_run(settings(run), "then", into=tmp_path / "new")
+    assert RunFolder(tmp_path / "new").best_checkpoint.read_bytes() == run.best_checkpoint.read_bytes()
+
+
+def test_incarnations_in_the_new_run_exceed_all_of_the_old_run(run: RunFolder, tmp_path: Path) -> None:
+    restore_run(settings(run), "then", into=tmp_path / "new")
+    path = RunFolder(tmp_path / "new").roster
+    # Slot 3 sent the snapshot's segments in its fifth incarnation; slot 0 had nine by the old run's roster.
+    assert dict(decode_roster(path.read_bytes())["slots"]) == {0: 9, 3: 5}
+    told: list[str] = []
+    roster = Roster(
+        path,
+        seed=1,
+        replay_addresses=("a:1",),
+        max_actors=8,
+        rejoin_timeout_s=1.0,
+        now=0.0,
+        writes=RetriedWrites(told.append),
+        notice=told.append,
+    )
+    assert not told
+    assert (roster.connected, roster.largest_window) == (0, 0)
+
+
+def test_all_shards_are_restored_together_into_a_separate_folder(run: RunFolder, tmp_path: Path) -> None:
+    config = settings(run).changed({"train": {"replay_shards": 2}})
+    policy = checkpoint()
+    for service in ("replay-0", "replay-1"):
+        take(run, "both", policy, service, shards=2)
+    restored = restore_run(config, "both", into=tmp_path / "new", stores=tmp_path / "stores" / "new")
+    assert [store.segments for store in restored.stores] == [20, 20]
+    for service in ("replay-0", "replay-1"):
+        assert RingStore(tmp_path / "stores" / "new" / service, CAPACITY).recovery.segments == 20
+    assert not RunFolder(tmp_path / "new").replay.exists()
+
+
+def test_parts_of_different_moments_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    config = settings(run).changed({"train": {"replay_shards": 2}})
+    take(run, "mixed", checkpoint(12), "replay-0", shards=2)
+    take(run, "mixed", checkpoint(13), "replay-1", shards=2)
+    with pytest.raises(ConfigurationError, match=r"taken at different moments .*replay-1: policy 13, store 13"):
+        restore_run(config, "mixed", into=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("place", ["policy.safetensors", "headers.bin", "manifest.json"])
+def test_a_restore_that_fails_leaves_nothing_behind(run: RunFolder, tmp_path: Path, place: str) -> None:
+    damaged = run.snapshots / "then" / place
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    with pytest.raises(ConfigurationError, match="choose another"):
+        restore_run(settings(run), "then", into=tmp_path / "new", stores=tmp_path / "stores")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_killed_restore_can_be_repeated(run: RunFolder, tmp_path: Path) -> None:
+    left = tmp_path / ".new.unfinished" / "replay"
+    left.mkdir(parents=True)
+    (left / "segments.bin").write_bytes(b"half")
+    restore_run(settings(run), "then", into=tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "run"]
+    assert RingStore(RunFolder(tmp_path / "new").replay, CAPACITY).recovery.segments == 20
+
+
+def test_folders_that_can_not_be_restored_into_are_refused(run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    with pytest.raises(ConfigurationError, match=r"new exists already; name a folder that does not"):
+        restore_run(settings(run), "then", into=tmp_path / "new")
+    with pytest.raises(ConfigurationError, match=r"is in the new run's folder"):
+        restore_run(settings(run), "then", into=tmp_path / "other", stores=tmp_path / "other" / "replay")
+    with pytest.raises(ConfigurationError, match=r"no snapshot 'now'.*there are: then"):
+        restore_run(settings(run), "now", into=tmp_path / "other")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"can't restore snapshot 'then' into .*file"):
+        restore_run(settings(run), "then", into=tmp_path / "file" / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "new", "run"]
+
+
+def test_a_second_restore_into_the_same_folder_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    begun, going_on = threading.Event(), threading.Event()
+
+    def hold(*progress: object) -> None:
+        begun.set()
+        assert going_on.wait(PATIENCE_S)
+
+    first = threading.Thread(
+        target=restore_run, args=(settings(run), "then"), kwargs={"into": tmp_path / "new", "show": hold}
+    )
+    first.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        with pytest.raises(ConfigurationError, match="another process is restoring a snapshot into"):
+            restore_run(settings(run), "then", into=tmp_path / "new")
+    finally:
+        going_on.set()
+        first.join()
+    assert RingStore(RunFolder(tmp_path / "new").replay, CAPACITY).recovery.segments == 20

@@ -1,0 +1,19 @@
+from helpers.segments import SCHEMA
+from penstock.types.payloads import PayloadPool, allocate, layout
+
+
+def test_memory_is_reused_once_no_view_of_it_is_left() -> None:
+    pool = PayloadPool()
+    columns = allocate(SCHEMA, 4, pool)
+    view, place = columns.arrays[1][1:], columns.arrays[0].__array_interface__["data"][0]
+    del columns
+    other = pool.take(layout(SCHEMA, 4)[1])
+    assert other.__array_interface__["data"][0] != place
+    del view
+    assert pool.take(layout(SCHEMA, 4)[1]).__array_interface__["data"][0] == place
+
+
+def test_memory_of_another_size_is_not_reused() -> None:
+    pool = PayloadPool()
+    for size in (16, 8, 24):
+        assert pool.take(size).size == size
