@@ -87,12 +87,12 @@ def open_stream(channel: grpc.aio.Channel, method: Method, *, wait_for_ready: bo
     return Stream(call(wait_for_ready=wait_for_ready))
 
 
-def open_responses(channel: grpc.aio.Channel, method: Method, request: Message) -> AsyncIterator[Any]:
-    """Opens a stream of responses to one request."""
+def open_responses(channel: grpc.aio.Channel, method: Method, **request: Any) -> AsyncIterator[Any]:
+    """Opens a stream of responses to one request with these values."""
     call = channel.unary_stream(
         method.path, request_serializer=serialise, response_deserializer=method.response.FromString
     )
-    return aiter(Stream(call(stamped(request))))
+    return aiter(Stream(call(stamped(method.request(**request)))))
 
 
 async def call_unary(

@@ -35,7 +35,7 @@ class RunSnapshotServicer:
         return {methods.TAKE_RUN_SNAPSHOT: self._take}
 
     async def _take(self, request: run_pb2.TakeRunSnapshotRequest, context: Context) -> None:
-        asked = self._snapshots.request(wire.decode_run_request(request))
+        asked = self._snapshots.request(request.name)
         while not asked.outcome.done():
             await write_whole(context, wire.encode_run_taking(asked.progress))
             await asyncio.sleep(_PROGRESS_S)
@@ -67,8 +67,7 @@ class RunSnapshotClient:
     async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
         peer = self._connection.peer
         async with translated(peer):
-            request = wire.encode_run_request(name)
-            responses = open_responses(self._connection.channel, methods.TAKE_RUN_SNAPSHOT, request)
+            responses = open_responses(self._connection.channel, methods.TAKE_RUN_SNAPSHOT, name=name)
             while True:
                 try:
                     async with asyncio.timeout(_SILENCE_S):

@@ -5,6 +5,7 @@ tuples, and text for a wait's reason.
 """
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from typing import Any, TypeVar
 from penstock.types.waits import WaitReason
 
 T = TypeVar("T")
+
+_kinds_of = functools.cache(typing.get_type_hints)
 
 
 def plain(record: Any) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{kind.__name__} has named values, not {values!r}")
-    kinds = typing.get_type_hints(kind)
+    kinds = _kinds_of(kind)
     return kind(**{name: _read(kinds.get(name), value) for name, value in values.items()})
 
 

@@ -1,9 +1,8 @@
 """Conversion of the replay service's messages."""
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.errors import DamagedWindow, InvalidSegment
 from penstock.types.block import Fragment, Schema
 from penstock.types.payloads import PayloadPool, layout
+from penstock.types.records import plain
 from penstock.types.replay import (
     Batch,
     BatchHead,
@@ -24,10 +24,10 @@ from penstock.types.replay import (
     Window,
     WindowHead,
 )
-from penstock.types.waits import WaitReason
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, BlockReader, split_final
+from penstock.wire.fields import decoded, encoded
 from penstock.wire.schema import encode_schema
 
 MAX_BATCH_SEGMENTS = 2**16
@@ -40,7 +40,17 @@ _MAX_HEAD_BYTES = 2**18
 """Limit on an actor's message without its payload, in bytes. Once parsed, tiny fields take fifty times their size in
 memory, and they cost the service time. A schema of a thousand columns fits."""
 
-Number = TypeVar("Number", np.uint32, np.uint64, np.int64, np.float64)
+_HEAD_COLUMNS: dict[str, type[np.generic]] = {
+    "keys": np.uint64,
+    "versions": np.int64,
+    "priorities": np.float64,
+    "probabilities": np.float64,
+    "environments": np.uint32,
+    "skipped": np.int64,
+}
+"""Columns of a batch's head by name, with their element types."""
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +98,31 @@ def read_sample_response(data: bytes) -> SampleResponse:
 
 def encode_window(window: Window) -> Iterator[bytes]:
     """Yields serialised AppendSegmentsRequests, one per part."""
-    for head, part in block.heads(window.columns.schema, window.columns.segments):
-        message = replay_pb2.Window(
-            first_sequence=window.head.first_sequence,
-            version=window.head.version,
-            environments=window.head.environments.tolist() if head.part == 0 else (),
-        )
+    schema, segments = window.columns.schema, window.columns.segments
+    for head, part in block.heads(schema, segments):
+        message = _window_head(window.head)
+        if head.part:
+            message.ClearField("environments")
         heads = [b"", message.SerializeToString(), head.SerializeToString()]
         request, payload = block.blank_message(heads, part.stop - part.start)
-        block.clear_gaps(window.columns.schema, window.columns.segments, part.start, payload)
+        block.clear_gaps(schema, segments, part.start, payload)
         block.pack(window.columns, part.start, payload)
         yield request
 
 
 def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
     """Serialises the AppendSegmentsRequest of a window whose payload, with this checksum, is in a staging slot."""
-    (head, *_) = block.heads(window.columns.schema, window.columns.segments)
-    whole, _ = head
+    whole, _ = next(block.heads(window.columns.schema, window.columns.segments))
     whole.parts = 1
-    message = replay_pb2.Window(
-        first_sequence=window.head.first_sequence,
-        version=window.head.version,
-        environments=window.head.environments.tolist(),
-        staged_in=slot,
-        staged_checksum=checksum,
-        block=whole,
-    )
+    message = _window_head(window.head, staged_in=slot, staged_checksum=checksum, block=whole)
     return replay_pb2.AppendSegmentsRequest(window=message).SerializeToString()
+
+
+def _window_head(head: WindowHead, **beside: Any) -> replay_pb2.Window:
+    environments = head.environments.tolist()
+    return replay_pb2.Window(
+        first_sequence=head.first_sequence, version=head.version, environments=environments, **beside
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,39 +222,33 @@ def encode_append_response(
     staging_proof: int | None = None,
 ) -> replay_pb2.AppendSegmentsResponse:
     """Encodes an acknowledgement with new and returned grants. The first also offers the staging area."""
-    area = None if staging is None else replay_pb2.StagingArea(path=staging.path, slot_bytes=staging.slot_bytes)
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
-        staging=area,
+        staging=None if staging is None else plain(staging),
         returned_grants=returned,
         staging_proof=None if staging_proof is None else replay_pb2.StagingProof(number=staging_proof),
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
 
 
-def decode_staging(message: replay_pb2.AppendSegmentsResponse) -> StagingOffer | None:
-    """Decodes the staging area that a server offers; None without one."""
-    return StagingOffer(message.staging.path, message.staging.slot_bytes) if message.HasField("staging") else None
-
-
 def encode_mapped_store(store: MappedStore | None) -> replay_pb2.MappedStore | None:
     """Encodes the offer of a store's file to clients on the same host."""
-    return None if store is None else replay_pb2.MappedStore(folder=store.folder, identity=store.identity)
+    return None if store is None else encoded(replay_pb2.MappedStore, store)
 
 
 def decode_mapped_store(message: replay_pb2.SamplingOpened) -> MappedStore | None:
     """Decodes the store that a server offers; None without one."""
-    return MappedStore(message.store.folder, message.store.identity) if message.HasField("store") else None
+    return decoded(MappedStore, message.store) if message.HasField("store") else None
 
 
 def encode_plan(plan: SamplingPlan) -> replay_pb2.SamplingPlan:
     """Encodes a sampling plan."""
-    return replay_pb2.SamplingPlan(**dataclasses.asdict(plan))
+    return encoded(replay_pb2.SamplingPlan, plan)
 
 
 def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     """Decodes a sampling plan. Raises `InvalidSegment` for values out of range."""
-    plan = SamplingPlan(**{field.name: getattr(message, field.name) for field in dataclasses.fields(SamplingPlan)})
+    plan = decoded(SamplingPlan, message)
     numbers = (plan.alpha, plan.epsilon, plan.half_life)
     if (
         not np.isfinite(numbers).all()
@@ -298,36 +300,28 @@ def encode_batch_head(
     draw: BatchHead, part: int, parts: int, answer: replay_pb2.SampleBatchesResponse | None = None
 ) -> replay_pb2.SampleBatchesResponse:
     """Encodes a batch without its columns, with the answer to a commit if there is one."""
+    columns: dict[str, Any] = {name: _bytes_of(getattr(draw, name)) for name in _HEAD_COLUMNS}
     return replay_pb2.SampleBatchesResponse(
         batch=draw.number,
         part=part,
         parts=parts,
         fresh_segments=draw.fresh_segments,
-        keys=draw.keys.astype("<u8", copy=False).tobytes(),
-        versions=draw.versions.astype("<i8", copy=False).tobytes(),
-        priorities=draw.priorities.astype("<f8", copy=False).tobytes(),
-        probabilities=draw.probabilities.astype("<f8", copy=False).tobytes(),
         counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
-        environments=draw.environments.astype("<u4", copy=False).tobytes(),
-        skipped=draw.skipped.astype("<i8", copy=False).tobytes(),
+        **columns,
         committed=answer.committed if answer is not None else None,
     )
 
 
 def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
     """Decodes the head of a batch. Raises `InvalidSegment` if its columns differ in length."""
+    columns: dict[str, Any] = {name: column_of(getattr(message, name), dtype) for name, dtype in _HEAD_COLUMNS.items()}
     head = BatchHead(
         number=message.batch,
         fresh_segments=message.fresh_segments,
-        keys=column_of(message.keys, np.uint64),
-        versions=column_of(message.versions, np.int64),
-        priorities=column_of(message.priorities, np.float64),
-        probabilities=column_of(message.probabilities, np.float64),
         counts=decode_counts(message.counts),
         mass=Mass(message.mass.total, message.mass.reference),
-        environments=column_of(message.environments, np.uint32),
-        skipped=column_of(message.skipped, np.int64),
+        **columns,
     )
     sizes = {head.keys.size, head.versions.size, head.priorities.size, head.probabilities.size}
     if len(sizes) != 1:
@@ -347,6 +341,10 @@ def column_of(data: bytes, dtype: type[Number]) -> NDArray[Number]:
         raise InvalidSegment(f"{len(data)} bytes are not a multiple of the size of {np.dtype(dtype).name}")
     # Copied, because an array over `bytes` is read-only.
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+
+
+def _bytes_of(column: NDArray[np.generic]) -> bytes:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 class BatchAssembler:
@@ -375,12 +373,12 @@ class BatchAssembler:
 
 def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:
     """Encodes a store's counts."""
-    return replay_pb2.StoreCounts(**dataclasses.asdict(counts))
+    return encoded(replay_pb2.StoreCounts, counts)
 
 
 def decode_counts(message: replay_pb2.StoreCounts) -> StoreCounts:
     """Decodes a store's counts."""
-    return StoreCounts(**{field.name: getattr(message, field.name) for field in dataclasses.fields(StoreCounts)})
+    return StoreCounts(*(getattr(message, field.name) for field in fields(StoreCounts)))
 
 
 # Requests of clients and what they read of the responses
@@ -417,21 +415,24 @@ class AppendResponse:
         stored_sequence: Last sequence up to which all segments are stored.
         grants: New grants.
         returned_grants: Number of earlier grants that returned to the gate.
+        staging: Offered staging area, which only a first response may have.
         staging_proof: The service's proof of the staging area; None if the response has none.
     """
 
     stored_sequence: int
     grants: tuple[Grant, ...]
     returned_grants: int
+    staging: StagingOffer | None
     staging_proof: int | None
 
 
 def decode_append_response(message: replay_pb2.AppendSegmentsResponse) -> AppendResponse:
-    """Decodes a response without the staging area, which only the first response offers (`decode_staging`)."""
+    """Decodes a response on an actor's stream."""
     return AppendResponse(
         message.stored_sequence,
         tuple(Grant(grant.batch, grant.minimum_version) for grant in message.grants),
         message.returned_grants,
+        decoded(StagingOffer, message.staging) if message.HasField("staging") else None,
         message.staging_proof.number if message.HasField("staging_proof") else None,
     )
 
@@ -468,22 +469,12 @@ def encode_commit(
     session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
 ) -> CommitRequest:
     """Encodes the commit of a batch: <uint64>[B] keys and <float64>[B] priorities."""
-    return CommitRequest(
-        session=session,
-        batch=number,
-        keys=keys.astype("<u8", copy=False).tobytes(),
-        priorities=priorities.astype("<f8", copy=False).tobytes(),
-    )
+    return CommitRequest(session=session, batch=number, keys=_bytes_of(keys), priorities=_bytes_of(priorities))
 
 
 def encode_commit_request(commit: CommitRequest) -> SampleRequest:
     """Encodes a commit that no request for a batch carries."""
     return SampleRequest(commit=commit)
-
-
-def encode_finish(session: int) -> replay_pb2.FinishRunRequest:
-    """Encodes the end of a run."""
-    return replay_pb2.FinishRunRequest(session=session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,18 +500,3 @@ def decode_commit_answer(response: SampleResponse) -> CommitAnswer | None:
         None if message.HasField("counts") else message.batch,
         CommitOutcome(answer.updated, answer.overwritten, answer.repeated_commit),
     )
-
-
-def decode_opened(response: SampleResponse) -> MappedStore | None:
-    """Decodes the store that a service offers when it accepts a plan; None without one."""
-    return decode_mapped_store(response.message.opened)
-
-
-def decode_proof(response: SampleResponse) -> int:
-    """Decodes the number that proves that the service's store is the mapped one."""
-    return response.message.proof.number
-
-
-def decode_waiting(response: SampleResponse) -> WaitReason:
-    """Decodes the reason for which a batch is not ready."""
-    return WaitReason.parse(response.message.waiting)

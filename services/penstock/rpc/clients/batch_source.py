@@ -171,7 +171,7 @@ class ReplayBatchSource:
         """Reports the end of the run to the service. A failure is logged, not raised."""
         assert self._plan is not None
         try:
-            self._connection.call(methods.FINISH_RUN, wire.encode_finish(self._plan.session), timeout_s)
+            self._connection.call(methods.FINISH_RUN, timeout_s, session=self._plan.session)
         except PenstockError as error:
             logs.note("end of the run not reported", reason=str(error))
 
@@ -221,7 +221,7 @@ class ReplayBatchSource:
                 self._note_columns(stream)
             elif response.kind == "waiting":
                 with self._lock:
-                    self._waiting = wire.decode_waiting(response).awaited
+                    self._waiting = WaitReason.parse(response.message.waiting).awaited
             if (answer := wire.decode_commit_answer(response)) is not None:
                 self._settle(answer)
 

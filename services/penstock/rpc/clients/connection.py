@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import grpc
-from google.protobuf.message import Message
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary, connect, keep_open
@@ -31,9 +30,9 @@ class Connection:
         self.thread, self.service, self.peer = thread, service, f"{_SERVICES[service]} at {address}"
         self.channel = thread.run(_connect(address))
 
-    def call(self, method: Method, request: Message, timeout_s: float = UNARY_TIMEOUT_S) -> Any:
-        """Makes a unary call. Raises the server's error, or `Unavailable` without an answer within `timeout_s`."""
-        return self.thread.run(call_unary(self.channel, method, request, self.peer, timeout_s))
+    def call(self, method: Method, timeout_s: float = UNARY_TIMEOUT_S, **request: Any) -> Any:
+        """Makes a unary call with these values. Raises the server's error, or `Unavailable` after `timeout_s`."""
+        return self.thread.run(call_unary(self.channel, method, method.request(**request), self.peer, timeout_s))
 
     def close(self) -> None:
         """Closes the channel."""

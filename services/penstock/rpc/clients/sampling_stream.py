@@ -108,9 +108,9 @@ class SamplingStream:
         match response.kind:
             case "opened":
                 self.accepted = True
-                self._map(wire.decode_opened(response))
+                self._map(wire.decode_mapped_store(response.message.opened))
             case "proof":
-                self._read_if_shown(wire.decode_proof(response))
+                self._read_if_shown(response.message.proof.number)
             case "batch":
                 self._take_batch(response)
             case "answer" | "waiting":

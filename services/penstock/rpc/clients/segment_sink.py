@@ -19,7 +19,6 @@ from penstock.types.block import Schema
 from penstock.types.payloads import columns_in, layout
 from penstock.types.replay import Grant, StagingOffer, Window
 from penstock.types.run import Assignment
-from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
 from penstock.wire.staged_checksum import staged_checksum
@@ -170,7 +169,7 @@ class ReplaySegmentSink:
         try:
             await call.write(opening)
             responses = aiter(call)
-            self._resume(await anext(responses))
+            self._resume(wire.decode_append_response(await anext(responses)))
             backoff.reset()
             if self._offered is not None:
                 await call.write(wire.encode_staging_proof(self._offered.number))
@@ -182,19 +181,18 @@ class ReplaySegmentSink:
         finally:
             call.cancel()
 
-    def _resume(self, message: replay_pb2.AppendSegmentsResponse) -> None:
+    def _resume(self, first: wire.AppendResponse) -> None:
         """Drops windows that the service has stored and resends the others under the first grants of this stream.
 
         Raises:
             PlaceLost: The store was replaced by an older one or by another run's.
         """
-        first = wire.decode_append_response(message)
         if not self._stored <= first.stored_sequence <= self._sent:
             raise PlaceLost(
                 f"{self._connection.peer} has this actor's segments up to sequence {first.stored_sequence}, but it"
                 f" acknowledged {self._stored} of the {self._sent} sent: its store was replaced"
             )
-        self._look_at(wire.decode_staging(message))
+        self._look_at(first.staging)
         with self._lock:
             self._staging = None
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:

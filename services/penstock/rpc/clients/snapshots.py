@@ -35,7 +35,7 @@ class SnapshotClient:
 
     def complete(self) -> list[Snapshot]:
         """Lists complete snapshots, oldest first. Raises the service's error, or `Unavailable` without an answer."""
-        return wire.decode_list(self._connection.call(methods.LIST_SNAPSHOTS, wire.encode_list_request()))
+        return wire.decode_list(self._connection.call(methods.LIST_SNAPSHOTS))
 
     def close(self) -> None:
         """Closes the channel. The service abandons a snapshot in progress."""
