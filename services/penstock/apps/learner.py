@@ -25,8 +25,8 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.sharded_source import ShardedBatchSource, open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_snapshots import RunSnapshotServicer
 from penstock.rpc.servicers.run import RunServicer
+from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.run_folder import RunFolder
 from penstock.summary import nothing_left
 from penstock.telemetry.logs import Logger

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool, allocate
-from penstock.types.replay import Batch, BatchHead, StoreCounts
+from penstock.types.records import total
+from penstock.types.replay import Batch, BatchHead
 
 Rows = NDArray[np.int64]
 
@@ -80,13 +81,9 @@ def join(
             versions=versions,
             priorities=priorities,
             probabilities=probabilities,
-            counts=_sum([part.counts for part in parts]),
+            counts=total([part.counts for part in parts]),
             environments=environments,
             skipped=skipped,
         ),
         columns,
     )
-
-
-def _sum(counts: Sequence[StoreCounts]) -> StoreCounts:
-    return StoreCounts(*(sum(getattr(each, name) for each in counts) for name in StoreCounts.__slots__))

@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, open_stream
 from penstock.rpc.clients.commit_ledger import CommitLedger
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.clients.sampling_stream import SamplingStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
@@ -72,9 +72,8 @@ class ReplayBatchSource:
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._replay_segments, self._arrived = replay_segments, arrived
-        self._connection = Connection(thread, "replay", address)
         self._stream = PersistentStream(
-            self._connection, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
+            thread, "replay", address, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
         )
         self._lock = self._stream.changed
         self._ready: deque[Batch] = deque()
@@ -160,7 +159,7 @@ class ReplayBatchSource:
         with self._lock:
             while keys.size and self._ledger.is_full:
                 if self._stopping():
-                    raise Unavailable(f"{self._connection.peer} does not answer {self._ledger.unanswered} commits")
+                    raise Unavailable(f"{self._stream.peer} does not answer {self._ledger.unanswered} commits")
                 self._lock.wait(_STOP_CHECK_S)
             self._stream.check()
             outcome = self._ledger.add(number, request, passes_over=not keys.size)
@@ -171,7 +170,7 @@ class ReplayBatchSource:
         """Reports the end of the run to the service. A failure is logged, not raised."""
         assert self._plan is not None
         try:
-            self._connection.call(methods.FINISH_RUN, timeout_s, session=self._plan.session)
+            self._stream.call(methods.FINISH_RUN, timeout_s, session=self._plan.session)
         except PenstockError as error:
             logs.note("end of the run not reported", reason=str(error))
 
@@ -210,7 +209,7 @@ class ReplayBatchSource:
             # A new store in place of a lost one starts at this batch and answers earlier commits as repeated.
             first = self._ready[-1].number + 1 if self._ready else self.next_number
         assert plan is not None
-        call = open_stream(self._connection.channel, methods.SAMPLE_BATCHES)
+        call = open_stream(self._stream.channel, methods.SAMPLE_BATCHES)
         stream = SamplingStream(call, replace(plan, next_batch=first), self._schema, self._pool)
 
         def take(response: wire.SampleResponse) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
@@ -63,8 +63,7 @@ class Membership:
         """
         self._thread, self._progress = thread, progress
         self._hello = Hello(schema, spec, environments, name)
-        self._connection = Connection(thread, "learner", address)
-        self._stream = PersistentStream(self._connection, self._run)
+        self._stream = PersistentStream(thread, "learner", address, self._run)
         self._lock = self._stream.changed
         self._assignment: Assignment | None = None
         self._weights: Weights | None = None
@@ -156,7 +155,7 @@ class Membership:
                     metrics.ACTOR_WEIGHTS_TIME.set(time.time())
                 self._lock.notify_all()
 
-        call = open_stream(self._connection.channel, methods.JOIN)
+        call = open_stream(self._stream.channel, methods.JOIN)
         await exchange(call, wire.encode_hello(self._hello), beside=(lambda: self._write(call),), take=take)
 
     async def _write(self, call: Stream) -> None:

@@ -12,7 +12,7 @@ from penstock.errors import ConfigurationError, DamagedWindow, PenstockError, Pl
 from penstock.replay.store.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, open_stream
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
@@ -79,8 +79,7 @@ class ReplaySegmentSink:
             steps: Function that returns the environment steps taken so far. Called on the loop.
         """
         self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
-        self._connection = Connection(thread, "replay", assignment.replay_address)
-        self._stream = PersistentStream(self._connection, self._run, broken=self._note_break)
+        self._stream = PersistentStream(thread, "replay", assignment.replay_address, self._run, broken=self._note_break)
         self._lock = self._stream.changed
         self._grants: deque[Grant] = deque()
         self._pending: deque[_Pending] = deque()
@@ -116,7 +115,7 @@ class ReplaySegmentSink:
             self._stream.check()
             if len(self._pending) >= _MAX_UNACKNOWLEDGED:
                 raise Unavailable(
-                    f"{self._connection.peer} acknowledged none of {_MAX_UNACKNOWLEDGED} windows for"
+                    f"{self._stream.peer} acknowledged none of {_MAX_UNACKNOWLEDGED} windows for"
                     f" {_SEND_PATIENCE_S:.0f} s"
                 )
             staging = self._staging
@@ -162,7 +161,7 @@ class ReplaySegmentSink:
             self._grants.clear()
 
     async def _run(self, backoff: Backoff) -> None:
-        call, assignment = open_stream(self._connection.channel, methods.APPEND_SEGMENTS), self._assignment
+        call, assignment = open_stream(self._stream.channel, methods.APPEND_SEGMENTS), self._assignment
         opening = wire.encode_open_append(
             self._schema, assignment.slot, assignment.incarnation, len(assignment.environments)
         )
@@ -189,7 +188,7 @@ class ReplaySegmentSink:
         """
         if not self._stored <= first.stored_sequence <= self._sent:
             raise PlaceLost(
-                f"{self._connection.peer} has this actor's segments up to sequence {first.stored_sequence}, but it"
+                f"{self._stream.peer} has this actor's segments up to sequence {first.stored_sequence}, but it"
                 f" acknowledged {self._stored} of the {self._sent} sent: its store was replaced"
             )
         self._look_at(first.staging)
