@@ -6,9 +6,8 @@ that measures it.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.types.waits import Awaited, WaitReason
 
@@ -42,20 +41,26 @@ def declared(kind: type) -> dict[str, Declared]:
     return {each.name: each.metadata["declared"] for each in fields(kind)}
 
 
-def _learning(label: str, unit: Literal["share", "number"] = "number", remark: str = "") -> Mapping[str, Declared]:
-    return {"declared": Declared(label, "penstock_learner_statistic", unit, remark)}
+def _field(label: str, metric: str, **declaration: Any) -> Any:
+    """Returns a field with a declaration; its default is 0 for a count, and None for others."""
+    declared = Declared(label, metric, **declaration)
+    return field(default=0 if declared.unit == "count" else None, metadata={"declared": declared})
 
 
-def _time(label: str, metric: str, activity: str = "") -> Mapping[str, Declared]:
-    return {"declared": Declared(label, metric, "seconds", activity=activity)}
+def _learning(label: str, unit: str = "number", remark: str = "") -> Any:
+    return _field(label, "penstock_learner_statistic", unit=unit, remark=remark)
 
 
-def _collection(activity: str) -> Mapping[str, Declared]:
-    return _time(activity, "penstock_actor_seconds", activity)
+def _time(label: str, metric: str) -> Any:
+    return _field(label, metric, unit="seconds")
 
 
-def _count(label: str, metric: str, *, fault: bool = False) -> Mapping[str, Declared]:
-    return {"declared": Declared(label, metric, "count", fault=fault)}
+def _collection(activity: str) -> Any:
+    return _field(activity, "penstock_actor_seconds", unit="seconds", activity=activity)
+
+
+def _count(label: str, metric: str, *, fault: bool = False) -> Any:
+    return _field(label, metric, unit="count", fault=fault)
 
 
 @dataclass(slots=True)
@@ -114,13 +119,13 @@ class MeanTimes:
         evaluation_s: Mean duration of an evaluation at the evaluator, in seconds.
     """
 
-    collect_environment_s: float | None = field(default=None, metadata=_collection("environment"))
-    collect_policy_s: float | None = field(default=None, metadata=_collection("policy"))
-    collect_build_s: float | None = field(default=None, metadata=_collection("building"))
-    collect_wait_s: float | None = field(default=None, metadata=_collection("waiting"))
-    batch_wait_s: float | None = field(default=None, metadata=_time("wait", "penstock_learner_wait_seconds"))
-    batch_train_s: float | None = field(default=None, metadata=_time("train", "penstock_learner_step_seconds"))
-    evaluation_s: float | None = field(default=None, metadata=_time("evaluation", "penstock_evaluator_seconds"))
+    collect_environment_s: float | None = _collection("environment")
+    collect_policy_s: float | None = _collection("policy")
+    collect_build_s: float | None = _collection("building")
+    collect_wait_s: float | None = _collection("waiting")
+    batch_wait_s: float | None = _time("wait", "penstock_learner_wait_seconds")
+    batch_train_s: float | None = _time("train", "penstock_learner_step_seconds")
+    evaluation_s: float | None = _time("evaluation", "penstock_evaluator_seconds")
 
     @property
     def collect_work(self) -> dict[str, float | None]:
@@ -163,23 +168,13 @@ class Drops:
         left_out_values: Absurd values excluded from the running normalisation.
     """
 
-    late_segments: int = field(default=0, metadata=_count("segments late", "penstock_replay_late_segments"))
-    refused_segments: int = field(default=0, metadata=_count("refused", "penstock_replay_refused_segments"))
-    refunded_segments: int = field(default=0, metadata=_count("given back", "penstock_replay_refunded_segments"))
-    overwritten_priorities: int = field(
-        default=0, metadata=_count("priorities too late", "penstock_replay_ignored_priorities")
-    )
-    refused_steps: int = field(
-        default=0,
-        metadata=_count("gradient steps refused", "penstock_learner_refused_gradient_steps", fault=True),
-    )
-    unsound_rows: int = field(
-        default=0, metadata=_count("steps left out of training", "penstock_learner_unsound_rows", fault=True)
-    )
-    left_out_values: int = field(
-        default=0,
-        metadata=_count("values excluded from normalisation", "penstock_learner_left_out_values", fault=True),
-    )
+    late_segments: int = _count("segments late", "penstock_replay_late_segments")
+    refused_segments: int = _count("refused", "penstock_replay_refused_segments")
+    refunded_segments: int = _count("given back", "penstock_replay_refunded_segments")
+    overwritten_priorities: int = _count("priorities too late", "penstock_replay_ignored_priorities")
+    refused_steps: int = _count("gradient steps refused", "penstock_learner_refused_gradient_steps", fault=True)
+    unsound_rows: int = _count("steps left out of training", "penstock_learner_unsound_rows", fault=True)
+    left_out_values: int = _count("values excluded from normalisation", "penstock_learner_left_out_values", fault=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +196,13 @@ class LearningNumbers:
         gradient_norm: Norm of the gradients before they are scaled down.
     """
 
-    effective_sample_share: float | None = field(
-        default=None, metadata=_learning("data that counts", "share", "effective sample size")
-    )
-    fresh_effective_share: float | None = field(default=None, metadata=_learning("fresh data that counts", "share"))
-    clipped_share: float | None = field(default=None, metadata=_learning("clipped ratios", "share"))
-    approximate_kl: float | None = field(default=None, metadata=_learning("approximate KL", remark="nats per batch"))
-    entropy: float | None = field(default=None, metadata=_learning("entropy", remark="nats"))
-    explained_variance: float | None = field(default=None, metadata=_learning("explained variance", remark="1 at best"))
-    gradient_norm: float | None = field(default=None, metadata=_learning("gradient norm"))
+    effective_sample_share: float | None = _learning("data that counts", "share", "effective sample size")
+    fresh_effective_share: float | None = _learning("fresh data that counts", "share")
+    clipped_share: float | None = _learning("clipped ratios", "share")
+    approximate_kl: float | None = _learning("approximate KL", remark="nats per batch")
+    entropy: float | None = _learning("entropy", remark="nats")
+    explained_variance: float | None = _learning("explained variance", remark="1 at best")
+    gradient_norm: float | None = _learning("gradient norm")
 
 
 @dataclass(frozen=True, slots=True)

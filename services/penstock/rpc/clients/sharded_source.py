@@ -70,21 +70,19 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Awaited:
-    """The batch that `next` waits for. Times are of `time.monotonic`.
+    """The wait of `next` for a batch. Times are of `time.monotonic`.
 
     Attributes:
-        number: Number of the batch.
-        since: Time at which the wait began.
-        first_at: Time at which a part with fresh segments had arrived; None before.
         here_after_s: Seconds waited for each part; None until it arrives.
         hurried_at: Time at which each shard was hurried; None if it was not.
+        since: Time at which the wait began.
+        first_at: Time at which a part with fresh segments had arrived; None before.
     """
 
-    number: int
-    since: float
-    first_at: float | None
     here_after_s: list[float | None]
     hurried_at: list[float | None]
+    since: float = math.inf
+    first_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +99,6 @@ class _Origin:
 
     keys: NDArray[np.uint64]
     rows: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """Joined batch, and the origin of each shard's segments in it."""
-
-    batch: Batch
-    origins: list[_Origin]
 
 
 _NOTHING = _Origin(np.zeros(0, np.uint64), np.zeros(0, np.int64))
@@ -160,7 +150,7 @@ class ShardedBatchSource:
         ]
         self._joinable = asyncio.Event()
         self._joining: asyncio.Task[None] | None = None
-        self._joined: Future[_Joined] | None = None
+        self._joined: Future[Batch] | None = None
         self._shards: list[_Shard] = []
         self._draws: dict[int, _Draw] = {}
         self._origins: dict[int, list[_Origin]] = {}
@@ -180,7 +170,7 @@ class ShardedBatchSource:
         self._plan = plan
         self._allotment = Allotment(plan, len(self._sources), self._largest_window())
         self._shards = [_Shard(source, plan) for source in self._sources]
-        self._awaited = self._await(plan.next_batch)
+        self._awaited = self._await()
         self._allot()
         self._joining = self._thread.spawn(self._join_ahead())
         for shard in self._shards:
@@ -225,20 +215,15 @@ class ShardedBatchSource:
                 if now >= deadline:
                     return None
                 self._lock.wait(min([deadline, *due]) - now)
-            draw, whole, self._joined = self._draws.get(self._awaited.number), self._joined, None
+            draw, whole, self._joined = self._draws.pop(self._number, None), self._joined, None
             self._take(parts, time.monotonic())
         self._thread.call(self._joinable.set)
         if whole is not None:
-            taken = whole.result()
-        else:
-            taken = self._join(parts, draw)
-            # Includes the last counts of absent shards. Otherwise the sums would jump when these return.
-            grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
-            batch = taken.batch
-            head = replace(batch.head, counts=replace(batch.counts, **grown))
-            taken = replace(taken, batch=Batch(head, batch.columns))
-        self._origins[taken.batch.number] = taken.origins
-        return taken.batch
+            return whole.result()
+        batch = self._join(parts, draw)
+        # Includes the last counts of absent shards. Otherwise the sums would jump when these return.
+        grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
+        return Batch(replace(batch.head, counts=replace(batch.counts, **grown)), batch.columns)
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Ends the leases of a batch at all shards. Shards without a part in it pass over its number.
@@ -282,29 +267,36 @@ class ShardedBatchSource:
                 if self._joined is not None or len(present) < len(parts):
                     continue
                 joined = self._joined = Future()
-                draw = self._draws.get(self._awaited.number)
+                draw = self._draws.get(self._number)
             size = sum(part.keys.size for part in present) * self._schema.segment_bytes
             try:
-                whole = await off_loop(size, self._join, parts, draw)
-                self._arrived(whole.batch)
-                joined.set_result(whole)
+                batch = await off_loop(size, self._join, parts, draw)
+                self._arrived(batch)
+                joined.set_result(batch)
             except Exception as error:
                 joined.set_exception(error)
             with self._lock:
                 self._lock.notify_all()
 
-    def _join(self, parts: Sequence[Batch | None], draw: _Draw | None) -> _Joined:
-        """Joins the parts that have arrived into a batch."""
+    def _join(self, parts: Sequence[Batch | None], draw: _Draw | None) -> Batch:
+        """Joins the parts that have arrived into a batch, and keeps their origins for its commit."""
         present = [index for index, part in enumerate(parts) if part is not None]
         chosen = [part for part in parts if part is not None]
         rows = place(chosen)
+        shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
+        batch = join(chosen, rows, shares, self._schema, self._pool)
         origins = [_NOTHING] * len(parts)
         for index, part, places in zip(present, chosen, rows, strict=True):
             origins[index] = _Origin(part.keys, places)
-        shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
-        return _Joined(join(chosen, rows, shares, self._schema, self._pool), origins)
+        self._origins[batch.number] = origins
+        return batch
 
     # Under the lock
+
+    @property
+    def _number(self) -> int:
+        """Number of the awaited batch, which all shards have."""
+        return self._sources[0].next_number
 
     def _parts(self, now: float) -> list[Batch | None]:
         """Returns each shard's part of the awaited batch, None if it has not arrived. Records when parts arrived."""
@@ -341,7 +333,7 @@ class ShardedBatchSource:
         if not self._allotment.is_slow(index):
             metrics.LEARNER_SHARD_TIMEOUTS.labels(str(index)).inc()
             self._allotment.fell_behind(index)
-        shard.plan = replace(shard.plan, hurried_below=self._awaited.number + 1)
+        shard.plan = replace(shard.plan, hurried_below=self._number + 1)
         shard.source.adjust(shard.plan)
 
     def _take(self, parts: Sequence[Batch | None], now: float) -> None:
@@ -369,12 +361,10 @@ class ShardedBatchSource:
             self._allot()
             for shard in self._shards:
                 shard.source.adjust(shard.plan)
-        self._draws.pop(self._awaited.number, None)
-        self._awaited = self._await(self._awaited.number + 1)
+        self._awaited = self._await()
 
-    def _await(self, number: int) -> _Awaited:
-        shards = len(self._sources)
-        return _Awaited(number, math.inf, None, [None] * shards, [None] * shards)
+    def _await(self) -> _Awaited:
+        return _Awaited([None] * len(self._sources), [None] * len(self._sources))
 
     def _allot(self) -> None:
         """Derives each shard's plan from the run's plan."""
