@@ -85,17 +85,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """Statistics of one evaluation.
-
-    Attributes:
-        version: Version of the evaluated policy.
-        env_steps: Environment steps trained at that version.
-        episodes: Number of episodes.
-        return_mean: Mean return over all episodes.
-        return_std: Standard deviation of the return over all episodes.
-        variants: Statistics in each environment variant; empty if the run has none.
-        unfinished: Number of episodes that exceeded the bounds of an evaluation; their returns until then count.
-    """
+    """Statistics of one evaluation; the fields are those of the contract's EvaluationSummary."""
 
     version: int
     env_steps: int

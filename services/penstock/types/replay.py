@@ -139,19 +139,7 @@ class Mass:
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """Numbers of segments in a store.
-
-    Attributes:
-        capacity: Segments that the store can hold.
-        stored: Segments that it holds.
-        unseen: Fresh segments that no batch has leased.
-        leased: Fresh segments leased to batches.
-        granted: Segments that actors have permission to collect.
-        inserted: Segments stored since the store was created.
-        late: Segments that arrived too late to be trained as fresh, since the store was created.
-        refused: Segments refused for their values, since the service started.
-        refunded: Segments returned untrained from leases, since the service started.
-    """
+    """Numbers of segments in a store; the fields are those of the contract's StoreCounts."""
 
     capacity: int = 0
     stored: int = 0

@@ -95,15 +95,7 @@ class ActorReport:
 
 @dataclass(frozen=True, slots=True)
 class ActorProgress:
-    """The progress of an actor.
-
-    Attributes:
-        steps: Environment calls that have returned since the process started.
-        doing: Environment call in progress: make, reset or step; empty if there is none.
-        environment: Run-wide number of that environment; None if several are stepped in one call.
-        window_step: Steps already taken in the window in collection.
-        window_steps: Steps of a complete window.
-    """
+    """The progress of an actor; the fields are those of the contract's ActorProgress."""
 
     steps: int = 0
     doing: str = ""
@@ -114,12 +106,7 @@ class ActorProgress:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFault:
-    """A fault of an environment.
-
-    Attributes:
-        text: One line with the environment's number, its fault and its id.
-        dropped: Whether the window in collection was dropped; False for a warning.
-    """
+    """A fault of an environment; the fields are those of the contract's EnvironmentFault."""
 
     text: str
     dropped: bool
@@ -127,11 +114,9 @@ class EnvironmentFault:
 
 @dataclass(frozen=True, slots=True)
 class LostPlace:
-    """A slot that an actor gave up because the replay service had a newer incarnation of it.
+    """A slot that an actor gave up, because the replay service had a newer incarnation of it.
 
-    Attributes:
-        slot: Number of the slot.
-        taken_by: Incarnation that has taken it.
+    The fields are those of the contract's LostPlace.
     """
 
     slot: int

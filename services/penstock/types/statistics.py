@@ -90,13 +90,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Ages of trained segments in policy versions: the learner's version minus the one that acted.
-
-    Attributes:
-        last: Mean age in the last batch.
-        mean: Mean age of the session's segments.
-        maximum: Largest age in the session.
-    """
+    """Ages of trained segments in policy versions; the fields are those of the contract's Ages."""
 
     last: float
     mean: float
@@ -105,19 +99,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """Mean times in seconds; None if nothing was timed yet.
-
-    The times of collection are sums over the actors for the fresh steps of one batch.
-
-    Attributes:
-        collect_environment_s: Mean seconds spent in the environments.
-        collect_policy_s: Mean seconds spent in the actors' policies.
-        collect_build_s: Mean seconds spent building and sending segments.
-        collect_wait_s: Mean seconds spent waiting for a grant or for new enough weights.
-        batch_wait_s: Mean seconds the learner waited for a batch.
-        batch_train_s: Mean seconds the learner trained on a batch.
-        evaluation_s: Mean duration of an evaluation at the evaluator, in seconds.
-    """
+    """Mean times in seconds; None if nothing was timed yet. The fields are those of the contract's MeanTimes."""
 
     collect_environment_s: float | None = _collection("environment")
     collect_policy_s: float | None = _collection("policy")
@@ -155,18 +137,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Data that was collected or computed without being used.
-
-    Attributes:
-        late_segments: Segments that arrived too old for their batch, so were never trained as fresh; they may be
-            replayed.
-        refused_segments: Segments with unusable values, since the replay service started.
-        refunded_segments: Segments returned untrained from leases and so fresh again, since the replay service started.
-        overwritten_priorities: Priorities of segments that had been overwritten in the meantime.
-        refused_steps: Gradient steps without a finite norm, which changed nothing.
-        unsound_rows: Environment steps left out of training because a value in them or estimated from them was absurd.
-        left_out_values: Absurd values excluded from the running normalisation.
-    """
+    """Numbers of unused results, by reason; the fields are those of the contract's Drops."""
 
     late_segments: int = _count("segments late", "penstock_replay_late_segments")
     refused_segments: int = _count("refused", "penstock_replay_refused_segments")
@@ -181,19 +152,8 @@ class Drops:
 class LearningNumbers:
     """Statistics of training on one batch, or means over several batches; None where not finite.
 
-    Those of one batch are means over its minibatches or passes, without refused gradient steps.
-
-    Attributes:
-        effective_sample_share: Effective share of the steps, (sum w)^2 / (n sum w^2) of the behaviour weights; 1 on
-            on-policy data.
-        fresh_effective_share: Effective share of the steps of fresh segments, whose staleness follows from the
-            off-policy degree; 1 if there are none.
-        clipped_share: Share of the probability ratios outside the clip range.
-        approximate_kl: KL divergence of the policy from the one before the batch, in nats.
-        entropy: Entropy of the policy, in nats.
-        explained_variance: Share of the targets' variance that the values explain before training: 1 at best, below 0
-            if worse than a constant.
-        gradient_norm: Norm of the gradients before they are scaled down.
+    The fields are those of the contract's LearningNumbers. Those of one batch are means over its minibatches or passes,
+    without refused gradient steps.
     """
 
     effective_sample_share: float | None = _learning("data that counts", "share", "effective sample size")
@@ -209,24 +169,7 @@ class LearningNumbers:
 class CoordinatorStatistics:
     """Statistics of collection and training in this session of the learner; None where not known yet.
 
-    Attributes:
-        mode: Mode of collection.
-        off_policy_degree: Batches that collection may currently run ahead of training.
-        segments_collected: Fresh segments stored by the draw of the last batch, including those untrained at the start
-            of the session.
-        batches_collected: `segments_collected` in batches of fresh segments.
-        segments_trained: Uses of segments, fresh and replayed.
-        batches_trained: Batches trained in this session.
-        evaluations: Evaluations completed in this session.
-        lag: Ages of the fresh segments, which show how far collection ran ahead of training.
-        staleness: Ages of all segments, replayed ones included.
-        times: Mean times over the session.
-        waits: Times that the learner waited, by reason, longest first.
-        drops: Numbers of unused data, by reason.
-        last: Statistics of the last batch.
-        recent: Means over the last `recent_batches` batches.
-        recent_batches: Number of batches in `recent`, at most 100.
-        first_entropy: Entropy of the policy in the session's first batch, in nats.
+    The fields are those of the contract's CoordinatorStatistics.
     """
 
     mode: Mode
