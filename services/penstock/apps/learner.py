@@ -150,7 +150,7 @@ def _serving(session: Session, roster: Roster) -> Iterator[tuple[LoopThread, Run
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )
     thread.run(servicer.server.start(settings.listen))
-    disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.tell_storage(sound)))
+    disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
         yield thread, servicer, snapshots
     finally:

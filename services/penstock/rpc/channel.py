@@ -141,13 +141,9 @@ async def exchange(
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
     take: Callable[[Any], None],
 ) -> None:
-    """Runs a stream until it ends: sends its opening, then writes and reads concurrently.
+    """Runs a stream until it ends: writes its opening, then runs coroutines `beside` it and calls `take` per response.
 
-    Args:
-        call: Stream from `open_stream`.
-        opening: First request.
-        beside: Coroutine functions that run until the stream ends; an error in one ends the stream.
-        take: Callback for each response; an error in it ends the stream.
+    An error in any of them ends the stream.
     """
     try:
         await call.write(opening)

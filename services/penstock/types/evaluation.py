@@ -44,19 +44,7 @@ class VariantReturns:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """The result of an evaluation task.
-
-    Attributes:
-        id: Number of the task.
-        version: Version of its policy.
-        returns: Return of each episode, in their order; that of a cut episode is its return until then. Unusable or
-            empty after a failure.
-        steps: Length of each episode, in steps.
-        seconds: Duration of the evaluation.
-        unfinished: Number of cut episodes.
-        out_of_time: Whether episodes were cut by the time limit, so that returns depend on the machine's speed.
-        failure: Reason why the returns can't be used, in one line; empty if they can.
-    """
+    """The result of an evaluation task; the fields are those of the contract's EvaluationResult."""
 
     id: int
     version: int

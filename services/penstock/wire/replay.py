@@ -1,5 +1,7 @@
 """Conversion of the replay service's messages."""
 
+import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -30,11 +32,20 @@ from penstock.wire.block import BlockAssembler, BlockReader, split_final
 from penstock.wire.fields import decoded, encoded
 from penstock.wire.schema import encode_schema
 
-MAX_BATCH_SEGMENTS = 2**16
-"""Limit that keeps a plan from requesting more memory than the service has. A head takes 32 bytes per segment."""
+MAX_BATCH = 2**62
+"""Largest number of a batch, which leaves room in 64 bits for those that follow it."""
 
-MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
-"""Bounds far beyond useful values. A batch's number must leave room in 64 bits for those that follow it."""
+_PLAN_RANGES: dict[str, tuple[float, float]] = {
+    "session": (1, 2**64 - 1),
+    "next_batch": (0, MAX_BATCH),
+    # A head takes 32 bytes per segment, so a plan can't request more memory than the service has.
+    "batch_segments": (1, 2**16),
+    "publish_interval": (1, 2**32 - 1),
+    "alpha": (0, 100),
+    "epsilon": (math.ulp(0.0), 1e100),
+    "half_life": (1e-6, sys.float_info.max),
+}
+"""Least and largest values in a sampling plan, far beyond useful ones."""
 
 _MAX_HEAD_BYTES = 2**18
 """Limit on an actor's message without its payload, in bytes. Once parsed, tiny fields take fifty times their size in
@@ -249,32 +260,9 @@ def encode_plan(plan: SamplingPlan) -> replay_pb2.SamplingPlan:
 def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     """Decodes a sampling plan. Raises `InvalidSegment` for values out of range."""
     plan = decoded(SamplingPlan, message)
-    numbers = (plan.alpha, plan.epsilon, plan.half_life)
-    if (
-        not np.isfinite(numbers).all()
-        or not 0.0 <= plan.alpha <= MAX_ALPHA
-        or not 0.0 < plan.epsilon <= MAX_EPSILON
-        or plan.half_life < MIN_HALF_LIFE
-    ):
-        raise InvalidSegment(
-            f"alpha must be from 0 to {MAX_ALPHA:g}, epsilon positive and at most {MAX_EPSILON:g}, half_life at least"
-            f" {MIN_HALF_LIFE:g}; got {numbers}"
-        )
-    if (
-        not 0 <= plan.fresh_segments <= plan.batch_segments
-        or plan.batch_segments < 1
-        or plan.publish_interval < 1
-        or not 0 <= plan.next_batch <= MAX_BATCH
-    ):
-        raise InvalidSegment(
-            f"invalid plan: batch_segments {plan.batch_segments}, fresh_segments {plan.fresh_segments},"
-            f" publish_interval {plan.publish_interval}, next_batch {plan.next_batch}; expected 1 <= batch_segments,"
-            f" 0 <= fresh_segments <= batch_segments, 1 <= publish_interval and 0 <= next_batch <= {MAX_BATCH}"
-        )
-    if plan.batch_segments > MAX_BATCH_SEGMENTS:
-        raise InvalidSegment(f"invalid plan: batch_segments {plan.batch_segments}; the maximum is {MAX_BATCH_SEGMENTS}")
-    if plan.session == 0:
-        raise InvalidSegment("invalid plan: session 0; choose another number")
+    for name, (least, most) in {**_PLAN_RANGES, "fresh_segments": (0, plan.batch_segments)}.items():
+        if not least <= getattr(plan, name) <= most:
+            raise InvalidSegment(f"invalid plan: {name} {getattr(plan, name)}; {name} must be from {least} to {most}")
     return plan
 
 
@@ -411,12 +399,7 @@ def encode_heartbeat(steps: int) -> replay_pb2.AppendSegmentsRequest:
 class AppendResponse:
     """A response on an actor's stream.
 
-    Attributes:
-        stored_sequence: Last sequence up to which all segments are stored.
-        grants: New grants.
-        returned_grants: Number of earlier grants that returned to the gate.
-        staging: Offered staging area, which only a first response may have.
-        staging_proof: The service's proof of the staging area; None if the response has none.
+    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone.
     """
 
     stored_sequence: int

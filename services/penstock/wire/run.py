@@ -176,16 +176,12 @@ def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> Eva
     """Decodes a task from its head and weights. Raises `InvalidSegment` for an invalid time limit."""
     if not message.max_seconds >= 0.0:
         raise InvalidSegment(f"an evaluation of at most {message.max_seconds:g} seconds")
-    return EvaluationTask(
-        id=message.id,
-        weights=weights,
-        episodes=message.episodes,
-        deterministic=message.deterministic,
-        seed=message.seed,
-        variants=max(1, message.variants),
-        max_episode_steps=message.max_episode_steps or _NO_STEP_BOUND,
-        max_seconds=message.max_seconds or math.inf,
-    )
+    values = values_of(message)
+    del values["version"]
+    values["variants"] = max(1, message.variants)
+    values["max_episode_steps"] = message.max_episode_steps or _NO_STEP_BOUND
+    values["max_seconds"] = message.max_seconds or math.inf
+    return EvaluationTask(weights=weights, **values)
 
 
 def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
@@ -205,23 +201,22 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
         )
     if not 0.0 <= message.seconds < math.inf:
         raise InvalidSegment(f"an evaluation of {message.seconds:g} seconds")
-    returns, steps = tuple(message.returns), tuple(message.steps)
-    if message.failure:
-        failure = " ".join(message.failure.split())[:_MAX_FAILURE_CHARACTERS]
-        return EvaluationResult(message.id, message.version, (), (), message.seconds, failure=failure)
-    if len(returns) != task.episodes or len(steps) != task.episodes or message.unfinished > task.episodes:
+    result = decoded(EvaluationResult, message)
+    if result.failure:
+        failure = " ".join(result.failure.split())[:_MAX_FAILURE_CHARACTERS]
+        return EvaluationResult(result.id, result.version, (), (), result.seconds, failure=failure)
+    counts = {len(result.returns), len(result.steps)}
+    if counts != {task.episodes} or result.unfinished > task.episodes:
         raise InvalidSegment(
-            f"an evaluation of {len(returns)} returns and {len(steps)} lengths, {message.unfinished} of them"
-            f" unfinished; {task.episodes} episodes were requested"
+            f"an evaluation of {len(result.returns)} returns and {len(result.steps)} lengths, {result.unfinished} of"
+            f" them unfinished; {task.episodes} episodes were requested"
         )
-    for value in returns:
+    for value in result.returns:
         if not abs(value) <= MAX_RETURN:
             raise InvalidSegment(
                 f"an evaluation has an episode with a return of {value:g}; its magnitude must be at most {MAX_RETURN:g}"
             )
-    return EvaluationResult(
-        message.id, message.version, returns, steps, message.seconds, message.unfinished, message.out_of_time
-    )
+    return result
 
 
 def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:

@@ -42,6 +42,7 @@ class ReplayBatchSource:
         next_number: Number of the batch that `next` returns. All other numbers on this side follow from it, from the
             newest commit (`CommitLedger.newest`) and from the requests on the open stream
             (`SamplingStream.next_request`).
+        heard_at: Time of the last message on the open stream, by `time.monotonic`; minus infinity while none is open.
         reads: Transport of the columns: "mapped store" or "gRPC"; empty before the stream is ready.
     """
 
@@ -82,7 +83,7 @@ class ReplayBatchSource:
         self._plan: SamplingPlan | None = None
         self._adjusted = self._noted_refusal = False
         self._waiting = Awaited.REPLAY_SERVICE
-        self._heard_at = -math.inf
+        self.heard_at = -math.inf
         self._wanted = asyncio.Event()
         self.next_number = 0
         self.reads = ""
@@ -110,12 +111,6 @@ class ReplayBatchSource:
         with self._lock:
             self._stream.check()
             return self._ready[0] if self._ready else None
-
-    @property
-    def heard_at(self) -> float:
-        """Time of the last message on the open stream, by `time.monotonic`; minus infinity while none is open."""
-        with self._lock:
-            return self._heard_at
 
     def skip(self) -> None:
         """Skips the batch that `next` would return. The caller must then commit it without keys."""
@@ -192,7 +187,7 @@ class ReplayBatchSource:
 
     def _note_break(self, error: PenstockError) -> None:
         with self._lock:
-            self._waiting, self._heard_at = Awaited.REPLAY_SERVICE, -math.inf
+            self._waiting, self.heard_at = Awaited.REPLAY_SERVICE, -math.inf
             self._lock.notify_all()
 
     def _abandon_commits(self, error: PenstockError) -> None:
@@ -215,7 +210,7 @@ class ReplayBatchSource:
         def take(response: wire.SampleResponse) -> None:
             backoff.reset()
             if stream.accepted:
-                self._heard_at = time.monotonic()
+                self.heard_at = time.monotonic()
             if response.kind in ("opened", "proof"):
                 self._note_columns(stream)
             elif response.kind == "waiting":

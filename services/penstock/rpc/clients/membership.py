@@ -50,17 +50,7 @@ class Membership:
         name: str = "",
         progress: Callable[[], ActorProgress] = ActorProgress,
     ) -> None:
-        """Starts to join the run.
-
-        Args:
-            thread: Thread whose loop runs the stream.
-            address: Address of the learner as host:port.
-            schema: Schema of the actor's segments.
-            spec: Spec of the actor's environments.
-            environments: Number of environments.
-            name: Display name of the actor.
-            progress: Function that returns the actor's progress. Called on the loop.
-        """
+        """Starts to join the run at the learner's host:port. The loop calls `progress` for the actor's progress."""
         self._thread, self._progress = thread, progress
         self._hello = Hello(schema, spec, environments, name)
         self._stream = PersistentStream(thread, "learner", address, self._run)

@@ -70,14 +70,7 @@ class ReplaySegmentSink:
     def __init__(
         self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0
     ) -> None:
-        """Starts to connect to the assignment's replay service.
-
-        Args:
-            thread: Thread whose loop runs the stream.
-            assignment: Assignment of the actor.
-            schema: Schema of the segments.
-            steps: Function that returns the environment steps taken so far. Called on the loop.
-        """
+        """Starts to connect to the assignment's replay service. The loop calls `steps` for the steps taken so far."""
         self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
         self._stream = PersistentStream(thread, "replay", assignment.replay_address, self._run, broken=self._note_break)
         self._lock = self._stream.changed

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from penstock.sharding.shares import rounded, shares_of_mass
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool
+from penstock.types.records import total
 from penstock.types.replay import Batch, CommitOutcome, Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import WaitReason
 
@@ -57,7 +59,6 @@ class _Shard:
     source: ReplayBatchSource
     plan: SamplingPlan
     mass: Mass = field(default_factory=Mass)
-    seen: int = 0
     counts: StoreCounts = field(default_factory=StoreCounts)
     silent_since: float = -math.inf
     """Time (`time.monotonic`) at which it last failed to answer in time although its stream was open."""
@@ -119,18 +120,11 @@ class ShardedBatchSource:
         stopping: Callable[[], bool] = lambda: False,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Creates a channel to each replay service; `open` starts the streams.
+        """Creates a channel to each replay service, as in `ReplayBatchSource`. `open` starts the streams.
 
-        Args:
-            thread: Thread whose loop runs the streams.
-            addresses: Address of each replay service as host:port.
-            schema: Schema of the run's segments.
-            prefetch_batches: Batches requested ahead of the one that `next` returns.
-            timeout_s: Seconds that a batch waits for a shard after another shard's fresh segments have arrived.
-            largest_window: Function that returns the number of segments in the largest window of any actor.
-            stopping: Function that returns whether the process is to stop. `commit` then no longer waits for room.
-            arrived: Callback for each batch with a part from every shard, before `next` returns that same object.
-                Called on the loop; must not wait.
+        A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
+        number of segments in the largest window of any actor. `arrived` receives each batch with a part from every
+        shard, before `next` returns that same object.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
@@ -345,10 +339,9 @@ class ShardedBatchSource:
                 arrivals.append(None)
                 continue
             # Recorded before any source requests the next batch, so that all its parts use the same masses.
-            counts = shard.counts = part.counts
-            shard.mass, shard.seen = part.head.mass, counts.stored - counts.unseen - counts.leased
-            room = (counts.capacity - segments) // (degree + 1)
-            arrivals.append(Arrival(waited_s or 0.0, counts.inserted, room))
+            shard.mass, shard.counts = part.head.mass, part.counts
+            room = (part.counts.capacity - segments) // (degree + 1)
+            arrivals.append(Arrival(waited_s or 0.0, part.counts.inserted, room))
         for index, (shard, part) in enumerate(zip(self._shards, parts, strict=True)):
             if part is None:
                 metrics.LEARNER_SHARD_ABSENCES.labels(str(index)).inc()
@@ -389,7 +382,7 @@ class ShardedBatchSource:
     def _spread(self, number: int) -> _Draw:
         plan, shards = self._plan, self._shards
         masses = [shard.mass if shard.answers else Mass() for shard in shards]
-        if sum(shard.seen for shard in shards) < max(1, plan.min_replay_segments):
+        if sum(shard.counts.seen for shard in shards) < max(1, plan.min_replay_segments):
             masses = [Mass()] * len(shards)
         shares = shares_of_mass(masses, plan.alpha, plan.half_life)
         for index, share in enumerate(shares.tolist()):
@@ -413,8 +406,7 @@ def _together(commits: Sequence[Future[CommitOutcome]]) -> Future[CommitOutcome]
             whole.set_exception(error)
             return
         outcomes = [commit.result() for commit in commits]
-        updated, overwritten = (sum(getattr(each, name) for each in outcomes) for name in ("updated", "overwritten"))
-        whole.set_result(CommitOutcome(updated, overwritten, repeated=all(each.repeated for each in outcomes)))
+        whole.set_result(replace(total(outcomes), repeated=all(each.repeated for each in outcomes)))
 
     for commit in commits:
         commit.add_done_callback(settle)
@@ -426,24 +418,13 @@ def open_batch_source(
     addresses: Sequence[str],
     schema: Schema,
     *,
-    prefetch_batches: int,
     shard_timeout_s: float,
     largest_window: Callable[[], int],
-    stopping: Callable[[], bool],
-    arrived: Callable[[Batch], None],
+    **options: Any,
 ) -> "ReplayBatchSource | ShardedBatchSource":
-    """Creates the source for one replay service or for several. The arguments are those of the sources."""
+    """Creates the source for one replay service or for several, with `options` that both have."""
     if len(addresses) == 1:
-        return ReplayBatchSource(
-            thread, addresses[0], schema, prefetch_batches=prefetch_batches, stopping=stopping, arrived=arrived
-        )
+        return ReplayBatchSource(thread, addresses[0], schema, **options)
     return ShardedBatchSource(
-        thread,
-        addresses,
-        schema,
-        prefetch_batches=prefetch_batches,
-        timeout_s=shard_timeout_s,
-        largest_window=largest_window,
-        stopping=stopping,
-        arrived=arrived,
+        thread, addresses, schema, timeout_s=shard_timeout_s, largest_window=largest_window, **options
     )

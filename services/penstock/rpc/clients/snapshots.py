@@ -49,19 +49,10 @@ class SnapshotClient:
         frozen: Callable[[], None] = lambda: None,
         show: Callable[[SnapshotProgress], None] = lambda progress: None,
     ) -> Snapshot:
-        """Requests a snapshot and waits until it is complete. Runs on the loop.
+        """Requests a snapshot with a policy of the request's version, and returns the complete one. Runs on the loop.
 
-        Args:
-            request: Request for the snapshot.
-            policy: Checkpoint of the learner at the request's version.
-            frozen: Callback, called once when later changes of the store no longer affect the snapshot.
-            show: Callback for the snapshot's progress.
-
-        Returns:
-            The complete snapshot.
-
-        Raises:
-            PenstockError: The service's error, or `Unavailable` if it does not answer.
+        Calls `frozen` once when later changes of the store no longer affect the snapshot, and `show` with its progress.
+        Raises the service's error, or `Unavailable` if it does not answer.
         """
         connection = self._connection
         async with translated(connection.peer):
@@ -157,14 +148,9 @@ class RunSnapshotClient:
         self._connection = Connection(thread, "learner", address)
 
     def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
-        """Requests a snapshot and waits until it is complete.
+        """Requests a snapshot and returns the complete one. Without a name, it is named after UTC time and version.
 
-        Args:
-            name: Name of the snapshot; if empty, it is named after the UTC time and the version.
-            show: Callback for its progress. Called on the loop.
-
-        Raises:
-            PenstockError: The learner's error, or `Unavailable` if it does not answer.
+        Calls `show` with its progress, on the loop. Raises the learner's error, or `Unavailable` if it does not answer.
         """
         return self._connection.thread.run(self._take(name, show))
 
