@@ -17,6 +17,7 @@ from penstock.rpc.service import Method, serialise, unwrap
 from penstock.telemetry import logs
 
 UNARY_TIMEOUT_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _ABSENCE_S = 3.0
 """Seconds after which an unreachable peer is logged. Services that start together connect in less."""
 
@@ -160,21 +161,20 @@ async def exchange(
 class Backoff:
     """Growing pauses between attempts, with jitter so that many clients do not reconnect at once."""
 
-    def __init__(self, first_s: float = 0.1, longest_s: float = 2.0) -> None:
-        self._first_s, self._longest_s = first_s, longest_s
-        self._pause_s = first_s
+    def __init__(self) -> None:
+        self._pause_s = _FIRST_PAUSE_S
 
     @property
     def is_first(self) -> bool:
         """Whether there has been no pause since the start or the last success."""
-        return self._pause_s == self._first_s
+        return self._pause_s == _FIRST_PAUSE_S
 
     def reset(self) -> None:
         """Makes the next pause short again, after a success."""
-        self._pause_s = self._first_s
+        self._pause_s = _FIRST_PAUSE_S
 
     def next_s(self) -> float:
         """Returns the next pause in seconds."""
         pause = self._pause_s
-        self._pause_s = min(2.0 * pause, self._longest_s)
+        self._pause_s = min(2.0 * pause, _LONGEST_PAUSE_S)
         return pause * random.uniform(0.5, 1.0)

@@ -76,15 +76,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class ActorReport:
-    """The activity of an actor since its last report.
-
-    Attributes:
-        env_steps: Valid environment steps.
-        first_step_at_s: Unix time of the actor's first step, in seconds.
-        episodes: Finished episodes.
-        timing: Seconds spent on each activity.
-        segments: Segments sent to the replay service.
-    """
+    """The activity of an actor since its last report; the fields are those of the contract's ActorReport."""
 
     env_steps: int
     first_step_at_s: float
@@ -125,15 +117,9 @@ class LostPlace:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The introduction of an actor to the learner.
+    """The introduction of an actor to the learner; the fields are those of the contract's Hello.
 
-    Attributes:
-        schema: Schema of its segments.
-        spec: Spec of its environments.
-        environments: Number of its environments.
-        name: Display name; empty if it has none.
-        token: Token of its previous assignment; empty if it has none.
-        lost: Slot that it gave up; None if it did not.
+    `spec` is the `environment` there. Without an earlier assignment, `token` is empty and `lost` is None.
     """
 
     schema: Schema

@@ -45,12 +45,7 @@ class BoxSpace:
 
     def to_json(self) -> dict[str, object]:
         """Returns the form in the metadata of weights."""
-        return {
-            "kind": self.KIND,
-            **plain(self),
-            "low": _bounds_to_json(self.low),
-            "high": _bounds_to_json(self.high),
-        }
+        return {"kind": self.KIND, **plain(self), "low": _bounds_to_json(self.low), "high": _bounds_to_json(self.high)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:

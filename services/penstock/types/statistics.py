@@ -65,14 +65,7 @@ def _count(label: str, metric: str, *, fault: bool = False) -> Any:
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds that an actor spent on each activity.
-
-    Attributes:
-        environment_s: Seconds spent in the environments.
-        policy_s: Seconds spent in the policy.
-        building_s: Seconds spent building and sending segments.
-        waiting_s: Seconds spent waiting for a grant or for new enough weights.
-    """
+    """Seconds that an actor spent on each activity; the fields are those of the contract's ActorReport."""
 
     environment_s: float = 0.0
     policy_s: float = 0.0

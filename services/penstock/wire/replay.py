@@ -26,6 +26,7 @@ from penstock.types.replay import (
     Window,
     WindowHead,
 )
+from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, BlockReader, split_final
@@ -167,14 +168,7 @@ class WindowPart:
 class WindowReader:
     """Reader of an actor's windows, which checks them against its announcement. One per stream."""
 
-    def __init__(
-        self,
-        *,
-        schema: Schema,
-        slot: int,
-        incarnation: int,
-        window_segments: int,
-    ) -> None:
+    def __init__(self, *, schema: Schema, slot: int, incarnation: int, window_segments: int) -> None:
         """Creates a reader from the values of `OpenAppend`."""
         self._staging: NDArray[np.uint8] | None = None
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
@@ -375,13 +369,10 @@ CommitRequest = replay_pb2.CommitBatchRequest
 SampleRequest = replay_pb2.SampleBatchesRequest
 
 
-def encode_open_append(
-    schema: Schema, slot: int, incarnation: int, window_segments: int
-) -> replay_pb2.AppendSegmentsRequest:
+def encode_open_append(schema: Schema, assignment: Assignment) -> replay_pb2.AppendSegmentsRequest:
     """Encodes the first request of an actor's stream, which announces its windows."""
-    opening = replay_pb2.OpenAppend(
-        schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=window_segments
-    )
+    place, segments = {"slot": assignment.slot, "incarnation": assignment.incarnation}, len(assignment.environments)
+    opening = replay_pb2.OpenAppend(schema=encode_schema(schema), window_segments=segments, **place)
     return replay_pb2.AppendSegmentsRequest(open=opening)
 
 

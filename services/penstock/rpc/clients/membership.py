@@ -17,15 +17,7 @@ from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
-from penstock.types.run import (
-    ActorProgress,
-    ActorReport,
-    Assignment,
-    EnvironmentFault,
-    Hello,
-    LostPlace,
-    Weights,
-)
+from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import run_pb2
 from penstock.wire import run as wire

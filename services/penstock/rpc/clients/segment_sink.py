@@ -154,12 +154,9 @@ class ReplaySegmentSink:
             self._grants.clear()
 
     async def _run(self, backoff: Backoff) -> None:
-        call, assignment = open_stream(self._stream.channel, methods.APPEND_SEGMENTS), self._assignment
-        opening = wire.encode_open_append(
-            self._schema, assignment.slot, assignment.incarnation, len(assignment.environments)
-        )
+        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS)
         try:
-            await call.write(opening)
+            await call.write(wire.encode_open_append(self._schema, self._assignment))
             responses = aiter(call)
             self._resume(wire.decode_append_response(await anext(responses)))
             backoff.reset()
