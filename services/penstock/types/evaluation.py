@@ -10,17 +10,9 @@ from penstock.types.run import Weights
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """A task for an evaluator.
+    """A task for an evaluator; the fields are those of the contract's EvaluationTask.
 
-    Attributes:
-        id: Number of the task; no other learner process uses the same number.
-        weights: Weights of the policy.
-        episodes: Number of episodes to play.
-        deterministic: Whether to take the most likely actions.
-        seed: Key of random streams that no training environment shares.
-        variants: Number of variants, at least 1; episode i is played in variant i modulo this number.
-        max_episode_steps: Steps after which an unfinished episode is cut.
-        max_seconds: Seconds after which all unfinished episodes are cut.
+    `weights` are those of its version. Without a limit, `max_seconds` is infinite.
     """
 
     id: int

@@ -38,6 +38,8 @@ FAREWELL_S = 2.0
 class ReplayBatchSource:
     """Source of the learner's batches; implements `learning.protocols.BatchSource`.
 
+    It owns the plan, the batches that are not taken and the commits that are not answered.
+
     Attributes:
         next_number: Number of the batch that `next` returns. All other numbers on this side follow from it, from the
             newest commit (`CommitLedger.newest`) and from the requests on the open stream
@@ -58,18 +60,12 @@ class ReplayBatchSource:
         changed: threading.Condition | None = None,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Creates a channel to the replay service; `open` starts the stream.
+        """Creates a channel to the replay service at host:port; `open` starts the stream.
 
-        Args:
-            thread: Thread whose loop runs the stream.
-            address: Address of the replay service as host:port.
-            schema: Schema of the run's segments.
-            prefetch_batches: Batches requested ahead of the one that `next` returns.
-            stopping: Function that returns whether the process is to stop. `commit` then no longer waits for room.
-            replay_segments: Function that maps a batch's number to the number of segments to replay in it, or to None
-                for the plan's number. Called on the loop.
-            changed: Condition that guards the state and is notified of every change; several sources may share one.
-            arrived: Callback for each batch before `next` returns it. Called on the loop; must not wait.
+        `prefetch_batches` are requested ahead of the one that `next` returns. Once `stopping` returns True, `commit` no
+        longer waits for room. The loop calls `replay_segments` with a batch's number for the number of segments to
+        replay in it, None for the plan's, and `arrived` with each batch before `next` returns it; neither may wait.
+        Several sources may share the condition `changed`, which guards the state and is notified of every change.
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._replay_segments, self._arrived = replay_segments, arrived

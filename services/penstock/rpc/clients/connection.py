@@ -66,6 +66,8 @@ async def _connect(address: str) -> grpc.aio.Channel:
 class PersistentStream(Connection):
     """Stream that runs on a loop thread, reopens after every break, and ends with an error that no retry can fix.
 
+    It owns this error and the lock of its client.
+
     Attributes:
         changed: Condition that guards the state shared by the stream and the client's user. Notify it of every change.
     """

@@ -19,7 +19,10 @@ from penstock.wire import run as wire
 
 
 class EvaluationWork:
-    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`."""
+    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`.
+
+    It owns the tasks that are not taken and the results that are not sent.
+    """
 
     def __init__(self, thread: LoopThread, address: str, spec: EnvironmentSpec) -> None:
         """Starts the stream."""

@@ -29,7 +29,10 @@ _PROGRESS_S = 1.0
 
 
 class Membership:
-    """An actor's slot in the run and its weights; implements `acting.protocols.RunLink`."""
+    """An actor's slot in the run; implements `acting.protocols.RunLink`.
+
+    It owns the assignment, the newest weights and the reports that are not sent.
+    """
 
     def __init__(
         self,

@@ -65,7 +65,10 @@ class _Pending:
 
 
 class ReplaySegmentSink:
-    """Sink of an actor's windows; implements `acting.protocols.SegmentSink`."""
+    """Sink of an actor's windows; implements `acting.protocols.SegmentSink`.
+
+    It owns the copies of the windows until they are stored, and the stream's grants until they are spent.
+    """
 
     def __init__(
         self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0

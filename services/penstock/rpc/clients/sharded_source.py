@@ -106,7 +106,10 @@ _NOTHING = _Origin(np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
 
 class ShardedBatchSource:
-    """Source of the learner's batches from several shards; implements `learning.protocols.BatchSource`."""
+    """Source of the learner's batches from several shards; implements `learning.protocols.BatchSource`.
+
+    It owns the shards' plans, the draws of requested batches and the origins of uncommitted ones.
+    """
 
     def __init__(
         self,
@@ -120,11 +123,11 @@ class ShardedBatchSource:
         stopping: Callable[[], bool] = lambda: False,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Creates a channel to each replay service, as in `ReplayBatchSource`. `open` starts the streams.
+        """Creates a channel to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
 
         A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
-        number of segments in the largest window of any actor. `arrived` receives each batch with a part from every
-        shard, before `next` returns that same object.
+        segments in the largest window of any actor. `arrived` receives each batch with a part from every shard, the same
+        object that `next` returns.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
