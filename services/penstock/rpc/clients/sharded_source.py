@@ -126,8 +126,7 @@ class ShardedBatchSource:
         """Creates a channel to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
 
         A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
-        segments in the largest window of any actor. `arrived` receives each batch with a part from every shard, the same
-        object that `next` returns.
+        segments in any actor's largest window. `arrived` receives each batch with all parts, the object `next` returns.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
