@@ -37,11 +37,10 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.evaluation_work import EvaluationWork
 from penstock.rpc.clients.membership import Membership
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
-from penstock.rpc.clients.snapshots import SnapshotClient, StoreSnapshots
+from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient, StoreSnapshots
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.contract import CONTRACT, stamped
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_snapshots import RunSnapshotClient
 from penstock.rpc.server import Server
 from penstock.rpc.service import Method
 from penstock.rpc.servicers.replay import ReplayServicer

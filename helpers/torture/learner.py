@@ -79,7 +79,7 @@ class TortureLearner:
             self._stop.set()
             self._join()
             # A dead process's connection ends with it; this process lives on.
-            self._source._connection.close()
+            self._loop.run(self._source._stream.channel.close())
             self._loop.close()
             self._collect_outcomes()
             self._ledger.abandoned()

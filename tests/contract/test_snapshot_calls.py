@@ -19,7 +19,7 @@ from penstock.replay.snapshots.restoring import Restored, restore_store
 from penstock.replay.store.records import session_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
-from penstock.rpc.run_snapshots import RunSnapshotServicer
+from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotProgress, SnapshotRequest
 from penstock.wire.snapshots import encode_requests

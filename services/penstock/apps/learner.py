@@ -25,8 +25,8 @@ from penstock.rpc.clients.batch_source import ReplayBatchSource
 from penstock.rpc.clients.sharded_source import ShardedBatchSource, open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_snapshots import RunSnapshotServicer
 from penstock.rpc.servicers.run import RunServicer
+from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.run_folder import RunFolder
 from penstock.summary import nothing_left
 from penstock.telemetry.logs import Logger
@@ -150,7 +150,7 @@ def _serving(session: Session, roster: Roster) -> Iterator[tuple[LoopThread, Run
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )
     thread.run(servicer.server.start(settings.listen))
-    disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.tell_storage(sound)))
+    disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
         yield thread, servicer, snapshots
     finally:

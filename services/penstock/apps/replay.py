@@ -75,7 +75,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def note_storage(sound: bool) -> None:
-        asyncio.run_coroutine_threadsafe(servicer.server.tell_storage(sound), loop)
+        asyncio.run_coroutine_threadsafe(servicer.server.report_storage(sound), loop)
 
     disk_watch = DiskWatch(Path(settings.folder), note_storage) if settings.folder else None
     tasks = [

@@ -16,9 +16,8 @@ from rich.table import Table
 from penstock.cli.options import parse
 from penstock.config import Config
 from penstock.errors import ConfigurationError
-from penstock.rpc.clients.snapshots import SnapshotClient
+from penstock.rpc.clients.snapshots import RunSnapshotClient, SnapshotClient
 from penstock.rpc.loop import LoopThread
-from penstock.rpc.run_snapshots import RunSnapshotClient
 from penstock.run_folder import RunFolder
 from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress
 

@@ -1,30 +1,25 @@
-"""Client channels to other services, and reconnection after breaks."""
+"""Client channels to other services, and the calls on them."""
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from penstock.errors import PeerFailed, PenstockError, Unavailable
+from penstock.errors import Unavailable
 from penstock.rpc.contract import check_contract, contract_of, stamped
-from penstock.rpc.errors import from_rpc, is_passing
+from penstock.rpc.errors import from_rpc
 from penstock.rpc.server import KEEPALIVE, MAX_MESSAGE_BYTES
 from penstock.rpc.service import Method, serialise, unwrap
-from penstock.telemetry import logs, metrics
+from penstock.telemetry import logs
 
 UNARY_TIMEOUT_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _ABSENCE_S = 3.0
 """Seconds after which an unreachable peer is logged. Services that start together connect in less."""
-_PEER_FAILURES = 10
-"""Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
-
-_SOUND_S = 60.0
-"""Seconds after which a stream counts as sound, which resets the peer's failures."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -87,12 +82,12 @@ def open_stream(channel: grpc.aio.Channel, method: Method, *, wait_for_ready: bo
     return Stream(call(wait_for_ready=wait_for_ready))
 
 
-def open_responses(channel: grpc.aio.Channel, method: Method, request: Message) -> AsyncIterator[Any]:
-    """Opens a stream of responses to one request."""
+def open_responses(channel: grpc.aio.Channel, method: Method, **request: Any) -> AsyncIterator[Any]:
+    """Opens a stream of responses to one request with these values."""
     call = channel.unary_stream(
         method.path, request_serializer=serialise, response_deserializer=method.response.FromString
     )
-    return aiter(Stream(call(stamped(request))))
+    return aiter(Stream(call(stamped(method.request(**request)))))
 
 
 async def call_unary(
@@ -121,71 +116,7 @@ async def translated(peer: str) -> AsyncIterator[None]:
         raise error from None
 
 
-async def keep_open(
-    channel: grpc.aio.Channel,
-    stream: "Callable[[Backoff], Awaitable[None]]",
-    *,
-    peer: str,
-    service: str,
-    broken: Callable[[PenstockError], None],
-) -> PenstockError:
-    """Runs a stream and reopens it after every break, with growing pauses.
-
-    Logs the first reason of each break, each new kind of error, and when the peer has been unreachable for a while.
-
-    Args:
-        channel: Channel of the stream.
-        stream: Function that opens the stream and runs it to its end; resets the backoff at the first answer.
-        peer: Name of the peer in messages.
-        service: Label of the peer in metrics.
-        broken: Callback after each break, with its reason.
-
-    Returns:
-        The error that no retry can fix.
-    """
-    absence = asyncio.create_task(_note_absence(channel, peer))
-    try:
-        return await _keep_open(stream, peer, service, broken)
-    finally:
-        absence.cancel()
-        await asyncio.wait([absence])
-
-
-async def _keep_open(
-    stream: "Callable[[Backoff], Awaitable[None]]",
-    peer: str,
-    service: str,
-    broken: Callable[[PenstockError], None],
-) -> PenstockError:
-    backoff, reconnections, noted, failures = Backoff(), metrics.RECONNECTIONS.labels(service), PenstockError, 0
-    while True:
-        began = time.monotonic()
-        try:
-            async with translated(peer):
-                await stream(backoff)
-            error: PenstockError = Unavailable(f"{peer} ended the stream")
-        except PenstockError as raised:
-            error = raised
-        except Exception as raised:
-            # No code awaits this task, so our own errors must reach the caller like any other failure.
-            error = PenstockError(f"the stream to {peer} failed with {type(raised).__name__}: {raised}")
-        broken(error)
-        if time.monotonic() - began > _SOUND_S:
-            failures = 0
-        failures += isinstance(error, PeerFailed)
-        if not is_passing(error):
-            return error
-        if failures >= _PEER_FAILURES:
-            return PenstockError(f"gave up after {failures} attempts: {error}")
-        reconnections.inc()
-        # The texts of one break differ: a connection is lost, then refused, then timed out.
-        if backoff.is_first or type(error) is not noted:
-            noted = type(error)
-            logs.note("trying again", reason=str(error))
-        await asyncio.sleep(backoff.next_s())
-
-
-async def _note_absence(channel: grpc.aio.Channel, peer: str) -> None:
+async def note_absence(channel: grpc.aio.Channel, peer: str) -> None:
     """Logs when a peer has been unreachable for a while and when it is back, until the channel is closed."""
     with suppress(grpc.aio.UsageError):
         while True:
@@ -211,13 +142,9 @@ async def exchange(
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]],
     take: Callable[[Any], None],
 ) -> None:
-    """Runs a stream until it ends: sends its opening, then writes and reads concurrently.
+    """Runs a stream until it ends: writes its opening, then runs coroutines `beside` it and calls `take` per response.
 
-    Args:
-        call: Stream from `open_stream`.
-        opening: First request.
-        beside: Coroutine functions that run until the stream ends; an error in one ends the stream.
-        take: Callback for each response; an error in it ends the stream.
+    An error in any of them ends the stream.
     """
     try:
         await call.write(opening)
@@ -234,21 +161,20 @@ async def exchange(
 class Backoff:
     """Growing pauses between attempts, with jitter so that many clients do not reconnect at once."""
 
-    def __init__(self, first_s: float = 0.1, longest_s: float = 2.0) -> None:
-        self._first_s, self._longest_s = first_s, longest_s
-        self._pause_s = first_s
+    def __init__(self) -> None:
+        self._pause_s = _FIRST_PAUSE_S
 
     @property
     def is_first(self) -> bool:
         """Whether there has been no pause since the start or the last success."""
-        return self._pause_s == self._first_s
+        return self._pause_s == _FIRST_PAUSE_S
 
     def reset(self) -> None:
         """Makes the next pause short again, after a success."""
-        self._pause_s = self._first_s
+        self._pause_s = _FIRST_PAUSE_S
 
     def next_s(self) -> float:
         """Returns the next pause in seconds."""
         pause = self._pause_s
-        self._pause_s = min(2.0 * pause, self._longest_s)
+        self._pause_s = min(2.0 * pause, _LONGEST_PAUSE_S)
         return pause * random.uniform(0.5, 1.0)

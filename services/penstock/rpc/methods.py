@@ -1,50 +1,35 @@
-"""Definitions of the contract's RPCs, for servers and clients."""
+"""The contract's RPCs, for servers and clients. Their message types follow from `proto/`."""
+
+from typing import Any
+
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from penstock.rpc.service import Method
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
 from penstock.wire import replay as wire
 
-REPLAY = "penstock.v1.ReplayService"
-RUN = "penstock.v1.RunService"
-EVALUATION = "penstock.v1.EvaluationService"
+_REPLAY = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"]
+_RUN = run_pb2.DESCRIPTOR.services_by_name["RunService"]
+_EVALUATION = evaluation_pb2.DESCRIPTOR.services_by_name["EvaluationService"]
+REPLAY, RUN, EVALUATION = _REPLAY.full_name, _RUN.full_name, _EVALUATION.full_name
 
-APPEND_SEGMENTS = Method(
-    REPLAY,
-    "AppendSegments",
-    replay_pb2.AppendSegmentsRequest,
-    replay_pb2.AppendSegmentsResponse,
-    True,
-    True,
-    read_request=wire.read_append_request,
-)
-SAMPLE_BATCHES = Method(
-    REPLAY,
-    "SampleBatches",
-    replay_pb2.SampleBatchesRequest,
-    replay_pb2.SampleBatchesResponse,
-    True,
-    True,
-    read_response=wire.read_sample_response,
-)
-COMMIT_BATCH = Method(REPLAY, "CommitBatch", replay_pb2.CommitBatchRequest, replay_pb2.CommitBatchResponse)
-FINISH_RUN = Method(REPLAY, "FinishRun", replay_pb2.FinishRunRequest, replay_pb2.FinishRunResponse)
-GET_REPLAY_STATUS = Method(
-    REPLAY, "GetReplayStatus", replay_pb2.GetReplayStatusRequest, replay_pb2.GetReplayStatusResponse
-)
-TAKE_SNAPSHOT = Method(
-    REPLAY, "TakeSnapshot", replay_pb2.TakeSnapshotRequest, replay_pb2.TakeSnapshotResponse, True, True
-)
-LIST_SNAPSHOTS = Method(REPLAY, "ListSnapshots", replay_pb2.ListSnapshotsRequest, replay_pb2.ListSnapshotsResponse)
-JOIN = Method(RUN, "Join", run_pb2.JoinRequest, run_pb2.JoinResponse, True, True)
-GET_RUN_STATUS = Method(RUN, "GetRunStatus", run_pb2.GetRunStatusRequest, run_pb2.GetRunStatusResponse)
-TAKE_RUN_SNAPSHOT = Method(
-    RUN, "TakeRunSnapshot", run_pb2.TakeRunSnapshotRequest, run_pb2.TakeRunSnapshotResponse, response_stream=True
-)
-RUN_EVALUATIONS = Method(
-    EVALUATION,
-    "RunEvaluations",
-    evaluation_pb2.RunEvaluationsRequest,
-    evaluation_pb2.RunEvaluationsResponse,
-    True,
-    True,
-)
+
+def _method(service: ServiceDescriptor, name: str, **readers: Any) -> Method:
+    rpc = service.methods_by_name[name]
+    request, response = GetMessageClass(rpc.input_type), GetMessageClass(rpc.output_type)
+    streams = (rpc.client_streaming, rpc.server_streaming)
+    return Method(service.full_name, name, request, response, *streams, **readers)
+
+
+APPEND_SEGMENTS = _method(_REPLAY, "AppendSegments", read_request=wire.read_append_request)
+SAMPLE_BATCHES = _method(_REPLAY, "SampleBatches", read_response=wire.read_sample_response)
+COMMIT_BATCH = _method(_REPLAY, "CommitBatch")
+FINISH_RUN = _method(_REPLAY, "FinishRun")
+GET_REPLAY_STATUS = _method(_REPLAY, "GetReplayStatus")
+TAKE_SNAPSHOT = _method(_REPLAY, "TakeSnapshot")
+LIST_SNAPSHOTS = _method(_REPLAY, "ListSnapshots")
+JOIN = _method(_RUN, "Join")
+GET_RUN_STATUS = _method(_RUN, "GetRunStatus")
+TAKE_RUN_SNAPSHOT = _method(_RUN, "TakeRunSnapshot")
+RUN_EVALUATIONS = _method(_EVALUATION, "RunEvaluations")

@@ -119,7 +119,7 @@ class Server:
         if ending:
             await asyncio.wait(ending, timeout=_DRAIN_S)
 
-    async def tell_storage(self, sound: bool) -> None:
+    async def report_storage(self, sound: bool) -> None:
         """Reports in the health of `STORAGE` whether the service's disk can be written."""
         status = health_pb2.HealthCheckResponse.SERVING if sound else health_pb2.HealthCheckResponse.NOT_SERVING
         await self._health.set(STORAGE, status)

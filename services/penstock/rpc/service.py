@@ -89,10 +89,8 @@ class Method:
 
     @property
     def kind(self) -> str:
-        """Type of the method in metrics: unary, client_stream, server_stream or bidi_stream."""
-        if self.request_stream and self.response_stream:
-            return "bidi_stream"
-        return "client_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
+        """Type of the method in metrics. The contract has no stream of requests with one response."""
+        return "bidi_stream" if self.request_stream else "server_stream" if self.response_stream else "unary"
 
 
 class Capacity:
@@ -118,11 +116,18 @@ def serialise(message: Message | bytes) -> bytes:
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
-def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: Capacity) -> Handler:
-    """Returns the gRPC handler of a servicer's coroutine function.
+_HANDLERS = {
+    "unary": grpc.unary_unary_rpc_method_handler,
+    "server_stream": grpc.unary_stream_rpc_method_handler,
+    "bidi_stream": grpc.stream_stream_rpc_method_handler,
+}
+"""Constructors of gRPC's handlers by the type of a method."""
 
-    The function is unary, (request, context) -> response, a server stream, (request, context), or a bidirectional
-    stream, (requests, context). Each of its calls occupies room in `capacity`.
+
+def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: Capacity) -> Handler:
+    """Returns the gRPC handler of a servicer's function, (request or requests, context) -> response or None.
+
+    Each of its calls occupies room in `capacity`.
     """
 
     async def observed(request: Any, call: ServicerContext) -> Any:
@@ -133,7 +138,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
         try:
             read = method.read_request or method.request.FromString
             request = _read_all(request, read, context) if method.request_stream else read(request)
-            if method.response_stream and not method.request_stream:
+            if method.kind == "server_stream":
                 context.open(request)
             with capacity.taken():
                 response = await behaviour(request, context)
@@ -147,7 +152,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
                 error = InvalidSegment(f"malformed message: {error}")
             if isinstance(error, grpc.aio.BaseError):
                 # The client is gone or this server has stopped. gRPC has cancelled this call or is about to.
-                await _cancellation(_GONE_S)
+                await _cancellation()
             if not isinstance(error, PenstockError):
                 code = grpc.StatusCode.UNKNOWN
                 raise
@@ -157,11 +162,7 @@ def handler(method: Method, behaviour: Callable[..., Awaitable[Any]], capacity: 
             metrics.RPC_SECONDS.labels(*labels).observe(time.monotonic() - started)
             metrics.RPC_HANDLED.labels(*labels, code.name).inc()
 
-    if method.request_stream:
-        return grpc.stream_stream_rpc_method_handler(observed, response_serializer=serialise)
-    if method.response_stream:
-        return grpc.unary_stream_rpc_method_handler(observed, response_serializer=serialise)
-    return grpc.unary_unary_rpc_method_handler(observed, response_serializer=serialise)
+    return _HANDLERS[method.kind](observed, response_serializer=serialise)
 
 
 async def _read_all(requests: AsyncIterator[bytes], read: Callable[[bytes], T], context: Context) -> AsyncIterator[T]:
@@ -194,24 +195,21 @@ async def write_whole(context: Context, message: Message | bytes) -> None:
         raise
 
 
-async def _cancellation(timeout_s: float) -> None:
-    """Waits for this task to be cancelled. Raises `asyncio.CancelledError` then, or if it was cancelled before."""
+async def _cancellation() -> None:
+    """Waits `_GONE_S` for this task to be cancelled. Raises `asyncio.CancelledError` if it is or was."""
     task = asyncio.current_task()
     assert task is not None
     # A group whose tasks failed raises their errors even when it was cancelled. Only this count then shows it.
     if task.cancelling():
         raise asyncio.CancelledError
-    await asyncio.sleep(timeout_s)
+    await asyncio.sleep(_GONE_S)
 
 
 @contextlib.contextmanager
 def logged_stay(who: str, *, returned: bool, **where: str) -> Iterator[None]:
-    """Logs that a peer has joined or returned and, when its stream ends, that it has left and why.
+    """Logs that a peer of the kind `who` has joined or returned and, when its stream ends, that it has left and why.
 
-    Args:
-        who: Kind of peer.
-        returned: Whether it was connected before.
-        where: Further fields of the events, such as its name and slot.
+    `where` contains further fields of the events, such as its name and slot.
     """
     logs.note(f"{who} returned" if returned else f"{who} joined", **where)
     reason = "its stream ended"

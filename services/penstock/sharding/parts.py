@@ -5,13 +5,15 @@ It costs one copy of the columns, which a run with a single replay service avoid
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool, allocate
-from penstock.types.replay import Batch, BatchHead, StoreCounts
+from penstock.types.records import total
+from penstock.types.replay import Batch, BatchHead
 
 Rows = NDArray[np.int64]
 
@@ -55,38 +57,36 @@ def join(
         schema: Schema of the segments.
         pool: Pool that provides the memory for the columns.
     """
-    size = sum(part.keys.size for part in parts)
-    columns = allocate(schema, size, pool)
-    keys, versions = np.empty(size, np.uint64), np.empty(size, np.int64)
-    priorities, probabilities = np.empty(size), np.empty(size)
-    fresh = sum(part.fresh_segments for part in parts)
-    environments = np.zeros(fresh, np.uint32)
-    skipped = np.zeros(size if any(part.head.skipped.size for part in parts) else 0, np.int64)
-    for part, places, share in zip(parts, rows, shares, strict=True):
-        keys[places], versions[places], priorities[places] = part.keys, part.versions, part.priorities
-        weight = np.where(np.arange(places.size) < part.fresh_segments, 1.0, share)
-        probabilities[places] = part.head.probabilities * weight
-        if part.head.environments.size:
-            environments[places[: part.fresh_segments]] = part.head.environments
-        if part.head.skipped.size:
-            skipped[places] = part.head.skipped
+    heads = [part.head for part in parts]
+    columns = allocate(schema, sum(places.size for places in rows), pool)
+    for part, places in zip(parts, rows, strict=True):
         for whole, array in zip(columns.arrays, part.columns.arrays, strict=True):
             whole[places] = array
+    fresh_rows = [places[: head.fresh_segments] for head, places in zip(heads, rows, strict=True)]
+    probabilities = [head.probabilities.copy() for head in heads]
+    for head, drawn, share in zip(heads, probabilities, shares, strict=True):
+        drawn[head.fresh_segments :] *= share
     return Batch(
         BatchHead(
-            number=parts[0].number,
-            fresh_segments=fresh,
-            keys=keys,
-            versions=versions,
-            priorities=priorities,
-            probabilities=probabilities,
-            counts=_sum([part.counts for part in parts]),
-            environments=environments,
-            skipped=skipped,
+            number=heads[0].number,
+            fresh_segments=sum(places.size for places in fresh_rows),
+            keys=_placed([head.keys for head in heads], rows),
+            versions=_placed([head.versions for head in heads], rows),
+            priorities=_placed([head.priorities for head in heads], rows),
+            probabilities=_placed(probabilities, rows),
+            counts=total([head.counts for head in heads]),
+            environments=_placed([head.environments for head in heads], fresh_rows),
+            skipped=_placed([head.skipped for head in heads], rows),
         ),
         columns,
     )
 
 
-def _sum(counts: Sequence[StoreCounts]) -> StoreCounts:
-    return StoreCounts(*(sum(getattr(each, name) for each in counts) for name in StoreCounts.__slots__))
+def _placed(arrays: Sequence[NDArray[Any]], rows: Sequence[Rows]) -> NDArray[Any]:
+    """Returns the values of the arrays in their rows of the whole batch, and 0 for empty ones; empty if all are."""
+    present = any(array.size for array in arrays)
+    whole = np.zeros(sum(places.size for places in rows) if present else 0, arrays[0].dtype)
+    for array, places in zip(arrays, rows, strict=True):
+        if array.size:
+            whole[places] = array
+    return whole

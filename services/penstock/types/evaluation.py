@@ -10,17 +10,9 @@ from penstock.types.run import Weights
 
 @dataclass(frozen=True, slots=True)
 class EvaluationTask:
-    """A task for an evaluator.
+    """A task for an evaluator; the fields are those of the contract's EvaluationTask.
 
-    Attributes:
-        id: Number of the task; no other learner process uses the same number.
-        weights: Weights of the policy.
-        episodes: Number of episodes to play.
-        deterministic: Whether to take the most likely actions.
-        seed: Key of random streams that no training environment shares.
-        variants: Number of variants, at least 1; episode i is played in variant i modulo this number.
-        max_episode_steps: Steps after which an unfinished episode is cut.
-        max_seconds: Seconds after which all unfinished episodes are cut.
+    `weights` are those of its version. Without a limit, `max_seconds` is infinite.
     """
 
     id: int
@@ -44,19 +36,7 @@ class VariantReturns:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """The result of an evaluation task.
-
-    Attributes:
-        id: Number of the task.
-        version: Version of its policy.
-        returns: Return of each episode, in their order; that of a cut episode is its return until then. Unusable or
-            empty after a failure.
-        steps: Length of each episode, in steps.
-        seconds: Duration of the evaluation.
-        unfinished: Number of cut episodes.
-        out_of_time: Whether episodes were cut by the time limit, so that returns depend on the machine's speed.
-        failure: Reason why the returns can't be used, in one line; empty if they can.
-    """
+    """The result of an evaluation task; the fields are those of the contract's EvaluationResult."""
 
     id: int
     version: int
@@ -85,17 +65,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """Statistics of one evaluation.
-
-    Attributes:
-        version: Version of the evaluated policy.
-        env_steps: Environment steps trained at that version.
-        episodes: Number of episodes.
-        return_mean: Mean return over all episodes.
-        return_std: Standard deviation of the return over all episodes.
-        variants: Statistics in each environment variant; empty if the run has none.
-        unfinished: Number of episodes that exceeded the bounds of an evaluation; their returns until then count.
-    """
+    """Statistics of one evaluation; the fields are those of the contract's EvaluationSummary."""
 
     version: int
     env_steps: int

@@ -5,14 +5,17 @@ tuples, and text for a wait's reason.
 """
 
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from penstock.types.waits import WaitReason
 
 T = TypeVar("T")
+
+_kinds_of: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def plain(record: Any) -> dict[str, Any]:
@@ -36,8 +39,14 @@ def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{kind.__name__} has named values, not {values!r}")
-    kinds = typing.get_type_hints(kind)
+    kinds = _kinds_of(kind)
     return kind(**{name: _read(kinds.get(name), value) for name, value in values.items()})
+
+
+def total(records: Sequence[T]) -> T:
+    """Returns the sum of at least one record of numbers, field by field."""
+    kind = type(records[0])
+    return kind(*(sum(getattr(each, name) for each in records) for name in _kinds_of(kind)))
 
 
 def _read(kind: Any, value: Any) -> Any:

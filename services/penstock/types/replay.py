@@ -78,21 +78,7 @@ class StagingOffer:
 class SamplingPlan:
     """The learner's plan for drawing batches; the fields are those of the contract's SamplingPlan.
 
-    Attributes:
-        session: Identifier of the learner's process. A new session ends the leases of the one before.
-        next_batch: Number of the first batch that this stream will request. It does not affect how batches are drawn.
-        batch_segments: Segments in a batch once replay has begun.
-        fresh_segments: Fresh segments in a batch (F). 0: segments are replayed as soon as they are stored, at the
-            largest priority present, and collection is not limited.
-        off_policy_degree: Batches that collection may run ahead of training (d).
-        publish_interval: Versions from one publication of the weights to the next (p).
-        alpha: Exponent of the priority.
-        epsilon: Constant added to every priority.
-        half_life: Age in versions that halves the prioritized mass before `alpha`.
-        max_staleness: Age in versions above which a replayed segment has no mass.
-        min_replay_segments: Segments that must have been trained before any is replayed.
-        seed: Key of the random draws, together with a batch's number.
-        hurried_below: Number below which batches are sent with the fresh segments present, without waiting for more.
+    F, d and p are its `fresh_segments`, `off_policy_degree` and `publish_interval`.
     """
 
     session: int
@@ -139,19 +125,7 @@ class Mass:
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """Numbers of segments in a store.
-
-    Attributes:
-        capacity: Segments that the store can hold.
-        stored: Segments that it holds.
-        unseen: Fresh segments that no batch has leased.
-        leased: Fresh segments leased to batches.
-        granted: Segments that actors have permission to collect.
-        inserted: Segments stored since the store was created.
-        late: Segments that arrived too late to be trained as fresh, since the store was created.
-        refused: Segments refused for their values, since the service started.
-        refunded: Segments returned untrained from leases, since the service started.
-    """
+    """Numbers of segments in a store; the fields are those of the contract's StoreCounts."""
 
     capacity: int = 0
     stored: int = 0
@@ -162,6 +136,11 @@ class StoreCounts:
     late: int = 0
     refused: int = 0
     refunded: int = 0
+
+    @property
+    def seen(self) -> int:
+        """Segments that are neither fresh nor leased as fresh."""
+        return self.stored - self.unseen - self.leased
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,15 +76,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class ActorReport:
-    """The activity of an actor since its last report.
-
-    Attributes:
-        env_steps: Valid environment steps.
-        first_step_at_s: Unix time of the actor's first step, in seconds.
-        episodes: Finished episodes.
-        timing: Seconds spent on each activity.
-        segments: Segments sent to the replay service.
-    """
+    """The activity of an actor since its last report; the fields are those of the contract's ActorReport."""
 
     env_steps: int
     first_step_at_s: float
@@ -95,15 +87,7 @@ class ActorReport:
 
 @dataclass(frozen=True, slots=True)
 class ActorProgress:
-    """The progress of an actor.
-
-    Attributes:
-        steps: Environment calls that have returned since the process started.
-        doing: Environment call in progress: make, reset or step; empty if there is none.
-        environment: Run-wide number of that environment; None if several are stepped in one call.
-        window_step: Steps already taken in the window in collection.
-        window_steps: Steps of a complete window.
-    """
+    """The progress of an actor; the fields are those of the contract's ActorProgress."""
 
     steps: int = 0
     doing: str = ""
@@ -114,12 +98,7 @@ class ActorProgress:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFault:
-    """A fault of an environment.
-
-    Attributes:
-        text: One line with the environment's number, its fault and its id.
-        dropped: Whether the window in collection was dropped; False for a warning.
-    """
+    """A fault of an environment; the fields are those of the contract's EnvironmentFault."""
 
     text: str
     dropped: bool
@@ -127,11 +106,9 @@ class EnvironmentFault:
 
 @dataclass(frozen=True, slots=True)
 class LostPlace:
-    """A slot that an actor gave up because the replay service had a newer incarnation of it.
+    """A slot that an actor gave up, because the replay service had a newer incarnation of it.
 
-    Attributes:
-        slot: Number of the slot.
-        taken_by: Incarnation that has taken it.
+    The fields are those of the contract's LostPlace.
     """
 
     slot: int
@@ -140,15 +117,9 @@ class LostPlace:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The introduction of an actor to the learner.
+    """The introduction of an actor to the learner; the fields are those of the contract's Hello.
 
-    Attributes:
-        schema: Schema of its segments.
-        spec: Spec of its environments.
-        environments: Number of its environments.
-        name: Display name; empty if it has none.
-        token: Token of its previous assignment; empty if it has none.
-        lost: Slot that it gave up; None if it did not.
+    `spec` is the `environment` there. Without an earlier assignment, `token` is empty and `lost` is None.
     """
 
     schema: Schema

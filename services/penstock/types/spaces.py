@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeGuard, get_args
 
+from penstock.types.records import plain
+
 
 @dataclass(frozen=True, slots=True)
 class BoxSpace:
@@ -43,13 +45,7 @@ class BoxSpace:
 
     def to_json(self) -> dict[str, object]:
         """Returns the form in the metadata of weights."""
-        return {
-            "kind": self.KIND,
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "low": _bounds_to_json(self.low),
-            "high": _bounds_to_json(self.high),
-        }
+        return {"kind": self.KIND, **plain(self), "low": _bounds_to_json(self.low), "high": _bounds_to_json(self.high)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
@@ -83,7 +79,7 @@ class DiscreteSpace:
 
     def to_json(self) -> dict[str, object]:
         """Returns the form in the metadata of weights."""
-        return {"kind": self.KIND, "n": self.n, "start": self.start}
+        return {"kind": self.KIND, **plain(self)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:

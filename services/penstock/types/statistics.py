@@ -6,9 +6,8 @@ that measures it.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.types.waits import Awaited, WaitReason
 
@@ -42,32 +41,31 @@ def declared(kind: type) -> dict[str, Declared]:
     return {each.name: each.metadata["declared"] for each in fields(kind)}
 
 
-def _learning(label: str, unit: Literal["share", "number"] = "number", remark: str = "") -> Mapping[str, Declared]:
-    return {"declared": Declared(label, "penstock_learner_statistic", unit, remark)}
+def _field(label: str, metric: str, **declaration: Any) -> Any:
+    """Returns a field with a declaration; its default is 0 for a count, and None for others."""
+    declared = Declared(label, metric, **declaration)
+    return field(default=0 if declared.unit == "count" else None, metadata={"declared": declared})
 
 
-def _time(label: str, metric: str, activity: str = "") -> Mapping[str, Declared]:
-    return {"declared": Declared(label, metric, "seconds", activity=activity)}
+def _learning(label: str, unit: str = "number", remark: str = "") -> Any:
+    return _field(label, "penstock_learner_statistic", unit=unit, remark=remark)
 
 
-def _collection(activity: str) -> Mapping[str, Declared]:
-    return _time(activity, "penstock_actor_seconds", activity)
+def _time(label: str, metric: str) -> Any:
+    return _field(label, metric, unit="seconds")
 
 
-def _count(label: str, metric: str, *, fault: bool = False) -> Mapping[str, Declared]:
-    return {"declared": Declared(label, metric, "count", fault=fault)}
+def _collection(activity: str) -> Any:
+    return _field(activity, "penstock_actor_seconds", unit="seconds", activity=activity)
+
+
+def _count(label: str, metric: str, *, fault: bool = False) -> Any:
+    return _field(label, metric, unit="count", fault=fault)
 
 
 @dataclass(slots=True)
 class Timing:
-    """Seconds that an actor spent on each activity.
-
-    Attributes:
-        environment_s: Seconds spent in the environments.
-        policy_s: Seconds spent in the policy.
-        building_s: Seconds spent building and sending segments.
-        waiting_s: Seconds spent waiting for a grant or for new enough weights.
-    """
+    """Seconds that an actor spent on each activity; the fields are those of the contract's ActorReport."""
 
     environment_s: float = 0.0
     policy_s: float = 0.0
@@ -85,13 +83,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Ages of trained segments in policy versions: the learner's version minus the one that acted.
-
-    Attributes:
-        last: Mean age in the last batch.
-        mean: Mean age of the session's segments.
-        maximum: Largest age in the session.
-    """
+    """Ages of trained segments in policy versions; the fields are those of the contract's Ages."""
 
     last: float
     mean: float
@@ -100,27 +92,15 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class MeanTimes:
-    """Mean times in seconds; None if nothing was timed yet.
+    """Mean times in seconds; None if nothing was timed yet. The fields are those of the contract's MeanTimes."""
 
-    The times of collection are sums over the actors for the fresh steps of one batch.
-
-    Attributes:
-        collect_environment_s: Mean seconds spent in the environments.
-        collect_policy_s: Mean seconds spent in the actors' policies.
-        collect_build_s: Mean seconds spent building and sending segments.
-        collect_wait_s: Mean seconds spent waiting for a grant or for new enough weights.
-        batch_wait_s: Mean seconds the learner waited for a batch.
-        batch_train_s: Mean seconds the learner trained on a batch.
-        evaluation_s: Mean duration of an evaluation at the evaluator, in seconds.
-    """
-
-    collect_environment_s: float | None = field(default=None, metadata=_collection("environment"))
-    collect_policy_s: float | None = field(default=None, metadata=_collection("policy"))
-    collect_build_s: float | None = field(default=None, metadata=_collection("building"))
-    collect_wait_s: float | None = field(default=None, metadata=_collection("waiting"))
-    batch_wait_s: float | None = field(default=None, metadata=_time("wait", "penstock_learner_wait_seconds"))
-    batch_train_s: float | None = field(default=None, metadata=_time("train", "penstock_learner_step_seconds"))
-    evaluation_s: float | None = field(default=None, metadata=_time("evaluation", "penstock_evaluator_seconds"))
+    collect_environment_s: float | None = _collection("environment")
+    collect_policy_s: float | None = _collection("policy")
+    collect_build_s: float | None = _collection("building")
+    collect_wait_s: float | None = _collection("waiting")
+    batch_wait_s: float | None = _time("wait", "penstock_learner_wait_seconds")
+    batch_train_s: float | None = _time("train", "penstock_learner_step_seconds")
+    evaluation_s: float | None = _time("evaluation", "penstock_evaluator_seconds")
 
     @property
     def collect_work(self) -> dict[str, float | None]:
@@ -150,90 +130,41 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Data that was collected or computed without being used.
+    """Numbers of unused results, by reason; the fields are those of the contract's Drops."""
 
-    Attributes:
-        late_segments: Segments that arrived too old for their batch, so were never trained as fresh; they may be
-            replayed.
-        refused_segments: Segments with unusable values, since the replay service started.
-        refunded_segments: Segments returned untrained from leases and so fresh again, since the replay service started.
-        overwritten_priorities: Priorities of segments that had been overwritten in the meantime.
-        refused_steps: Gradient steps without a finite norm, which changed nothing.
-        unsound_rows: Environment steps left out of training because a value in them or estimated from them was absurd.
-        left_out_values: Absurd values excluded from the running normalisation.
-    """
-
-    late_segments: int = field(default=0, metadata=_count("segments late", "penstock_replay_late_segments"))
-    refused_segments: int = field(default=0, metadata=_count("refused", "penstock_replay_refused_segments"))
-    refunded_segments: int = field(default=0, metadata=_count("given back", "penstock_replay_refunded_segments"))
-    overwritten_priorities: int = field(
-        default=0, metadata=_count("priorities too late", "penstock_replay_ignored_priorities")
-    )
-    refused_steps: int = field(
-        default=0,
-        metadata=_count("gradient steps refused", "penstock_learner_refused_gradient_steps", fault=True),
-    )
-    unsound_rows: int = field(
-        default=0, metadata=_count("steps left out of training", "penstock_learner_unsound_rows", fault=True)
-    )
-    left_out_values: int = field(
-        default=0,
-        metadata=_count("values excluded from normalisation", "penstock_learner_left_out_values", fault=True),
-    )
+    late_segments: int = _count("segments late", "penstock_replay_late_segments")
+    refused_segments: int = _count("refused", "penstock_replay_refused_segments")
+    refunded_segments: int = _count("given back", "penstock_replay_refunded_segments")
+    overwritten_priorities: int = _count("priorities too late", "penstock_replay_ignored_priorities")
+    refused_steps: int = _count("gradient steps refused", "penstock_learner_refused_gradient_steps", fault=True)
+    unsound_rows: int = _count("steps left out of training", "penstock_learner_unsound_rows", fault=True)
+    left_out_values: int = _count("values excluded from normalisation", "penstock_learner_left_out_values", fault=True)
 
 
 @dataclass(frozen=True, slots=True)
 class LearningNumbers:
     """Statistics of training on one batch, or means over several batches; None where not finite.
 
-    Those of one batch are means over its minibatches or passes, without refused gradient steps.
-
-    Attributes:
-        effective_sample_share: Effective share of the steps, (sum w)^2 / (n sum w^2) of the behaviour weights; 1 on
-            on-policy data.
-        fresh_effective_share: Effective share of the steps of fresh segments, whose staleness follows from the
-            off-policy degree; 1 if there are none.
-        clipped_share: Share of the probability ratios outside the clip range.
-        approximate_kl: KL divergence of the policy from the one before the batch, in nats.
-        entropy: Entropy of the policy, in nats.
-        explained_variance: Share of the targets' variance that the values explain before training: 1 at best, below 0
-            if worse than a constant.
-        gradient_norm: Norm of the gradients before they are scaled down.
+    The fields are those of the contract's LearningNumbers. Those of one batch are means over its minibatches or passes,
+    without refused gradient steps.
     """
 
-    effective_sample_share: float | None = field(
-        default=None, metadata=_learning("effective sample share", "share", "effective sample size / samples")
+    effective_sample_share: float | None = _learning(
+        "effective sample share", "share", "effective sample size / samples"
     )
-    fresh_effective_share: float | None = field(default=None, metadata=_learning("fresh effective share", "share"))
-    clipped_share: float | None = field(default=None, metadata=_learning("clipped ratios", "share"))
-    approximate_kl: float | None = field(default=None, metadata=_learning("approximate KL", remark="nats per batch"))
-    entropy: float | None = field(default=None, metadata=_learning("entropy", remark="nats"))
-    explained_variance: float | None = field(default=None, metadata=_learning("explained variance", remark="at most 1"))
-    gradient_norm: float | None = field(default=None, metadata=_learning("gradient norm"))
+    fresh_effective_share: float | None = _learning("fresh effective share", "share")
+    clipped_share: float | None = _learning("clipped ratios", "share")
+    approximate_kl: float | None = _learning("approximate KL", remark="nats per batch")
+    entropy: float | None = _learning("entropy", remark="nats")
+    explained_variance: float | None = _learning("explained variance", remark="at most 1")
+    gradient_norm: float | None = _learning("gradient norm")
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStatistics:
     """Statistics of collection and training in this session of the learner; None where not known yet.
 
-    Attributes:
-        mode: Mode of collection.
-        off_policy_degree: Batches that collection may currently run ahead of training.
-        segments_collected: Fresh segments stored by the draw of the last batch, including those untrained at the start
-            of the session.
-        batches_collected: `segments_collected` in batches of fresh segments.
-        segments_trained: Uses of segments, fresh and replayed.
-        batches_trained: Batches trained in this session.
-        evaluations: Evaluations completed in this session.
-        lag: Ages of the fresh segments, which show how far collection ran ahead of training.
-        staleness: Ages of all segments, replayed ones included.
-        times: Mean times over the session.
-        waits: Times that the learner waited, by reason, longest first.
-        drops: Numbers of unused data, by reason.
-        last: Statistics of the last batch.
-        recent: Means over the last `recent_batches` batches.
-        recent_batches: Number of batches in `recent`, at most 100.
-        first_entropy: Entropy of the policy in the session's first batch, in nats.
+    The fields are those of the contract's CoordinatorStatistics.
     """
 
     mode: Mode

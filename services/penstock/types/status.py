@@ -15,13 +15,7 @@ Stopped = Literal["total_steps", "stop_at_return", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class VariantStatus:
-    """Training in one environment variant.
-
-    Attributes:
-        arguments: Arguments that distinguish the variant, as text for display.
-        episodes: Training episodes that ended in the variant.
-        return_mean: Mean return of the last 100 of these episodes; None before the first.
-    """
+    """Training in one environment variant; the fields are those of the contract's VariantStatus."""
 
     arguments: str
     episodes: int = 0
@@ -30,12 +24,7 @@ class VariantStatus:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An event that is reported to the user.
-
-    Attributes:
-        number: Number that increases with every notice, also when the learner restarts on the same host.
-        text: Description of the event in one line.
-    """
+    """An event that is reported to the user; the fields are those of the contract's Notice."""
 
     number: int
     text: str
@@ -43,19 +32,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class ActorState:
-    """The state of an actor at the learner. A process that replaces one of the same name continues its counts.
-
-    Attributes:
-        name: Name of the actor, for display.
-        slot: Place of the actor in the run.
-        connected: Whether the actor's stream to the learner is open.
-        steps: Environment calls that have returned since the actor's process started.
-        segments: Segments sent to the replay service.
-        stuck_s: Seconds since the actor last took a step or had nothing to do; 0 while it is not connected.
-        failures: Failures of its environments since it last sent segments.
-        dropped_windows: Windows dropped since the learner started.
-        doing: Environment call in progress, as text for display; empty if there is none.
-    """
+    """The state of an actor at the learner; the fields are those of the contract's ActorState."""
 
     name: str
     slot: int = 0

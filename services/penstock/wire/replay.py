@@ -1,9 +1,10 @@
 """Conversion of the replay service's messages."""
 
-import dataclasses
+import math
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.errors import DamagedWindow, InvalidSegment
 from penstock.types.block import Fragment, Schema
 from penstock.types.payloads import PayloadPool, layout
+from penstock.types.records import plain
 from penstock.types.replay import (
     Batch,
     BatchHead,
@@ -24,23 +26,43 @@ from penstock.types.replay import (
     Window,
     WindowHead,
 )
-from penstock.types.waits import WaitReason
+from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire.block import BlockAssembler, BlockReader, split_final
+from penstock.wire.fields import decoded, encoded
 from penstock.wire.schema import encode_schema
 
-MAX_BATCH_SEGMENTS = 2**16
-"""Limit that keeps a plan from requesting more memory than the service has. A head takes 32 bytes per segment."""
+MAX_BATCH = 2**62
+"""Largest number of a batch, which leaves room in 64 bits for those that follow it."""
 
-MAX_ALPHA, MAX_EPSILON, MIN_HALF_LIFE, MAX_BATCH = 100.0, 1e100, 1e-6, 2**62
-"""Bounds far beyond useful values. A batch's number must leave room in 64 bits for those that follow it."""
+_PLAN_RANGES: dict[str, tuple[float, float]] = {
+    "session": (1, 2**64 - 1),
+    "next_batch": (0, MAX_BATCH),
+    # A head takes 32 bytes per segment, so a plan can't request more memory than the service has.
+    "batch_segments": (1, 2**16),
+    "publish_interval": (1, 2**32 - 1),
+    "alpha": (0, 100),
+    "epsilon": (math.ulp(0.0), 1e100),
+    "half_life": (1e-6, sys.float_info.max),
+}
+"""Least and largest values in a sampling plan, far beyond useful ones."""
 
 _MAX_HEAD_BYTES = 2**18
 """Limit on an actor's message without its payload, in bytes. Once parsed, tiny fields take fifty times their size in
 memory, and they cost the service time. A schema of a thousand columns fits."""
 
-Number = TypeVar("Number", np.uint32, np.uint64, np.int64, np.float64)
+_HEAD_COLUMNS: dict[str, type[np.generic]] = {
+    "keys": np.uint64,
+    "versions": np.int64,
+    "priorities": np.float64,
+    "probabilities": np.float64,
+    "environments": np.uint32,
+    "skipped": np.int64,
+}
+"""Columns of a batch's head by name, with their element types."""
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +110,31 @@ def read_sample_response(data: bytes) -> SampleResponse:
 
 def encode_window(window: Window) -> Iterator[bytes]:
     """Yields serialised AppendSegmentsRequests, one per part."""
-    for head, part in block.heads(window.columns.schema, window.columns.segments):
-        message = replay_pb2.Window(
-            first_sequence=window.head.first_sequence,
-            version=window.head.version,
-            environments=window.head.environments.tolist() if head.part == 0 else (),
-        )
+    schema, segments = window.columns.schema, window.columns.segments
+    for head, part in block.heads(schema, segments):
+        message = _window_head(window.head)
+        if head.part:
+            message.ClearField("environments")
         heads = [b"", message.SerializeToString(), head.SerializeToString()]
         request, payload = block.blank_message(heads, part.stop - part.start)
-        block.clear_gaps(window.columns.schema, window.columns.segments, part.start, payload)
+        block.clear_gaps(schema, segments, part.start, payload)
         block.pack(window.columns, part.start, payload)
         yield request
 
 
 def encode_staged_window(window: Window, slot: int, checksum: int) -> bytes:
     """Serialises the AppendSegmentsRequest of a window whose payload, with this checksum, is in a staging slot."""
-    (head, *_) = block.heads(window.columns.schema, window.columns.segments)
-    whole, _ = head
+    whole, _ = next(block.heads(window.columns.schema, window.columns.segments))
     whole.parts = 1
-    message = replay_pb2.Window(
-        first_sequence=window.head.first_sequence,
-        version=window.head.version,
-        environments=window.head.environments.tolist(),
-        staged_in=slot,
-        staged_checksum=checksum,
-        block=whole,
-    )
+    message = _window_head(window.head, staged_in=slot, staged_checksum=checksum, block=whole)
     return replay_pb2.AppendSegmentsRequest(window=message).SerializeToString()
+
+
+def _window_head(head: WindowHead, **beside: Any) -> replay_pb2.Window:
+    environments = head.environments.tolist()
+    return replay_pb2.Window(
+        first_sequence=head.first_sequence, version=head.version, environments=environments, **beside
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +168,7 @@ class WindowPart:
 class WindowReader:
     """Reader of an actor's windows, which checks them against its announcement. One per stream."""
 
-    def __init__(
-        self,
-        *,
-        schema: Schema,
-        slot: int,
-        incarnation: int,
-        window_segments: int,
-    ) -> None:
+    def __init__(self, *, schema: Schema, slot: int, incarnation: int, window_segments: int) -> None:
         """Creates a reader from the values of `OpenAppend`."""
         self._staging: NDArray[np.uint8] | None = None
         self._schema, self._slot, self._incarnation = schema, slot, incarnation
@@ -214,65 +227,36 @@ def encode_append_response(
     staging_proof: int | None = None,
 ) -> replay_pb2.AppendSegmentsResponse:
     """Encodes an acknowledgement with new and returned grants. The first also offers the staging area."""
-    area = None if staging is None else replay_pb2.StagingArea(path=staging.path, slot_bytes=staging.slot_bytes)
     return replay_pb2.AppendSegmentsResponse(
         stored_sequence=stored_sequence,
-        staging=area,
+        staging=None if staging is None else plain(staging),
         returned_grants=returned,
         staging_proof=None if staging_proof is None else replay_pb2.StagingProof(number=staging_proof),
         grants=[replay_pb2.Grant(batch=grant.batch, minimum_version=grant.minimum_version) for grant in grants],
     )
 
 
-def decode_staging(message: replay_pb2.AppendSegmentsResponse) -> StagingOffer | None:
-    """Decodes the staging area that a server offers; None without one."""
-    return StagingOffer(message.staging.path, message.staging.slot_bytes) if message.HasField("staging") else None
-
-
 def encode_mapped_store(store: MappedStore | None) -> replay_pb2.MappedStore | None:
     """Encodes the offer of a store's file to clients on the same host."""
-    return None if store is None else replay_pb2.MappedStore(folder=store.folder, identity=store.identity)
+    return None if store is None else encoded(replay_pb2.MappedStore, store)
 
 
 def decode_mapped_store(message: replay_pb2.SamplingOpened) -> MappedStore | None:
     """Decodes the store that a server offers; None without one."""
-    return MappedStore(message.store.folder, message.store.identity) if message.HasField("store") else None
+    return decoded(MappedStore, message.store) if message.HasField("store") else None
 
 
 def encode_plan(plan: SamplingPlan) -> replay_pb2.SamplingPlan:
     """Encodes a sampling plan."""
-    return replay_pb2.SamplingPlan(**dataclasses.asdict(plan))
+    return encoded(replay_pb2.SamplingPlan, plan)
 
 
 def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     """Decodes a sampling plan. Raises `InvalidSegment` for values out of range."""
-    plan = SamplingPlan(**{field.name: getattr(message, field.name) for field in dataclasses.fields(SamplingPlan)})
-    numbers = (plan.alpha, plan.epsilon, plan.half_life)
-    if (
-        not np.isfinite(numbers).all()
-        or not 0.0 <= plan.alpha <= MAX_ALPHA
-        or not 0.0 < plan.epsilon <= MAX_EPSILON
-        or plan.half_life < MIN_HALF_LIFE
-    ):
-        raise InvalidSegment(
-            f"alpha must be from 0 to {MAX_ALPHA:g}, epsilon positive and at most {MAX_EPSILON:g}, half_life at least"
-            f" {MIN_HALF_LIFE:g}; got {numbers}"
-        )
-    if (
-        not 0 <= plan.fresh_segments <= plan.batch_segments
-        or plan.batch_segments < 1
-        or plan.publish_interval < 1
-        or not 0 <= plan.next_batch <= MAX_BATCH
-    ):
-        raise InvalidSegment(
-            f"invalid plan: batch_segments {plan.batch_segments}, fresh_segments {plan.fresh_segments},"
-            f" publish_interval {plan.publish_interval}, next_batch {plan.next_batch}; expected 1 <= batch_segments,"
-            f" 0 <= fresh_segments <= batch_segments, 1 <= publish_interval and 0 <= next_batch <= {MAX_BATCH}"
-        )
-    if plan.batch_segments > MAX_BATCH_SEGMENTS:
-        raise InvalidSegment(f"invalid plan: batch_segments {plan.batch_segments}; the maximum is {MAX_BATCH_SEGMENTS}")
-    if plan.session == 0:
-        raise InvalidSegment("invalid plan: session 0; choose another number")
+    plan = decoded(SamplingPlan, message)
+    for name, (least, most) in {**_PLAN_RANGES, "fresh_segments": (0, plan.batch_segments)}.items():
+        if not least <= getattr(plan, name) <= most:
+            raise InvalidSegment(f"invalid plan: {name} {getattr(plan, name)}; {name} must be from {least} to {most}")
     return plan
 
 
@@ -298,36 +282,28 @@ def encode_batch_head(
     draw: BatchHead, part: int, parts: int, answer: replay_pb2.SampleBatchesResponse | None = None
 ) -> replay_pb2.SampleBatchesResponse:
     """Encodes a batch without its columns, with the answer to a commit if there is one."""
+    columns: dict[str, Any] = {name: _bytes_of(getattr(draw, name)) for name in _HEAD_COLUMNS}
     return replay_pb2.SampleBatchesResponse(
         batch=draw.number,
         part=part,
         parts=parts,
         fresh_segments=draw.fresh_segments,
-        keys=draw.keys.astype("<u8", copy=False).tobytes(),
-        versions=draw.versions.astype("<i8", copy=False).tobytes(),
-        priorities=draw.priorities.astype("<f8", copy=False).tobytes(),
-        probabilities=draw.probabilities.astype("<f8", copy=False).tobytes(),
         counts=encode_counts(draw.counts),
         mass=replay_pb2.Mass(total=draw.mass.total, reference=draw.mass.reference),
-        environments=draw.environments.astype("<u4", copy=False).tobytes(),
-        skipped=draw.skipped.astype("<i8", copy=False).tobytes(),
+        **columns,
         committed=answer.committed if answer is not None else None,
     )
 
 
 def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
     """Decodes the head of a batch. Raises `InvalidSegment` if its columns differ in length."""
+    columns: dict[str, Any] = {name: column_of(getattr(message, name), dtype) for name, dtype in _HEAD_COLUMNS.items()}
     head = BatchHead(
         number=message.batch,
         fresh_segments=message.fresh_segments,
-        keys=column_of(message.keys, np.uint64),
-        versions=column_of(message.versions, np.int64),
-        priorities=column_of(message.priorities, np.float64),
-        probabilities=column_of(message.probabilities, np.float64),
         counts=decode_counts(message.counts),
         mass=Mass(message.mass.total, message.mass.reference),
-        environments=column_of(message.environments, np.uint32),
-        skipped=column_of(message.skipped, np.int64),
+        **columns,
     )
     sizes = {head.keys.size, head.versions.size, head.priorities.size, head.probabilities.size}
     if len(sizes) != 1:
@@ -347,6 +323,10 @@ def column_of(data: bytes, dtype: type[Number]) -> NDArray[Number]:
         raise InvalidSegment(f"{len(data)} bytes are not a multiple of the size of {np.dtype(dtype).name}")
     # Copied, because an array over `bytes` is read-only.
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+
+
+def _bytes_of(column: NDArray[np.generic]) -> bytes:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 class BatchAssembler:
@@ -375,12 +355,12 @@ class BatchAssembler:
 
 def encode_counts(counts: StoreCounts) -> replay_pb2.StoreCounts:
     """Encodes a store's counts."""
-    return replay_pb2.StoreCounts(**dataclasses.asdict(counts))
+    return encoded(replay_pb2.StoreCounts, counts)
 
 
 def decode_counts(message: replay_pb2.StoreCounts) -> StoreCounts:
     """Decodes a store's counts."""
-    return StoreCounts(**{field.name: getattr(message, field.name) for field in dataclasses.fields(StoreCounts)})
+    return StoreCounts(*(getattr(message, field.name) for field in fields(StoreCounts)))
 
 
 # Requests of clients and what they read of the responses
@@ -389,13 +369,10 @@ CommitRequest = replay_pb2.CommitBatchRequest
 SampleRequest = replay_pb2.SampleBatchesRequest
 
 
-def encode_open_append(
-    schema: Schema, slot: int, incarnation: int, window_segments: int
-) -> replay_pb2.AppendSegmentsRequest:
+def encode_open_append(schema: Schema, assignment: Assignment) -> replay_pb2.AppendSegmentsRequest:
     """Encodes the first request of an actor's stream, which announces its windows."""
-    opening = replay_pb2.OpenAppend(
-        schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=window_segments
-    )
+    place, segments = {"slot": assignment.slot, "incarnation": assignment.incarnation}, len(assignment.environments)
+    opening = replay_pb2.OpenAppend(schema=encode_schema(schema), window_segments=segments, **place)
     return replay_pb2.AppendSegmentsRequest(open=opening)
 
 
@@ -413,25 +390,23 @@ def encode_heartbeat(steps: int) -> replay_pb2.AppendSegmentsRequest:
 class AppendResponse:
     """A response on an actor's stream.
 
-    Attributes:
-        stored_sequence: Last sequence up to which all segments are stored.
-        grants: New grants.
-        returned_grants: Number of earlier grants that returned to the gate.
-        staging_proof: The service's proof of the staging area; None if the response has none.
+    The fields are those of the contract's AppendSegmentsResponse; `staging_proof` is the number alone.
     """
 
     stored_sequence: int
     grants: tuple[Grant, ...]
     returned_grants: int
+    staging: StagingOffer | None
     staging_proof: int | None
 
 
 def decode_append_response(message: replay_pb2.AppendSegmentsResponse) -> AppendResponse:
-    """Decodes a response without the staging area, which only the first response offers (`decode_staging`)."""
+    """Decodes a response on an actor's stream."""
     return AppendResponse(
         message.stored_sequence,
         tuple(Grant(grant.batch, grant.minimum_version) for grant in message.grants),
         message.returned_grants,
+        decoded(StagingOffer, message.staging) if message.HasField("staging") else None,
         message.staging_proof.number if message.HasField("staging_proof") else None,
     )
 
@@ -468,22 +443,12 @@ def encode_commit(
     session: int, number: int, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
 ) -> CommitRequest:
     """Encodes the commit of a batch: <uint64>[B] keys and <float64>[B] priorities."""
-    return CommitRequest(
-        session=session,
-        batch=number,
-        keys=keys.astype("<u8", copy=False).tobytes(),
-        priorities=priorities.astype("<f8", copy=False).tobytes(),
-    )
+    return CommitRequest(session=session, batch=number, keys=_bytes_of(keys), priorities=_bytes_of(priorities))
 
 
 def encode_commit_request(commit: CommitRequest) -> SampleRequest:
     """Encodes a commit that no request for a batch carries."""
     return SampleRequest(commit=commit)
-
-
-def encode_finish(session: int) -> replay_pb2.FinishRunRequest:
-    """Encodes the end of a run."""
-    return replay_pb2.FinishRunRequest(session=session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,18 +474,3 @@ def decode_commit_answer(response: SampleResponse) -> CommitAnswer | None:
         None if message.HasField("counts") else message.batch,
         CommitOutcome(answer.updated, answer.overwritten, answer.repeated_commit),
     )
-
-
-def decode_opened(response: SampleResponse) -> MappedStore | None:
-    """Decodes the store that a service offers when it accepts a plan; None without one."""
-    return decode_mapped_store(response.message.opened)
-
-
-def decode_proof(response: SampleResponse) -> int:
-    """Decodes the number that proves that the service's store is the mapped one."""
-    return response.message.proof.number
-
-
-def decode_waiting(response: SampleResponse) -> WaitReason:
-    """Decodes the reason for which a batch is not ready."""
-    return WaitReason.parse(response.message.waiting)

@@ -3,28 +3,19 @@
 import hashlib
 import math
 from collections.abc import Iterator
-from typing import Any, assert_never
-
-from google.protobuf.message import Message
+from dataclasses import replace
+from typing import assert_never
 
 from penstock.errors import InvalidSegment, Overloaded, RunFinished
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.records import plain, record_of
-from penstock.types.run import (
-    ActorProgress,
-    ActorReport,
-    Assignment,
-    EnvironmentFault,
-    Episode,
-    Hello,
-    LostPlace,
-    Weights,
-)
+from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.types.statistics import Timing
 from penstock.types.status import RunStatus
 from penstock.v1 import evaluation_pb2, run_pb2
 from penstock.wire.block import MAX_PART_BYTES
+from penstock.wire.fields import decoded, encoded, values_of
 from penstock.wire.schema import decode_schema, encode_schema
 from penstock.wire.spaces import decode_environment, encode_environment
 
@@ -47,16 +38,7 @@ _MAX_FAILURE_CHARACTERS = 1000
 
 def encode_assignment(assignment: Assignment) -> run_pb2.Assignment:
     """Encodes an assignment."""
-    return run_pb2.Assignment(
-        slot=assignment.slot,
-        incarnation=assignment.incarnation,
-        environments=assignment.environments,
-        token=assignment.token,
-        seed=assignment.seed,
-        replay_address=assignment.replay_address,
-        variant=assignment.variant,
-        temperature=assignment.temperature,
-    )
+    return encoded(run_pb2.Assignment, assignment)
 
 
 def decode_assignment(message: run_pb2.Assignment) -> Assignment:
@@ -65,16 +47,7 @@ def decode_assignment(message: run_pb2.Assignment) -> Assignment:
         raise InvalidSegment(
             f"the temperature of an assignment is {message.temperature:g}; it must be finite and at least 0"
         )
-    return Assignment(
-        slot=message.slot,
-        incarnation=message.incarnation,
-        environments=tuple(message.environments),
-        token=message.token,
-        seed=message.seed,
-        replay_address=message.replay_address,
-        variant=message.variant,
-        temperature=message.temperature or 1.0,
-    )
+    return replace(decoded(Assignment, message), temperature=message.temperature or 1.0)
 
 
 def encode_weights(weights: Weights) -> Iterator[run_pb2.WeightsChunk]:
@@ -125,85 +98,48 @@ class WeightsAssembler:
 
 
 def encode_report(report: ActorReport) -> run_pb2.ActorReport:
-    """Encodes an actor's report."""
-    return run_pb2.ActorReport(
-        env_steps=report.env_steps,
-        first_step_at_s=report.first_step_at_s,
-        episodes=[
-            run_pb2.Episode(
-                episode_return=episode.episode_return,
-                steps=episode.steps,
-                environment=episode.environment,
-                truncated=episode.truncated,
-            )
-            for episode in report.episodes
-        ],
-        segments=report.segments,
-        **plain(report.timing),
-    )
+    """Encodes an actor's report, whose timing the message contains field by field."""
+    values = plain(report)
+    return run_pb2.ActorReport(**values.pop("timing"), **values)
 
 
 def decode_report(message: run_pb2.ActorReport) -> ActorReport:
     """Decodes an actor's report. Raises `InvalidSegment` for impossible counts, times or returns."""
-    timing = Timing(**{name: getattr(message, name) for name in Timing.__slots__})
-    for name, seconds in {**plain(timing), "first_step_at_s": message.first_step_at_s}.items():
+    values = values_of(message)
+    values["timing"] = {name: values.pop(name) for name in Timing.__slots__}
+    report = record_of(ActorReport, values)
+    for name, seconds in {**plain(report.timing), "first_step_at_s": report.first_step_at_s}.items():
         most = math.inf if name == "first_step_at_s" else _MOST_SECONDS
         if not 0.0 <= seconds <= most or math.isinf(seconds):
             raise InvalidSegment(f"an actor reported {name} {seconds:g}; seconds are between 0 and {_MOST_SECONDS:g}")
-    if max(message.env_steps, message.segments) > _MOST_STEPS:
+    if max(report.env_steps, report.segments) > _MOST_STEPS:
         raise InvalidSegment(
-            f"an actor reported {message.env_steps} steps and {message.segments} segments; the maximum is {_MOST_STEPS}"
+            f"an actor reported {report.env_steps} steps and {report.segments} segments; the maximum is {_MOST_STEPS}"
         )
-    for episode in message.episodes:
+    for episode in report.episodes:
         if not abs(episode.episode_return) <= MAX_RETURN:
             raise InvalidSegment(
                 f"an actor reported an episode return of {episode.episode_return:g}, which is not finite or above"
                 f" {MAX_RETURN:g}"
             )
-    return ActorReport(
-        env_steps=message.env_steps,
-        first_step_at_s=message.first_step_at_s,
-        episodes=tuple(
-            Episode(episode.episode_return, episode.steps, episode.environment, episode.truncated)
-            for episode in message.episodes
-        ),
-        timing=timing,
-        segments=message.segments,
-    )
+    return report
 
 
-def encode_progress(progress: ActorProgress) -> run_pb2.ActorProgress:
-    """Encodes an actor's progress."""
-    return run_pb2.ActorProgress(**plain(progress))
-
-
-def decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
+def _decode_progress(message: run_pb2.ActorProgress) -> ActorProgress:
     """Decodes an actor's progress. Raises `InvalidSegment` for an impossible count or an unknown activity."""
     if message.steps > _MOST_STEPS or message.doing not in ("", "make", "reset", "step"):
         raise InvalidSegment(
             f"an actor's progress of {message.steps} steps, doing {message.doing[:MAX_NAME]!r}; expected at most"
             f" {_MOST_STEPS} steps, and make, reset or step"
         )
-    return record_of(ActorProgress, _values(message))
+    return decoded(ActorProgress, message)
 
 
-def encode_fault(fault: EnvironmentFault) -> run_pb2.EnvironmentFault:
-    """Encodes an environment's fault, truncated to the length that a server accepts."""
-    return run_pb2.EnvironmentFault(text=fault.text[:MAX_FAULT], dropped=fault.dropped)
-
-
-def decode_fault(message: run_pb2.EnvironmentFault) -> EnvironmentFault:
+def _decode_fault(message: run_pb2.EnvironmentFault) -> EnvironmentFault:
     """Decodes an environment's fault, in one line. Raises `InvalidSegment` for a text that is too long."""
     if len(message.text) > MAX_FAULT:
         raise InvalidSegment(f"an environment's fault has {len(message.text)} characters; the maximum is {MAX_FAULT}")
     return EnvironmentFault(_one_line(message.text), message.dropped)
-
-
-def decode_name(message: run_pb2.Hello) -> str:
-    """Decodes an actor's name, in one line; empty if it has none. Raises `InvalidSegment` if it is too long."""
-    if len(message.name) > MAX_NAME:
-        raise InvalidSegment(f"the name of an actor has {len(message.name)} characters; the maximum is {MAX_NAME}")
-    return _one_line(message.name)
 
 
 def _one_line(text: str) -> str:
@@ -232,21 +168,17 @@ def decode_task(message: evaluation_pb2.EvaluationTask, weights: Weights) -> Eva
     """Decodes a task from its head and weights. Raises `InvalidSegment` for an invalid time limit."""
     if not message.max_seconds >= 0.0:
         raise InvalidSegment(f"an evaluation of at most {message.max_seconds:g} seconds")
-    return EvaluationTask(
-        id=message.id,
-        weights=weights,
-        episodes=message.episodes,
-        deterministic=message.deterministic,
-        seed=message.seed,
-        variants=max(1, message.variants),
-        max_episode_steps=message.max_episode_steps or _NO_STEP_BOUND,
-        max_seconds=message.max_seconds or math.inf,
-    )
+    values = values_of(message)
+    del values["version"]
+    values["variants"] = max(1, message.variants)
+    values["max_episode_steps"] = message.max_episode_steps or _NO_STEP_BOUND
+    values["max_seconds"] = message.max_seconds or math.inf
+    return EvaluationTask(weights=weights, **values)
 
 
 def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
     """Encodes an evaluation's result."""
-    return evaluation_pb2.EvaluationResult(**plain(result))
+    return encoded(evaluation_pb2.EvaluationResult, result)
 
 
 def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask) -> EvaluationResult:
@@ -261,44 +193,32 @@ def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask
         )
     if not 0.0 <= message.seconds < math.inf:
         raise InvalidSegment(f"an evaluation of {message.seconds:g} seconds")
-    returns, steps = tuple(message.returns), tuple(message.steps)
-    if message.failure:
-        failure = " ".join(message.failure.split())[:_MAX_FAILURE_CHARACTERS]
-        return EvaluationResult(message.id, message.version, (), (), message.seconds, failure=failure)
-    if len(returns) != task.episodes or len(steps) != task.episodes or message.unfinished > task.episodes:
+    result = decoded(EvaluationResult, message)
+    if result.failure:
+        failure = " ".join(result.failure.split())[:_MAX_FAILURE_CHARACTERS]
+        return EvaluationResult(result.id, result.version, (), (), result.seconds, failure=failure)
+    counts = {len(result.returns), len(result.steps)}
+    if counts != {task.episodes} or result.unfinished > task.episodes:
         raise InvalidSegment(
-            f"an evaluation of {len(returns)} returns and {len(steps)} lengths, {message.unfinished} of them"
-            f" unfinished; {task.episodes} episodes were requested"
+            f"an evaluation of {len(result.returns)} returns and {len(result.steps)} lengths, {result.unfinished} of"
+            f" them unfinished; {task.episodes} episodes were requested"
         )
-    for value in returns:
+    for value in result.returns:
         if not abs(value) <= MAX_RETURN:
             raise InvalidSegment(
                 f"an evaluation has an episode with a return of {value:g}; its magnitude must be at most {MAX_RETURN:g}"
             )
-    return EvaluationResult(
-        message.id, message.version, returns, steps, message.seconds, message.unfinished, message.out_of_time
-    )
+    return result
 
 
 def encode_status(status: RunStatus) -> run_pb2.GetRunStatusResponse:
     """Encodes a run's status."""
-    return run_pb2.GetRunStatusResponse(**plain(status))
+    return encoded(run_pb2.GetRunStatusResponse, status)
 
 
 def decode_status(message: run_pb2.GetRunStatusResponse) -> RunStatus:
     """Decodes a run's status."""
-    return record_of(RunStatus, _values(message))
-
-
-def _values(message: Message) -> dict[str, Any]:
-    """Returns a message's values by name, with None for absent optional fields."""
-    values = {}
-    for field in message.DESCRIPTOR.fields:
-        value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
-        if field.message_type is not None and value is not None:
-            value = [_values(each) for each in value] if field.is_repeated else _values(value)
-        values[field.name] = value
-    return values
+    return decoded(RunStatus, message)
 
 
 # Requests and responses of the streams
@@ -311,7 +231,6 @@ def encode_contract(number: int) -> bytes:
 
 def encode_hello(hello: Hello) -> run_pb2.JoinRequest:
     """Encodes an actor's introduction, with its name truncated to the length that a server accepts."""
-    lost = None if hello.lost is None else run_pb2.LostPlace(slot=hello.lost.slot, taken_by=hello.lost.taken_by)
     return run_pb2.JoinRequest(
         hello=run_pb2.Hello(
             schema=encode_schema(hello.schema),
@@ -319,7 +238,7 @@ def encode_hello(hello: Hello) -> run_pb2.JoinRequest:
             environments=hello.environments,
             name=hello.name[:MAX_NAME],
             token=hello.token,
-            lost=lost,
+            lost=None if hello.lost is None else encoded(run_pb2.LostPlace, hello.lost),
         )
     )
 
@@ -331,25 +250,27 @@ def decode_hello(message: run_pb2.JoinRequest) -> Hello:
     hello = message.hello
     if not 1 <= hello.environments <= MAX_WINDOW_ENVIRONMENTS:
         raise InvalidSegment(f"an actor steps 1 to {MAX_WINDOW_ENVIRONMENTS} environments, got {hello.environments}")
+    if len(hello.name) > MAX_NAME:
+        raise InvalidSegment(f"the name of an actor has {len(hello.name)} characters; the maximum is {MAX_NAME}")
     return Hello(
         spec=decode_environment(hello.environment),
         schema=decode_schema(hello.schema),
         environments=hello.environments,
-        name=decode_name(hello),
+        name=_one_line(hello.name),
         token=hello.token,
-        lost=LostPlace(hello.lost.slot, hello.lost.taken_by) if hello.HasField("lost") else None,
+        lost=decoded(LostPlace, hello.lost) if hello.HasField("lost") else None,
     )
 
 
 def encode_join_request(content: ActorReport | ActorProgress | EnvironmentFault) -> run_pb2.JoinRequest:
-    """Encodes a later request of an actor."""
+    """Encodes a later request of an actor. Truncates a fault's text to the length that a server accepts."""
     match content:
         case ActorReport():
             return run_pb2.JoinRequest(report=encode_report(content))
         case ActorProgress():
-            return run_pb2.JoinRequest(progress=encode_progress(content))
+            return run_pb2.JoinRequest(progress=plain(content))
         case EnvironmentFault():
-            return run_pb2.JoinRequest(fault=encode_fault(content))
+            return run_pb2.JoinRequest(fault=plain(replace(content, text=content.text[:MAX_FAULT])))
         case _:
             assert_never(content)
 
@@ -360,9 +281,9 @@ def decode_join_request(message: run_pb2.JoinRequest) -> ActorReport | ActorProg
         case "report":
             return decode_report(message.report)
         case "progress":
-            return decode_progress(message.progress)
+            return _decode_progress(message.progress)
         case "fault":
-            return decode_fault(message.fault)
+            return _decode_fault(message.fault)
         case _:
             raise InvalidSegment("after `hello`, a join stream carries reports, progress and faults")
 
@@ -464,8 +385,3 @@ class TaskAssembler:
                 return None
         weights = self._weights.add(response.weights)
         return None if weights is None else decode_task(self._head, weights)
-
-
-def encode_status_request() -> run_pb2.GetRunStatusRequest:
-    """Encodes the request for a run's status."""
-    return run_pb2.GetRunStatusRequest()

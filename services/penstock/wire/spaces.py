@@ -14,10 +14,7 @@ from penstock.v1 import run_pb2
 def encode_environment(spec: EnvironmentSpec) -> run_pb2.EnvironmentSpec:
     """Encodes an environment's spec."""
     return run_pb2.EnvironmentSpec(
-        id=spec.id,
-        observation=_encode_space(spec.observation),
-        action=_encode_space(spec.action),
-        frames=spec.frames,
+        id=spec.id, observation=_encode_space(spec.observation), action=_encode_space(spec.action), frames=spec.frames
     )
 
 

@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, open_stream
 from penstock.rpc.clients.commit_ledger import CommitLedger
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.clients.sampling_stream import SamplingStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
@@ -38,10 +38,13 @@ FAREWELL_S = 2.0
 class ReplayBatchSource:
     """Source of the learner's batches; implements `learning.protocols.BatchSource`.
 
+    It owns the plan, the batches that are not taken and the commits that are not answered.
+
     Attributes:
         next_number: Number of the batch that `next` returns. All other numbers on this side follow from it, from the
             newest commit (`CommitLedger.newest`) and from the requests on the open stream
             (`SamplingStream.next_request`).
+        heard_at: Time of the last message on the open stream, by `time.monotonic`; minus infinity while none is open.
         reads: Transport of the columns: "mapped store" or "gRPC"; empty before the stream is ready.
     """
 
@@ -57,24 +60,17 @@ class ReplayBatchSource:
         changed: threading.Condition | None = None,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Creates a channel to the replay service; `open` starts the stream.
+        """Creates a channel to the replay service at host:port; `open` starts the stream.
 
-        Args:
-            thread: Thread whose loop runs the stream.
-            address: Address of the replay service as host:port.
-            schema: Schema of the run's segments.
-            prefetch_batches: Batches requested ahead of the one that `next` returns.
-            stopping: Function that returns whether the process is to stop. `commit` then no longer waits for room.
-            replay_segments: Function that maps a batch's number to the number of segments to replay in it, or to None
-                for the plan's number. Called on the loop.
-            changed: Condition that guards the state and is notified of every change; several sources may share one.
-            arrived: Callback for each batch before `next` returns it. Called on the loop; must not wait.
+        `prefetch_batches` are requested ahead of the one that `next` returns. Once `stopping` returns True, `commit` no
+        longer waits for room. The loop calls `replay_segments` with a batch's number for the number of segments to
+        replay in it, None for the plan's, and `arrived` with each batch before `next` returns it; neither may wait.
+        Several sources may share the condition `changed`, which guards the state and is notified of every change.
         """
         self._thread, self._schema, self._prefetch, self._stopping = thread, schema, prefetch_batches, stopping
         self._replay_segments, self._arrived = replay_segments, arrived
-        self._connection = Connection(thread, "replay", address)
         self._stream = PersistentStream(
-            self._connection, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
+            thread, "replay", address, self._run, broken=self._note_break, ended=self._abandon_commits, changed=changed
         )
         self._lock = self._stream.changed
         self._ready: deque[Batch] = deque()
@@ -83,7 +79,7 @@ class ReplayBatchSource:
         self._plan: SamplingPlan | None = None
         self._adjusted = self._noted_refusal = False
         self._waiting = Awaited.REPLAY_SERVICE
-        self._heard_at = -math.inf
+        self.heard_at = -math.inf
         self._wanted = asyncio.Event()
         self.next_number = 0
         self.reads = ""
@@ -111,12 +107,6 @@ class ReplayBatchSource:
         with self._lock:
             self._stream.check()
             return self._ready[0] if self._ready else None
-
-    @property
-    def heard_at(self) -> float:
-        """Time of the last message on the open stream, by `time.monotonic`; minus infinity while none is open."""
-        with self._lock:
-            return self._heard_at
 
     def skip(self) -> None:
         """Skips the batch that `next` would return. The caller must then commit it without keys."""
@@ -160,7 +150,7 @@ class ReplayBatchSource:
         with self._lock:
             while keys.size and self._ledger.is_full:
                 if self._stopping():
-                    raise Unavailable(f"{self._connection.peer} does not answer {self._ledger.unanswered} commits")
+                    raise Unavailable(f"{self._stream.peer} does not answer {self._ledger.unanswered} commits")
                 self._lock.wait(_STOP_CHECK_S)
             self._stream.check()
             outcome = self._ledger.add(number, request, passes_over=not keys.size)
@@ -171,7 +161,7 @@ class ReplayBatchSource:
         """Reports the end of the run to the service. A failure is logged, not raised."""
         assert self._plan is not None
         try:
-            self._connection.call(methods.FINISH_RUN, wire.encode_finish(self._plan.session), timeout_s)
+            self._stream.call(methods.FINISH_RUN, timeout_s, session=self._plan.session)
         except PenstockError as error:
             logs.note("end of the run not reported", reason=str(error))
 
@@ -193,7 +183,7 @@ class ReplayBatchSource:
 
     def _note_break(self, error: PenstockError) -> None:
         with self._lock:
-            self._waiting, self._heard_at = Awaited.REPLAY_SERVICE, -math.inf
+            self._waiting, self.heard_at = Awaited.REPLAY_SERVICE, -math.inf
             self._lock.notify_all()
 
     def _abandon_commits(self, error: PenstockError) -> None:
@@ -210,18 +200,18 @@ class ReplayBatchSource:
             # A new store in place of a lost one starts at this batch and answers earlier commits as repeated.
             first = self._ready[-1].number + 1 if self._ready else self.next_number
         assert plan is not None
-        call = open_stream(self._connection.channel, methods.SAMPLE_BATCHES)
+        call = open_stream(self._stream.channel, methods.SAMPLE_BATCHES)
         stream = SamplingStream(call, replace(plan, next_batch=first), self._schema, self._pool)
 
         def take(response: wire.SampleResponse) -> None:
             backoff.reset()
             if stream.accepted:
-                self._heard_at = time.monotonic()
+                self.heard_at = time.monotonic()
             if response.kind in ("opened", "proof"):
                 self._note_columns(stream)
             elif response.kind == "waiting":
                 with self._lock:
-                    self._waiting = wire.decode_waiting(response).awaited
+                    self._waiting = WaitReason.parse(response.message.waiting).awaited
             if (answer := wire.decode_commit_answer(response)) is not None:
                 self._settle(answer)
 

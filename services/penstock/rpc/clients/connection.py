@@ -2,16 +2,25 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import grpc
-from google.protobuf.message import Message
 
-from penstock.errors import PenstockError, Unavailable
-from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary, connect, keep_open
+from penstock.errors import PeerFailed, PenstockError, Unavailable
+from penstock.rpc.channel import UNARY_TIMEOUT_S, Backoff, call_unary, connect, note_absence, translated
+from penstock.rpc.errors import is_passing
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import Method
+from penstock.telemetry import logs, metrics
+
+_PEER_FAILURES = 10
+"""Unexpected errors of a peer after which the client gives up. A restart of the peer may help before that."""
+
+_SOUND_S = 60.0
+"""Seconds after which a stream counts as sound, which resets the peer's failures."""
 
 _SERVICES = {"replay": "the replay service", "learner": "the learner"}
 
@@ -31,9 +40,18 @@ class Connection:
         self.thread, self.service, self.peer = thread, service, f"{_SERVICES[service]} at {address}"
         self.channel = thread.run(_connect(address))
 
-    def call(self, method: Method, request: Message, timeout_s: float = UNARY_TIMEOUT_S) -> Any:
-        """Makes a unary call. Raises the server's error, or `Unavailable` without an answer within `timeout_s`."""
-        return self.thread.run(call_unary(self.channel, method, request, self.peer, timeout_s))
+    def call(self, method: Method, timeout_s: float = UNARY_TIMEOUT_S, **request: Any) -> Any:
+        """Makes a unary call with these values. Raises the server's error, or `Unavailable` after `timeout_s`."""
+        return self.thread.run(call_unary(self.channel, method, method.request(**request), self.peer, timeout_s))
+
+    @asynccontextmanager
+    async def answered_within(self, timeout_s: float) -> AsyncIterator[None]:
+        """Raises `Unavailable` if what it encloses takes longer than `timeout_s`. Runs on the loop."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"{self.peer} sent nothing for {timeout_s:.0f} s") from None
 
     def close(self) -> None:
         """Closes the channel."""
@@ -45,8 +63,10 @@ async def _connect(address: str) -> grpc.aio.Channel:
     return connect(address)
 
 
-class PersistentStream:
+class PersistentStream(Connection):
     """Stream that runs on a loop thread, reopens after every break, and ends with an error that no retry can fix.
+
+    It owns this error and the lock of its client.
 
     Attributes:
         changed: Condition that guards the state shared by the stream and the client's user. Notify it of every change.
@@ -54,30 +74,30 @@ class PersistentStream:
 
     def __init__(
         self,
-        connection: Connection,
+        thread: LoopThread,
+        service: Literal["replay", "learner"],
+        address: str,
         run: Callable[[Backoff], Awaitable[None]],
         *,
         broken: Callable[[PenstockError], None] = lambda error: None,
         ended: Callable[[PenstockError], None] = lambda error: None,
         changed: threading.Condition | None = None,
     ) -> None:
-        """Prepares the stream, which `open` starts.
+        """Creates the channel, as `Connection` does. `open` starts the stream.
 
-        Args:
-            connection: Connection to the service.
-            run: Coroutine function that opens the stream and runs it to its end, as `keep_open` requires.
-            broken: Callback after each break, with its reason. Called on the loop.
-            ended: Callback with the error that ended the stream for good. Called on the loop.
-            changed: Condition to use; several streams may share one.
+        `run` opens the stream, resets the backoff at the first answer, and runs the stream to its end. `broken` is
+        called after each break with its reason, and `ended` with the error that ended the stream for good, all on the
+        loop. Several streams may share one condition `changed`.
         """
-        self._connection, self._run, self._broken, self._ended = connection, run, broken, ended
+        super().__init__(thread, service, address)
+        self._run, self._broken, self._ended = run, broken, ended
         self.changed = changed or threading.Condition()
         self._failure: PenstockError | None = None
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Starts the stream. Must not be called on the loop."""
-        self._task = self._connection.thread.spawn(self._keep_open())
+        self._task = self.thread.spawn(self._keep_open())
 
     def restart(self) -> None:
         """Cancels the stream and starts it again. Must be called on the loop."""
@@ -95,20 +115,59 @@ class PersistentStream:
         self.changed.wait_for(lambda: condition() or self._failure, timeout_s)
 
     def close(self) -> None:
-        """Ends the stream and closes the connection. Later calls of `check` raise `Unavailable`."""
-        with self.changed:
-            self._failure = self._failure or Unavailable(f"the stream to {self._connection.peer} was closed")
-            self.changed.notify_all()
+        """Ends the stream and closes the channel. Later calls of `check` raise `Unavailable`."""
+        self._fail(Unavailable(f"the stream to {self.peer} was closed"))
         if self._task is not None:
-            self._connection.thread.call(self._task.cancel)
-        self._connection.close()
+            self.thread.call(self._task.cancel)
+        super().close()
 
-    async def _keep_open(self) -> None:
-        connection = self._connection
-        error = await keep_open(
-            connection.channel, self._run, peer=connection.peer, service=connection.service, broken=self._broken
-        )
+    def _fail(self, error: PenstockError) -> None:
         with self.changed:
             self._failure = self._failure or error
             self.changed.notify_all()
+
+    async def _keep_open(self) -> None:
+        absence = asyncio.create_task(note_absence(self.channel, self.peer))
+        try:
+            error = await self._reopen()
+        finally:
+            absence.cancel()
+            await asyncio.wait([absence])
+        self._fail(error)
         self._ended(error)
+
+    async def _reopen(self) -> PenstockError:
+        """Runs the stream again after every break, with growing pauses. Returns the error that no retry can fix.
+
+        Logs the first reason of each break, and each new kind of error.
+        """
+        reconnections = metrics.RECONNECTIONS.labels(self.service)
+        backoff, noted, failures = Backoff(), PenstockError, 0
+        while True:
+            began = time.monotonic()
+            error = await self._run_once(backoff)
+            self._broken(error)
+            if time.monotonic() - began > _SOUND_S:
+                failures = 0
+            failures += isinstance(error, PeerFailed)
+            if not is_passing(error):
+                return error
+            if failures >= _PEER_FAILURES:
+                return PenstockError(f"gave up after {failures} attempts: {error}")
+            reconnections.inc()
+            # The texts of one break differ: a connection is lost, then refused, then timed out.
+            if backoff.is_first or type(error) is not noted:
+                noted = type(error)
+                logs.note("trying again", reason=str(error))
+            await asyncio.sleep(backoff.next_s())
+
+    async def _run_once(self, backoff: Backoff) -> PenstockError:
+        try:
+            async with translated(self.peer):
+                await self._run(backoff)
+        except PenstockError as error:
+            return error
+        except Exception as error:
+            # No code awaits this task, so our own errors must reach the caller like any other failure.
+            return PenstockError(f"the stream to {self.peer} failed with {type(error).__name__}: {error}")
+        return Unavailable(f"{self.peer} ended the stream")

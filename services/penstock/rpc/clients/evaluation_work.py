@@ -9,7 +9,7 @@ from collections import deque
 
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -19,13 +19,15 @@ from penstock.wire import run as wire
 
 
 class EvaluationWork:
-    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`."""
+    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`.
+
+    It owns the tasks that are not taken and the results that are not sent.
+    """
 
     def __init__(self, thread: LoopThread, address: str, spec: EnvironmentSpec) -> None:
         """Starts the stream."""
         self._thread, self._spec = thread, spec
-        self._connection = Connection(thread, "learner", address)
-        self._stream = PersistentStream(self._connection, self._run)
+        self._stream = PersistentStream(thread, "learner", address, self._run)
         self._tasks: deque[EvaluationTask] = deque()
         self._results: asyncio.Queue[EvaluationResult] = asyncio.Queue()
         self._stream.open()
@@ -63,7 +65,7 @@ class EvaluationWork:
 
         # The learner sends tasks of a broken stream again on this one, so their results are dropped.
         self._results = asyncio.Queue()
-        call = open_stream(self._connection.channel, methods.RUN_EVALUATIONS)
+        call = open_stream(self._stream.channel, methods.RUN_EVALUATIONS)
         opening = wire.encode_evaluator_hello(self._spec)
         await exchange(call, opening, beside=(lambda: self._write_results(call),), take=take)
 

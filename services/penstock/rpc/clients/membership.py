@@ -13,19 +13,11 @@ from dataclasses import replace
 
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, exchange, open_stream
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
-from penstock.types.run import (
-    ActorProgress,
-    ActorReport,
-    Assignment,
-    EnvironmentFault,
-    Hello,
-    LostPlace,
-    Weights,
-)
+from penstock.types.run import ActorProgress, ActorReport, Assignment, EnvironmentFault, Hello, LostPlace, Weights
 from penstock.types.spaces import EnvironmentSpec
 from penstock.v1 import run_pb2
 from penstock.wire import run as wire
@@ -37,7 +29,10 @@ _PROGRESS_S = 1.0
 
 
 class Membership:
-    """An actor's slot in the run and its weights; implements `acting.protocols.RunLink`."""
+    """An actor's slot in the run; implements `acting.protocols.RunLink`.
+
+    It owns the assignment, the newest weights and the reports that are not sent.
+    """
 
     def __init__(
         self,
@@ -50,21 +45,10 @@ class Membership:
         name: str = "",
         progress: Callable[[], ActorProgress] = ActorProgress,
     ) -> None:
-        """Starts to join the run.
-
-        Args:
-            thread: Thread whose loop runs the stream.
-            address: Address of the learner as host:port.
-            schema: Schema of the actor's segments.
-            spec: Spec of the actor's environments.
-            environments: Number of environments.
-            name: Display name of the actor.
-            progress: Function that returns the actor's progress. Called on the loop.
-        """
+        """Starts to join the run at the learner's host:port. The loop calls `progress` for the actor's progress."""
         self._thread, self._progress = thread, progress
         self._hello = Hello(schema, spec, environments, name)
-        self._connection = Connection(thread, "learner", address)
-        self._stream = PersistentStream(self._connection, self._run)
+        self._stream = PersistentStream(thread, "learner", address, self._run)
         self._lock = self._stream.changed
         self._assignment: Assignment | None = None
         self._weights: Weights | None = None
@@ -156,7 +140,7 @@ class Membership:
                     metrics.ACTOR_WEIGHTS_TIME.set(time.time())
                 self._lock.notify_all()
 
-        call = open_stream(self._connection.channel, methods.JOIN)
+        call = open_stream(self._stream.channel, methods.JOIN)
         await exchange(call, wire.encode_hello(self._hello), beside=(lambda: self._write(call),), take=take)
 
     async def _write(self, call: Stream) -> None:

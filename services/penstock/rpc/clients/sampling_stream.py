@@ -22,7 +22,7 @@ MAX_BATCH_BYTES = 2**31
 
 
 class SamplingStream:
-    """Client side of one stream.
+    """Client side of one stream, which owns its responses until their batches are delivered.
 
     Attributes:
         next_request: First batch that this stream has not requested.
@@ -54,12 +54,9 @@ class SamplingStream:
         take: Callable[[wire.SampleResponse], None],
         deliver: Callable[[Batch], None],
     ) -> None:
-        """Runs the stream until it ends.
+        """Runs the stream until it ends, beside `request`, which writes requests until it is cancelled.
 
-        Args:
-            request: Coroutine function that writes requests until it is cancelled.
-            take: Callback for each response after this stream has taken it.
-            deliver: Callback for each complete batch, in order.
+        Calls `take` with each response after this stream has taken it, and `deliver` with each complete batch in order.
         """
 
         async def complete() -> None:
@@ -89,13 +86,7 @@ class SamplingStream:
         await self._write(wire.encode_commit_request(commit))
 
     async def request(self, number: int, replay_segments: int | None, commit: wire.CommitRequest | None) -> None:
-        """Requests a batch, with a commit if there is one.
-
-        Args:
-            number: Number of the batch, at least `next_request`.
-            replay_segments: Segments to replay in it; None for the plan's number.
-            commit: Commit that the service processes first.
-        """
+        """Requests a batch, whose number is at least `next_request`, as `wire.encode_batch_request` describes."""
         head_only = self.reader is not None
         await self._write(wire.encode_batch_request(number, head_only, replay_segments, commit))
         self.next_request = number + 1
@@ -108,9 +99,9 @@ class SamplingStream:
         match response.kind:
             case "opened":
                 self.accepted = True
-                self._map(wire.decode_opened(response))
+                self._map(wire.decode_mapped_store(response.message.opened))
             case "proof":
-                self._read_if_shown(wire.decode_proof(response))
+                self._read_if_shown(response.message.proof.number)
             case "batch":
                 self._take_batch(response)
             case "answer" | "waiting":

@@ -12,14 +12,13 @@ from penstock.errors import ConfigurationError, DamagedWindow, PenstockError, Pl
 from penstock.replay.store.staging import SLOTS, StagingSlots
 from penstock.rpc import methods
 from penstock.rpc.channel import Backoff, Stream, open_stream
-from penstock.rpc.clients.connection import Connection, PersistentStream
+from penstock.rpc.clients.connection import PersistentStream
 from penstock.rpc.loop import LoopThread
 from penstock.telemetry import logs, metrics
 from penstock.types.block import Schema
 from penstock.types.payloads import columns_in, layout
 from penstock.types.replay import Grant, StagingOffer, Window
 from penstock.types.run import Assignment
-from penstock.v1 import replay_pb2
 from penstock.wire import block
 from penstock.wire import replay as wire
 from penstock.wire.staged_checksum import staged_checksum
@@ -66,22 +65,17 @@ class _Pending:
 
 
 class ReplaySegmentSink:
-    """Sink of an actor's windows; implements `acting.protocols.SegmentSink`."""
+    """Sink of an actor's windows; implements `acting.protocols.SegmentSink`.
+
+    It owns the copies of the windows until they are stored, and the stream's grants until they are spent.
+    """
 
     def __init__(
         self, thread: LoopThread, assignment: Assignment, schema: Schema, steps: Callable[[], int] = lambda: 0
     ) -> None:
-        """Starts to connect to the assignment's replay service.
-
-        Args:
-            thread: Thread whose loop runs the stream.
-            assignment: Assignment of the actor.
-            schema: Schema of the segments.
-            steps: Function that returns the environment steps taken so far. Called on the loop.
-        """
+        """Starts to connect to the assignment's replay service. The loop calls `steps` for the steps taken so far."""
         self._thread, self._assignment, self._schema, self._steps = thread, assignment, schema, steps
-        self._connection = Connection(thread, "replay", assignment.replay_address)
-        self._stream = PersistentStream(self._connection, self._run, broken=self._note_break)
+        self._stream = PersistentStream(thread, "replay", assignment.replay_address, self._run, broken=self._note_break)
         self._lock = self._stream.changed
         self._grants: deque[Grant] = deque()
         self._pending: deque[_Pending] = deque()
@@ -117,7 +111,7 @@ class ReplaySegmentSink:
             self._stream.check()
             if len(self._pending) >= _MAX_UNACKNOWLEDGED:
                 raise Unavailable(
-                    f"{self._connection.peer} acknowledged none of {_MAX_UNACKNOWLEDGED} windows for"
+                    f"{self._stream.peer} acknowledged none of {_MAX_UNACKNOWLEDGED} windows for"
                     f" {_SEND_PATIENCE_S:.0f} s"
                 )
             staging = self._staging
@@ -163,14 +157,11 @@ class ReplaySegmentSink:
             self._grants.clear()
 
     async def _run(self, backoff: Backoff) -> None:
-        call, assignment = open_stream(self._connection.channel, methods.APPEND_SEGMENTS), self._assignment
-        opening = wire.encode_open_append(
-            self._schema, assignment.slot, assignment.incarnation, len(assignment.environments)
-        )
+        call = open_stream(self._stream.channel, methods.APPEND_SEGMENTS)
         try:
-            await call.write(opening)
+            await call.write(wire.encode_open_append(self._schema, self._assignment))
             responses = aiter(call)
-            self._resume(await anext(responses))
+            self._resume(wire.decode_append_response(await anext(responses)))
             backoff.reset()
             if self._offered is not None:
                 await call.write(wire.encode_staging_proof(self._offered.number))
@@ -182,19 +173,18 @@ class ReplaySegmentSink:
         finally:
             call.cancel()
 
-    def _resume(self, message: replay_pb2.AppendSegmentsResponse) -> None:
+    def _resume(self, first: wire.AppendResponse) -> None:
         """Drops windows that the service has stored and resends the others under the first grants of this stream.
 
         Raises:
             PlaceLost: The store was replaced by an older one or by another run's.
         """
-        first = wire.decode_append_response(message)
         if not self._stored <= first.stored_sequence <= self._sent:
             raise PlaceLost(
-                f"{self._connection.peer} has this actor's segments up to sequence {first.stored_sequence}, but it"
+                f"{self._stream.peer} has this actor's segments up to sequence {first.stored_sequence}, but it"
                 f" acknowledged {self._stored} of the {self._sent} sent: its store was replaced"
             )
-        self._look_at(wire.decode_staging(message))
+        self._look_at(first.staging)
         with self._lock:
             self._staging = None
             while self._pending and self._pending[0].last_sequence <= first.stored_sequence:

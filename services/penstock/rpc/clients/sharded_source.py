@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from penstock.sharding.shares import rounded, shares_of_mass
 from penstock.telemetry import metrics
 from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool
+from penstock.types.records import total
 from penstock.types.replay import Batch, CommitOutcome, Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import WaitReason
 
@@ -57,7 +59,6 @@ class _Shard:
     source: ReplayBatchSource
     plan: SamplingPlan
     mass: Mass = field(default_factory=Mass)
-    seen: int = 0
     counts: StoreCounts = field(default_factory=StoreCounts)
     silent_since: float = -math.inf
     """Time (`time.monotonic`) at which it last failed to answer in time although its stream was open."""
@@ -70,21 +71,19 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Awaited:
-    """The batch that `next` waits for. Times are of `time.monotonic`.
+    """The wait of `next` for a batch. Times are of `time.monotonic`.
 
     Attributes:
-        number: Number of the batch.
-        since: Time at which the wait began.
-        first_at: Time at which a part with fresh segments had arrived; None before.
         here_after_s: Seconds waited for each part; None until it arrives.
         hurried_at: Time at which each shard was hurried; None if it was not.
+        since: Time at which the wait began.
+        first_at: Time at which a part with fresh segments had arrived; None before.
     """
 
-    number: int
-    since: float
-    first_at: float | None
     here_after_s: list[float | None]
     hurried_at: list[float | None]
+    since: float = math.inf
+    first_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +102,14 @@ class _Origin:
     rows: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """Joined batch, and the origin of each shard's segments in it."""
-
-    batch: Batch
-    origins: list[_Origin]
-
-
 _NOTHING = _Origin(np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
 
 class ShardedBatchSource:
-    """Source of the learner's batches from several shards; implements `learning.protocols.BatchSource`."""
+    """Source of the learner's batches from several shards; implements `learning.protocols.BatchSource`.
+
+    It owns the shards' plans, the draws of requested batches and the origins of uncommitted ones.
+    """
 
     def __init__(
         self,
@@ -129,18 +123,10 @@ class ShardedBatchSource:
         stopping: Callable[[], bool] = lambda: False,
         arrived: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Creates a channel to each replay service; `open` starts the streams.
+        """Creates a channel to each replay service, as `ReplayBatchSource` does; `open` starts the streams.
 
-        Args:
-            thread: Thread whose loop runs the streams.
-            addresses: Address of each replay service as host:port.
-            schema: Schema of the run's segments.
-            prefetch_batches: Batches requested ahead of the one that `next` returns.
-            timeout_s: Seconds that a batch waits for a shard after another shard's fresh segments have arrived.
-            largest_window: Function that returns the number of segments in the largest window of any actor.
-            stopping: Function that returns whether the process is to stop. `commit` then no longer waits for room.
-            arrived: Callback for each batch with a part from every shard, before `next` returns that same object.
-                Called on the loop; must not wait.
+        A batch waits `timeout_s` for a shard after fresh segments of another have arrived. `largest_window` returns the
+        segments in any actor's largest window. `arrived` receives each batch with all parts, the object `next` returns.
         """
         self._thread, self._arrived = thread, arrived
         self._schema, self._timeout_s, self._largest_window = schema, timeout_s, largest_window
@@ -160,7 +146,7 @@ class ShardedBatchSource:
         ]
         self._joinable = asyncio.Event()
         self._joining: asyncio.Task[None] | None = None
-        self._joined: Future[_Joined] | None = None
+        self._joined: Future[Batch] | None = None
         self._shards: list[_Shard] = []
         self._draws: dict[int, _Draw] = {}
         self._origins: dict[int, list[_Origin]] = {}
@@ -180,7 +166,7 @@ class ShardedBatchSource:
         self._plan = plan
         self._allotment = Allotment(plan, len(self._sources), self._largest_window())
         self._shards = [_Shard(source, plan) for source in self._sources]
-        self._awaited = self._await(plan.next_batch)
+        self._awaited = self._await()
         self._allot()
         self._joining = self._thread.spawn(self._join_ahead())
         for shard in self._shards:
@@ -225,20 +211,15 @@ class ShardedBatchSource:
                 if now >= deadline:
                     return None
                 self._lock.wait(min([deadline, *due]) - now)
-            draw, whole, self._joined = self._draws.get(self._awaited.number), self._joined, None
+            draw, whole, self._joined = self._draws.pop(self._number, None), self._joined, None
             self._take(parts, time.monotonic())
         self._thread.call(self._joinable.set)
         if whole is not None:
-            taken = whole.result()
-        else:
-            taken = self._join(parts, draw)
-            # Includes the last counts of absent shards. Otherwise the sums would jump when these return.
-            grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
-            batch = taken.batch
-            head = replace(batch.head, counts=replace(batch.counts, **grown))
-            taken = replace(taken, batch=Batch(head, batch.columns))
-        self._origins[taken.batch.number] = taken.origins
-        return taken.batch
+            return whole.result()
+        batch = self._join(parts, draw)
+        # Includes the last counts of absent shards. Otherwise the sums would jump when these return.
+        grown = {name: sum(getattr(shard.counts, name) for shard in self._shards) for name in _COUNTERS}
+        return Batch(replace(batch.head, counts=replace(batch.counts, **grown)), batch.columns)
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Ends the leases of a batch at all shards. Shards without a part in it pass over its number.
@@ -282,29 +263,36 @@ class ShardedBatchSource:
                 if self._joined is not None or len(present) < len(parts):
                     continue
                 joined = self._joined = Future()
-                draw = self._draws.get(self._awaited.number)
+                draw = self._draws.get(self._number)
             size = sum(part.keys.size for part in present) * self._schema.segment_bytes
             try:
-                whole = await off_loop(size, self._join, parts, draw)
-                self._arrived(whole.batch)
-                joined.set_result(whole)
+                batch = await off_loop(size, self._join, parts, draw)
+                self._arrived(batch)
+                joined.set_result(batch)
             except Exception as error:
                 joined.set_exception(error)
             with self._lock:
                 self._lock.notify_all()
 
-    def _join(self, parts: Sequence[Batch | None], draw: _Draw | None) -> _Joined:
-        """Joins the parts that have arrived into a batch."""
+    def _join(self, parts: Sequence[Batch | None], draw: _Draw | None) -> Batch:
+        """Joins the parts that have arrived into a batch, and keeps their origins for its commit."""
         present = [index for index, part in enumerate(parts) if part is not None]
         chosen = [part for part in parts if part is not None]
         rows = place(chosen)
+        shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
+        batch = join(chosen, rows, shares, self._schema, self._pool)
         origins = [_NOTHING] * len(parts)
         for index, part, places in zip(present, chosen, rows, strict=True):
             origins[index] = _Origin(part.keys, places)
-        shares = [float(draw.shares[index]) if draw is not None else 0.0 for index in present]
-        return _Joined(join(chosen, rows, shares, self._schema, self._pool), origins)
+        self._origins[batch.number] = origins
+        return batch
 
     # Under the lock
+
+    @property
+    def _number(self) -> int:
+        """Number of the awaited batch, which all shards have."""
+        return self._sources[0].next_number
 
     def _parts(self, now: float) -> list[Batch | None]:
         """Returns each shard's part of the awaited batch, None if it has not arrived. Records when parts arrived."""
@@ -341,7 +329,7 @@ class ShardedBatchSource:
         if not self._allotment.is_slow(index):
             metrics.LEARNER_SHARD_TIMEOUTS.labels(str(index)).inc()
             self._allotment.fell_behind(index)
-        shard.plan = replace(shard.plan, hurried_below=self._awaited.number + 1)
+        shard.plan = replace(shard.plan, hurried_below=self._number + 1)
         shard.source.adjust(shard.plan)
 
     def _take(self, parts: Sequence[Batch | None], now: float) -> None:
@@ -353,10 +341,9 @@ class ShardedBatchSource:
                 arrivals.append(None)
                 continue
             # Recorded before any source requests the next batch, so that all its parts use the same masses.
-            counts = shard.counts = part.counts
-            shard.mass, shard.seen = part.head.mass, counts.stored - counts.unseen - counts.leased
-            room = (counts.capacity - segments) // (degree + 1)
-            arrivals.append(Arrival(waited_s or 0.0, counts.inserted, room))
+            shard.mass, shard.counts = part.head.mass, part.counts
+            room = (part.counts.capacity - segments) // (degree + 1)
+            arrivals.append(Arrival(waited_s or 0.0, part.counts.inserted, room))
         for index, (shard, part) in enumerate(zip(self._shards, parts, strict=True)):
             if part is None:
                 metrics.LEARNER_SHARD_ABSENCES.labels(str(index)).inc()
@@ -369,12 +356,10 @@ class ShardedBatchSource:
             self._allot()
             for shard in self._shards:
                 shard.source.adjust(shard.plan)
-        self._draws.pop(self._awaited.number, None)
-        self._awaited = self._await(self._awaited.number + 1)
+        self._awaited = self._await()
 
-    def _await(self, number: int) -> _Awaited:
-        shards = len(self._sources)
-        return _Awaited(number, math.inf, None, [None] * shards, [None] * shards)
+    def _await(self) -> _Awaited:
+        return _Awaited([None] * len(self._sources), [None] * len(self._sources))
 
     def _allot(self) -> None:
         """Derives each shard's plan from the run's plan."""
@@ -399,7 +384,7 @@ class ShardedBatchSource:
     def _spread(self, number: int) -> _Draw:
         plan, shards = self._plan, self._shards
         masses = [shard.mass if shard.answers else Mass() for shard in shards]
-        if sum(shard.seen for shard in shards) < max(1, plan.min_replay_segments):
+        if sum(shard.counts.seen for shard in shards) < max(1, plan.min_replay_segments):
             masses = [Mass()] * len(shards)
         shares = shares_of_mass(masses, plan.alpha, plan.half_life)
         for index, share in enumerate(shares.tolist()):
@@ -423,8 +408,7 @@ def _together(commits: Sequence[Future[CommitOutcome]]) -> Future[CommitOutcome]
             whole.set_exception(error)
             return
         outcomes = [commit.result() for commit in commits]
-        updated, overwritten = (sum(getattr(each, name) for each in outcomes) for name in ("updated", "overwritten"))
-        whole.set_result(CommitOutcome(updated, overwritten, repeated=all(each.repeated for each in outcomes)))
+        whole.set_result(replace(total(outcomes), repeated=all(each.repeated for each in outcomes)))
 
     for commit in commits:
         commit.add_done_callback(settle)
@@ -436,24 +420,13 @@ def open_batch_source(
     addresses: Sequence[str],
     schema: Schema,
     *,
-    prefetch_batches: int,
     shard_timeout_s: float,
     largest_window: Callable[[], int],
-    stopping: Callable[[], bool],
-    arrived: Callable[[Batch], None],
+    **options: Any,
 ) -> "ReplayBatchSource | ShardedBatchSource":
-    """Creates the source for one replay service or for several. The arguments are those of the sources."""
+    """Creates the source for one replay service or for several, with `options` that both have."""
     if len(addresses) == 1:
-        return ReplayBatchSource(
-            thread, addresses[0], schema, prefetch_batches=prefetch_batches, stopping=stopping, arrived=arrived
-        )
+        return ReplayBatchSource(thread, addresses[0], schema, **options)
     return ShardedBatchSource(
-        thread,
-        addresses,
-        schema,
-        prefetch_batches=prefetch_batches,
-        timeout_s=shard_timeout_s,
-        largest_window=largest_window,
-        stopping=stopping,
-        arrived=arrived,
+        thread, addresses, schema, timeout_s=shard_timeout_s, largest_window=largest_window, **options
     )

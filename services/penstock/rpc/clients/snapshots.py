@@ -1,22 +1,22 @@
-"""Clients for snapshots of stores. The learner requests one from all stores at once, and commands list them.
+"""Clients for snapshots. Commands request one of a run from its learner, which requests one from all stores at once.
 
 Each store's snapshot includes the policy, so that neither exists without the other.
 """
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
 
 from penstock.errors import Unavailable
 from penstock.rpc import methods
-from penstock.rpc.channel import Stream, open_stream, translated
+from penstock.rpc.channel import Stream, open_responses, open_stream, translated
 from penstock.rpc.clients.connection import Connection
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.service import unwrap
+from penstock.types.records import total
 from penstock.types.run import Weights
-from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
+from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.wire import snapshots as wire
 
 _FROZEN_TIMEOUT_S = 8.0
@@ -24,7 +24,7 @@ _FROZEN_TIMEOUT_S = 8.0
 
 _POLICY_TIMEOUT_S = 60.0
 _SILENCE_S = 10.0
-"""Seconds without a message after which the call fails. The service reports progress several times per second."""
+"""Seconds without a message after which a call fails. Services report progress several times per second."""
 
 
 class SnapshotClient:
@@ -35,7 +35,7 @@ class SnapshotClient:
 
     def complete(self) -> list[Snapshot]:
         """Lists complete snapshots, oldest first. Raises the service's error, or `Unavailable` without an answer."""
-        return wire.decode_list(self._connection.call(methods.LIST_SNAPSHOTS, wire.encode_list_request()))
+        return wire.decode_list(self._connection.call(methods.LIST_SNAPSHOTS))
 
     def close(self) -> None:
         """Closes the channel. The service abandons a snapshot in progress."""
@@ -49,36 +49,28 @@ class SnapshotClient:
         frozen: Callable[[], None] = lambda: None,
         show: Callable[[SnapshotProgress], None] = lambda progress: None,
     ) -> Snapshot:
-        """Requests a snapshot and waits until it is complete. Runs on the loop.
+        """Requests a snapshot with a policy of the request's version, and returns the complete one. Runs on the loop.
 
-        Args:
-            request: Request for the snapshot.
-            policy: Checkpoint of the learner at the request's version.
-            frozen: Callback, called once when later changes of the store no longer affect the snapshot.
-            show: Callback for the snapshot's progress.
-
-        Returns:
-            The complete snapshot.
-
-        Raises:
-            PenstockError: The service's error, or `Unavailable` if it does not answer.
+        Calls `frozen` once when later changes of the store no longer affect the snapshot, and `show` with its progress.
+        Raises the service's error, or `Unavailable` if it does not answer.
         """
-        async with translated(self._connection.peer):
-            call = open_stream(self._connection.channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
+        connection = self._connection
+        async with translated(connection.peer):
+            call = open_stream(connection.channel, methods.TAKE_SNAPSHOT, wait_for_ready=False)
             try:
                 opening, *chunks = wire.encode_requests(request, policy)
-                async with self._answered_within(_FROZEN_TIMEOUT_S):
+                async with connection.answered_within(_FROZEN_TIMEOUT_S):
                     await call.write(opening)
                     state = await self._read(call)
                 frozen()
                 # Sent only now, because a refused call would end during these writes and hide the service's error.
-                async with self._answered_within(_POLICY_TIMEOUT_S):
+                async with connection.answered_within(_POLICY_TIMEOUT_S):
                     for chunk in chunks:
                         await call.write(chunk)
                     await call.done_writing()
                 while isinstance(state, SnapshotProgress):
                     show(state)
-                    async with self._answered_within(_SILENCE_S):
+                    async with connection.answered_within(_SILENCE_S):
                         state = await self._read(call)
                 return state
             finally:
@@ -89,14 +81,6 @@ class SnapshotClient:
         if response is None:
             raise Unavailable(f"{self._connection.peer} ended the call without a snapshot")
         return wire.decode_taking(response)
-
-    @asynccontextmanager
-    async def _answered_within(self, timeout_s: float) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                yield
-        except TimeoutError:
-            raise Unavailable(f"{self._connection.peer} sent nothing for {timeout_s:.0f} s") from None
 
 
 class StoreSnapshots:
@@ -141,7 +125,7 @@ class StoreSnapshots:
 
         def note_progress(store: int, of_store: SnapshotProgress) -> None:
             progress[store] = of_store
-            show(_sum(progress))
+            show(total(progress))
 
         try:
             # A failure cancels the others, because a snapshot of only some stores would be useless.
@@ -157,10 +141,30 @@ class StoreSnapshots:
         return [taking.result() for taking in takings]
 
 
-def _sum(parts: Sequence[SnapshotProgress]) -> SnapshotProgress:
-    return SnapshotProgress(
-        segments=sum(part.segments for part in parts),
-        total_segments=sum(part.total_segments for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        total_bytes=sum(part.total_bytes for part in parts),
-    )
+class RunSnapshotClient:
+    """Client that requests snapshots of a run from its learner. Commands use it from their main thread."""
+
+    def __init__(self, thread: LoopThread, address: str) -> None:
+        self._connection = Connection(thread, "learner", address)
+
+    def take(self, name: str = "", show: Callable[[SnapshotProgress], None] = lambda progress: None) -> RunSnapshot:
+        """Requests a snapshot and returns the complete one. Without a name, it is named after UTC time and version.
+
+        Calls `show` with its progress, on the loop. Raises the learner's error, or `Unavailable` if it does not answer.
+        """
+        return self._connection.thread.run(self._take(name, show))
+
+    def close(self) -> None:
+        """Closes the channel. A snapshot in progress continues."""
+        self._connection.close()
+
+    async def _take(self, name: str, show: Callable[[SnapshotProgress], None]) -> RunSnapshot:
+        connection = self._connection
+        async with translated(connection.peer):
+            responses = open_responses(connection.channel, methods.TAKE_RUN_SNAPSHOT, name=name)
+            while True:
+                async with connection.answered_within(_SILENCE_S):
+                    state = wire.decode_run_taking(await anext(responses))
+                if isinstance(state, RunSnapshot):
+                    return state
+                show(state)

@@ -15,9 +15,7 @@ class StatusClient:
 
     def get(self, timeout_s: float) -> RunStatus:
         """Returns the current status. Raises `Unavailable` if the learner does not answer within `timeout_s`."""
-        return wire.decode_status(
-            self._connection.call(methods.GET_RUN_STATUS, wire.encode_status_request(), timeout_s)
-        )
+        return wire.decode_status(self._connection.call(methods.GET_RUN_STATUS, timeout_s))
 
     def close(self) -> None:
         """Closes the channel."""
