@@ -205,7 +205,7 @@ def test_the_seconds_of_an_actor_are_divided_among_its_activities() -> None:
     environment_s = sum(report.environment_s for report in outside.reports)
     policy_s = sum(report.policy_s for report in outside.reports)
     building_s = sum(report.building_s for report in outside.reports)
-    # The fifth wait ends without a grant.
+    # The last wait is without a grant.
     assert waiting_s >= 5 * 0.02
     assert environment_s >= 4 * WINDOW_STEPS * 0.005
     assert policy_s > 0.0 and building_s > 0.0

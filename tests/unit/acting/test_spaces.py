@@ -60,9 +60,9 @@ def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[obje
 def test_the_fault_of_a_space_names_the_space_and_the_supported_ones(
     role: Role, space: gymnasium.Space[object], fault: str
 ) -> None:
-    message = describe_fault(role, space)
-    assert re.match(fault, message) if fault else message == ""
-    assert "\n" not in message
+    found = describe_fault(role, space)
+    assert re.match(fault, found) if fault else found == ""
+    assert "\n" not in found
 
 
 def test_the_spec_of_a_box_has_its_element_type_shape_and_bounds() -> None:
