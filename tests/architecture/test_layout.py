@@ -118,7 +118,7 @@ NOT_IMPORTED_BY: dict[str, set[str]] = {
     "benchmarks": {"tests", "stress"},
     "stress": {"tests", "benchmarks"},
 }
-"""Top-level packages of this repository that the code in a folder must not import."""
+"""Top-level packages of this repository that code in each folder must not import."""
 MOST_POSITIONAL = 7
 CONTRACT_MODULES = {f"{path.stem}_pb2" for path in (ROOT / "proto").rglob("*.proto")}
 TRAINING = "from helpers.training import make_batch, make_learner; make_learner().train(make_batch(), 0.0)"
@@ -171,20 +171,20 @@ def imports_when_loaded(path: Path, modules: set[str]) -> Iterator[str]:
             yield from (named & modules) or {node.module}
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     modules = {module_of(path) for path in PACKAGE.rglob("*.py")}
     graph = {module_of(path): set(imports_when_loaded(path, modules)) for path in SOURCES}
     assert "penstock.local.launcher" in graph["penstock"]
     graphlib.TopologicalSorter(graph).prepare()
 
 
-MESSAGES_MOVED_LATER = {"rpc/servicers/replay.py"}
-"""Servicers whose messages are not in `wire` yet."""
+MESSAGES_OUTSIDE_WIRE = {"rpc/servicers/replay.py"}
+"""Modules that still build messages outside of `wire`."""
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in SOURCES if str(path.relative_to(PACKAGE)) not in MESSAGES_MOVED_LATER],
+    [path for path in SOURCES if str(path.relative_to(PACKAGE)) not in MESSAGES_OUTSIDE_WIRE],
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_only_wire_builds_messages_of_the_contract(path: Path) -> None:
@@ -256,7 +256,7 @@ def test_the_generated_contract_is_current(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "apps").glob("*.py")), ids=lambda path: path.name)
 def test_entry_points_only_connect_parts(path: Path) -> None:
-    """A loop that waits and a class are behaviour. They belong to a part, which is tested without a process."""
+    """Refuses waiting loops and classes: they are behaviour, and belong to a part that is tested without a process."""
     for node in ast.walk(ast.parse(path.read_text())):
         assert not isinstance(node, ast.While | ast.ClassDef | ast.AsyncFor), f"{path.name}:{node.lineno} has behaviour"
 

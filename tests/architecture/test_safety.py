@@ -13,16 +13,16 @@ MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "joblib
 WRITES = {"write_text", "write_bytes", "tofile"}
 MAY_WRITE = {
     "files.py",
-    "process/disk_watch.py",  # tries whether the disk can be written
-    "local/child_log.py",  # the logs of services
-    "cli/train.py",  # /dev/null
-    "learning/journal.py",  # appends
+    "process/disk_watch.py",  # tests whether the disk can be written
+    "local/child_log.py",  # writes logs of services
+    "cli/train.py",  # opens /dev/null
+    "learning/journal.py",  # appends lines
     "learning/versions.py",  # overwrites one of two lines
-    "replay/snapshots/chunk_files.py",  # past the page cache
-    "replay/store/ring_store.py",  # mapped
-    "replay/store/staging.py",  # mapped
+    "replay/snapshots/chunk_files.py",  # bypasses the page cache
+    "replay/store/ring_store.py",  # maps a file
+    "replay/store/staging.py",  # maps a file
 }
-"""Files that write without `penstock.files`, with the reason."""
+"""Modules that write without `penstock.files`, and why."""
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:

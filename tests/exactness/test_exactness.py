@@ -1,4 +1,4 @@
-"""Degree 0 without replay, through all services and their gRPC, is textbook PPO: the same parameters, bit for bit."""
+"""A run of all services over gRPC with degree 0 and without replay has the parameters of textbook PPO, bit for bit."""
 
 import functools
 import json
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.exactness
 
 ENVIRONMENTS = 16
 ITERATIONS = 20
-"""Enough for episodes of Pendulum to be truncated, after 200 steps of each environment, more than twice."""
+"""Each environment takes 640 steps, so episodes of Pendulum, which have 200 steps, are truncated three times."""
 
 PARAMETERS = ("actor.", "critic.", "log_std")
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run of Penstock's came to."""
+    """Result of a run with all services."""
 
     config: Config
     iterations: int
@@ -48,7 +48,7 @@ Train = Callable[..., Trained]
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Trains with all services; the same run for the same arguments."""
+    """Returns a function that trains with all services, once for each set of arguments."""
     return functools.cache(lambda *arguments: run_of(tmp_path_factory.mktemp("run"), *arguments))
 
 
@@ -82,9 +82,10 @@ def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
 
 
 def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> None:
-    """Holds the first batch back until every actor can be granted its part, however long one takes to start.
+    """Delays the first batch until all actors are connected, so that each is granted its part of it.
 
-    Without the replay service they all join; without the learner, which would ask for batches, they all connect to it.
+    All actors join while the replay service is suspended, so that none connects to it early. They then connect to it
+    while the learner is suspended, so that no batch is requested.
     """
     replay, learner = (
         command.until(lambda name=name: command.children().get(name), f"{name} starts")
@@ -142,8 +143,8 @@ def textbook(config: Config, iterations: int) -> TextbookPPO:
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As many as a run's learner has by default: sums of many numbers depend on how they are divided."""
+def threads_of_a_learner() -> Iterator[None]:
+    """Sets the number of threads to that of a run's learner, because the rounding of large sums depends on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(Config().learner.threads)
     yield
@@ -160,7 +161,7 @@ def one_thread() -> Iterator[None]:
     ],
 )
 def test_a_synchronous_run_is_textbook_ppo(
-    train: Train, one_thread: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]
+    train: Train, threads_of_a_learner: None, env_id: str, spread: tuple[int, ...], options: tuple[str, ...]
 ) -> None:
     runs = {actors: train(env_id, actors, *options) for actors in spread}
     first = runs[spread[0]]
@@ -182,7 +183,9 @@ def test_a_synchronous_run_is_textbook_ppo(
         np.testing.assert_array_equal(first.tensors["return_moments.variance"], learner.returns.variance.numpy())
 
 
-def test_a_study_in_one_process_trains_what_the_services_train(train: Train, tmp_path: Path, one_thread: None) -> None:
+def test_training_in_one_process_equals_training_with_services(
+    train: Train, tmp_path: Path, threads_of_a_learner: None
+) -> None:
     services = train("CartPole-v1", 4)
     actor = services.config.actor.model_copy(update={"environments": ENVIRONMENTS})
     study.train(services.config.model_copy(update={"actor": actor}), folder=tmp_path / "study")

@@ -1,8 +1,8 @@
-"""PPO as the textbooks have it: one process, one loop, synchronous, nothing of Penstock's.
+"""Textbook PPO: one synchronous loop in one process, without code of Penstock.
 
-Schulman et al. 2017 with generalized advantage estimation (2016), over vectorised environments in NEXT_STEP autoreset
-mode. The noise, the seeds of resets and where parameters lie in memory are the caller's: random streams are no part of
-the algorithm, and how a vectorised sum rounds depends on where it begins. Everything else is written out.
+It follows Schulman et al. (2017) with generalized advantage estimation (2016), on vectorised environments in NEXT_STEP
+autoreset mode. The caller provides the noise, the seeds of resets and the memory layout of the parameters. Random
+streams are not part of the algorithm, and the rounding of a vectorised sum depends on its start address.
 """
 
 import itertools
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Noise = Callable[[int], NDArray[np.float32]]
-"""From the steps taken so far to the noise of the next rollout, <float32>[N, T, size]: uniform for discrete actions,
-standard normal for continuous ones."""
+"""Function from the number of steps taken to the noise of the next rollout, <float32>[N, T, size]: uniform for discrete
+actions, standard normal for continuous ones."""
 
 Layout = Callable[[nn.Module], nn.Parameter]
-"""Moves a module's parameters into one tensor."""
+"""Function that moves the parameters of a module into one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hyperparameters, under the names of the papers."""
+    """Hyperparameters with their names in the papers."""
 
     env_id: str
     environments: int
@@ -49,7 +49,7 @@ class Settings:
 
 
 class RunningMeanVariance:
-    """Chan, Golub & LeVeque 1979."""
+    """Running mean and variance by the method of Chan, Golub & LeVeque (1979)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.mean = torch.zeros(shape, dtype=torch.float64)
@@ -113,7 +113,7 @@ class ActorCritic(nn.Module):
 
 
 class TextbookPPO:
-    """Trains; `parameters` and the normalisers are what came out."""
+    """Trains `model` and the normalisers `observations` and `returns`."""
 
     def __init__(self, settings: Settings, reset_seeds: Sequence[int], noise: Noise, layout: Layout) -> None:
         self.settings, self.noise = settings, noise
@@ -138,7 +138,7 @@ class TextbookPPO:
             self.iterate()
 
     def iterate(self) -> None:
-        """One rollout of T steps in N environments, and the optimisation on it."""
+        """Collects a rollout of T steps in N environments and optimises on it."""
         s, shape = self.settings, (self.settings.environments, self.settings.steps)
         noise = self.noise(self.steps_taken)
         raw, rewards, returns = [], torch.zeros(shape), torch.zeros(shape)
@@ -153,7 +153,7 @@ class TextbookPPO:
                 actions.append(action)
                 self.observation, reward, ends, cuts, _ = self.envs.step(self.to_environment(action.numpy()))
                 reward = reward.astype(np.float32)
-                # The step after an episode's last only resets.
+                # The step after the end of an episode only resets.
                 valid[:, t] = torch.from_numpy(~self.ended)
                 self.ended = ends | cuts
                 self.running_return = self.running_return * np.float32(s.gamma) + reward
@@ -185,8 +185,8 @@ class TextbookPPO:
         for t in reversed(range(s.steps)):
             bootstrap = s.gamma * (~terminated[:, t]).float() * values[:, t + 1]
             delta = rewards[:, t] + bootstrap - values[:, t]
-            goes_on = (~(terminated[:, t] | truncated[:, t])).float()
-            following = delta + s.gamma * s.gae_lambda * goes_on * following
+            continues = (~(terminated[:, t] | truncated[:, t])).float()
+            following = delta + s.gamma * s.gae_lambda * continues * following
             advantages[:, t] = following
         return advantages
 
@@ -223,7 +223,7 @@ class TextbookPPO:
         return (centred * self.observations.inverse_deviation()).clamp(-10.0, 10.0)
 
     def to_environment(self, actions: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Continuous actions are learnt in units of half the range around its centre."""
+        """Converts actions. Continuous ones are learnt in units of half their range, relative to its centre."""
         if self.discrete:
             return actions
         space = self.envs.single_action_space

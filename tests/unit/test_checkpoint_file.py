@@ -1,4 +1,4 @@
-"""The bytes of checkpoints: other tools can open them, and every flipped bit is detected before anything is parsed."""
+"""Checkpoint files can be opened by other tools, and every flipped bit is detected before anything is parsed."""
 
 import hashlib
 import json

@@ -16,7 +16,7 @@ from penstock.types.replay import MAX_SLOTS
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=9)
 
 
-def again(config: Config) -> Config:
+def round_trip(config: Config) -> Config:
     return build(tomllib.loads(config.to_toml()))
 
 
@@ -53,8 +53,8 @@ def test_toml_reads_back_to_an_equal_configuration(
             "replay": {"capacity_bytes": capacity_bytes},
         }
     )
-    assert again(config) == config
-    types = {name: type(value) for name, value in again(config).environment.kwargs.items()}
+    assert round_trip(config) == config
+    types = {name: type(value) for name, value in round_trip(config).environment.kwargs.items()}
     assert types == {name: type(value) for name, value in kwargs.items()}
 
 
@@ -277,8 +277,8 @@ def test_variants_and_temperatures_are_unchanged_by_toml() -> None:
             "actor": {"lowest_temperature": 0.5, "highest_temperature": 3.0},
         }
     )
-    assert again(config) == config
-    assert again(build({})).environment.variants == ()
+    assert round_trip(config) == config
+    assert round_trip(build({})).environment.variants == ()
 
 
 def test_variants_may_be_an_array_of_tables_in_a_file(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_a_killed_writer_leaves_a_file_that_the_next_process_removes(tmp_path: P
         "write_atomically(Path(sys.argv[1]), b'new')\n"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=120)
-    (left,) = set(tmp_path.iterdir()) - {path}
-    assert remove_leftovers(tmp_path) == [left]
+    (leftover,) = set(tmp_path.iterdir()) - {path}
+    assert remove_leftovers(tmp_path) == [leftover]
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == b"old"
 
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_restored_does_not_hide_the_error(
         raise ValueError("the first error")
 
 
-def test_numbers_that_json_lacks_become_null() -> None:
+def test_numbers_without_a_json_form_become_null() -> None:
     value = {"nan": float("nan"), "list": [float("inf"), 1.5], "tuple": (-float("inf"),), "text": "NaN"}
     assert json_of(value) == '{"nan": null, "list": [null, 1.5], "tuple": [null], "text": "NaN"}'
 

@@ -61,11 +61,11 @@ def test_every_spelling_of_an_id_finds_the_preset(environment_id: str, name: str
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_an_id_without_a_version_finds_the_preset(name: str) -> None:
-    identity = preset(name).environment.id
-    if identity.startswith("ALE/"):
+def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> None:
+    environment_id = preset(name).environment.id
+    if environment_id.startswith("ALE/"):
         pytest.importorskip("ale_py")
-    namespace, environment, version = gymnasium.envs.registration.parse_env_id(identity)
+    namespace, environment, version = gymnasium.envs.registration.parse_env_id(environment_id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 
 

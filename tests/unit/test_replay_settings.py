@@ -15,7 +15,7 @@ FRESH = 8
 
 
 def batches_of(lag: int = 0, batches: int = BATCHES, **sampling: object) -> list[Batch]:
-    """Those of a short run on CartPole, with 8 fresh and 8 replayed segments each if nothing else is said."""
+    """Returns the batches of a short run on CartPole, by default with 8 fresh and 8 replayed segments each."""
     config = build(
         {
             "run": {"total_steps": batches * FRESH * 8 - 1, "seed": 5},
@@ -53,7 +53,7 @@ def test_min_replay_segments_are_trained_before_any_is_replayed() -> None:
         assert sizes == [FRESH] * alone + [2 * FRESH] * (len(sizes) - alone)
 
 
-def test_alpha_draws_surprising_segments_more_often() -> None:
+def test_alpha_draws_segments_of_high_priority_more_often() -> None:
     means = [float(np.log(replayed(batches_of(alpha=alpha), "priorities")).mean()) for alpha in (0.0, 0.6, 1.5)]
     assert means[0] < means[1] < means[2]
 
@@ -63,7 +63,7 @@ def test_alpha_0_replays_uniformly() -> None:
         assert np.ptp(batch.head.probabilities[batch.fresh_segments :]) < 1e-12
 
 
-def test_epsilon_evens_out_the_priorities() -> None:
+def test_a_large_epsilon_makes_probabilities_similar() -> None:
     spreads = []
     for epsilon in (1e-3, 100.0):
         last = batches_of(epsilon=epsilon, half_life=1e9, alpha=1.0)[-1]
@@ -78,8 +78,8 @@ def test_half_life_prefers_young_segments() -> None:
 
 def test_max_staleness_is_never_exceeded() -> None:
     for limit in (1, 3, 10):
-        found = ages(batches_of(max_staleness=limit, half_life=1e9))
-        assert found.max() == limit
+        stalenesses = ages(batches_of(max_staleness=limit, half_life=1e9))
+        assert stalenesses.max() == limit
 
 
 def test_off_policy_degree_bounds_the_age_of_fresh_segments() -> None:
@@ -98,11 +98,11 @@ def test_a_longer_publish_interval_gives_actors_older_weights() -> None:
     assert lags[:9] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
-def test_eta_weighs_one_large_surprise_against_many_small_ones() -> None:
+def test_eta_weighs_one_large_error_against_many_small_ones() -> None:
     batch = make_batch(segments=2)
     correction = batch.reward.new_full((2, 32), 0.2)
     correction[1] = 0.0
     correction[1, 3] = 1.0
     valid = batch.valid.new_ones((2, 32))
-    one_surprise = [segment_priorities(correction, valid, eta).argmax().item() for eta in (0.0, 0.9)]
-    assert one_surprise == [0, 1]
+    preferred = [segment_priorities(correction, valid, eta).argmax().item() for eta in (0.0, 0.9)]
+    assert preferred == [0, 1]

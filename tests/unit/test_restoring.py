@@ -1,4 +1,4 @@
-"""Runs restored from a snapshot: the files of the new run, and no new folder after a failure."""
+"""Runs restored from a snapshot: the files of the new run, and no leftovers of a failed restore."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ def checkpoint(version: int = VERSION, env_steps: int = ENV_STEPS) -> checkpoint
 
 
 def take(folder: RunFolder, name: str, policy: checkpoints.Snapshot, service: str = "replay", shards: int = 1) -> None:
-    """Takes a snapshot of 20 segments, whose store was trained to the policy's version."""
+    """Takes a snapshot of this policy and of a store of 20 segments at the same version."""
     store = RingStore(None, CAPACITY)
     buffer = ReplayBuffer(store, Gate(1e9, max_actors=4))
     version = policy.progress.version
@@ -53,7 +53,7 @@ def take(folder: RunFolder, name: str, policy: checkpoints.Snapshot, service: st
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """A run that was trained to 9,000 steps after its snapshot `then`, with its best checkpoint after the snapshot."""
+    """Returns a run that continued to 9,000 steps after its snapshot `then`, and whose best checkpoint is newer."""
     folder = RunFolder(tmp_path / "run")
     folder.create()
     take(folder, "then", checkpoint())
@@ -77,7 +77,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_new_run_has_the_snapshots_policy_store_and_settings_and_the_old_one_is_unchanged(
+def test_a_new_run_has_policy_store_and_settings_of_the_snapshot_and_the_old_run_is_unchanged(
     run: RunFolder, tmp_path: Path
 ) -> None:
     before, into = files(run.root), RunFolder(tmp_path / "new")
@@ -89,9 +89,9 @@ def test_the_new_run_has_the_snapshots_policy_store_and_settings_and_the_old_one
     learner = make_learner(seed=1)
     assert checkpoints.restore(learner, newest).version == VERSION
     # The learner continues at the version of the store.
-    told: list[str] = []
-    assert VersionMark(into.versions, VERSION, notice=told.append).first == VERSION
-    assert not told
+    notices: list[str] = []
+    assert VersionMark(into.versions, VERSION, notice=notices.append).first == VERSION
+    assert not notices
     store = RingStore(into.replay, CAPACITY)
     assert (store.recovery.segments, int(store.session["version"][0])) == (20, VERSION)
     assert build(load_toml(into.config)) == settings(run).repeatable()
@@ -108,12 +108,12 @@ def test_a_best_checkpoint_from_before_the_snapshot_is_kept_in_the_new_run(run: 
     assert RunFolder(tmp_path / "new").best_checkpoint.read_bytes() == run.best_checkpoint.read_bytes()
 
 
-def test_incarnations_in_the_new_run_exceed_all_of_the_old_run(run: RunFolder, tmp_path: Path) -> None:
+def test_incarnations_of_the_new_run_exceed_those_of_the_old_run(run: RunFolder, tmp_path: Path) -> None:
     restore_run(settings(run), "then", into=tmp_path / "new")
     path = RunFolder(tmp_path / "new").roster
-    # Slot 3 sent the snapshot's segments in its fifth incarnation; slot 0 had nine by the old run's roster.
+    # The snapshot has segments of slot 3 in incarnation 5. The roster of the old run has incarnation 9 for slot 0.
     assert dict(decode_roster(path.read_bytes())["slots"]) == {0: 9, 3: 5}
-    told: list[str] = []
+    notices: list[str] = []
     roster = Roster(
         path,
         seed=1,
@@ -121,10 +121,10 @@ def test_incarnations_in_the_new_run_exceed_all_of_the_old_run(run: RunFolder, t
         max_actors=8,
         rejoin_timeout_s=1.0,
         now=0.0,
-        writes=RetriedWrites(told.append),
-        notice=told.append,
+        writes=RetriedWrites(notices.append),
+        notice=notices.append,
     )
-    assert not told
+    assert not notices
     assert (roster.connected, roster.largest_window) == (0, 0)
 
 
@@ -150,7 +150,7 @@ def test_parts_of_different_moments_are_refused(run: RunFolder, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["policy.safetensors", "headers.bin", "manifest.json"])
-def test_a_restore_that_fails_leaves_nothing_behind(run: RunFolder, tmp_path: Path, place: str) -> None:
+def test_a_failed_restore_leaves_no_files(run: RunFolder, tmp_path: Path, place: str) -> None:
     damaged = run.snapshots / "then" / place
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with pytest.raises(ConfigurationError, match="choose another"):
@@ -167,7 +167,7 @@ def test_a_killed_restore_can_be_repeated(run: RunFolder, tmp_path: Path) -> Non
     assert RingStore(RunFolder(tmp_path / "new").replay, CAPACITY).recovery.segments == 20
 
 
-def test_folders_that_can_not_be_restored_into_are_refused(run: RunFolder, tmp_path: Path) -> None:
+def test_unsuitable_target_folders_are_refused(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     with pytest.raises(ConfigurationError, match=r"new exists already; name a folder that does not"):
         restore_run(settings(run), "then", into=tmp_path / "new")
@@ -182,21 +182,21 @@ def test_folders_that_can_not_be_restored_into_are_refused(run: RunFolder, tmp_p
 
 
 def test_a_second_restore_into_the_same_folder_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    begun, going_on = threading.Event(), threading.Event()
+    started, released = threading.Event(), threading.Event()
 
     def hold(*progress: object) -> None:
-        begun.set()
-        assert going_on.wait(PATIENCE_S)
+        started.set()
+        assert released.wait(PATIENCE_S)
 
     first = threading.Thread(
         target=restore_run, args=(settings(run), "then"), kwargs={"into": tmp_path / "new", "show": hold}
     )
     first.start()
     try:
-        assert begun.wait(PATIENCE_S)
+        assert started.wait(PATIENCE_S)
         with pytest.raises(ConfigurationError, match="another process is restoring a snapshot into"):
             restore_run(settings(run), "then", into=tmp_path / "new")
     finally:
-        going_on.set()
+        released.set()
         first.join()
     assert RingStore(RunFolder(tmp_path / "new").replay, CAPACITY).recovery.segments == 20

@@ -1,4 +1,4 @@
-"""Text for a truth value is refused before an environment treats it as true."""
+"""Text in place of a boolean argument is refused, because an environment would treat it as true."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from penstock.errors import ConfigurationError
 
 @pytest.mark.parametrize("text", ["no", "FALSE", "off", "false "])
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
-def test_text_is_refused_where_the_default_is_a_truth_value(text: str, vectorization: str) -> None:
+def test_text_is_refused_where_the_default_is_a_boolean(text: str, vectorization: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make_environments("CartPole-v1", 1, kwargs={"sutton_barto_reward": text}, vectorization=vectorization)
     assert str(caught.value) == (
@@ -17,5 +17,5 @@ def test_text_is_refused_where_the_default_is_a_truth_value(text: str, vectoriza
     )
 
 
-def test_text_for_a_default_of_none_and_truth_values_are_accepted() -> None:
+def test_text_for_a_default_of_none_and_booleans_are_accepted() -> None:
     make_environments("CartPole-v1", 1, kwargs={"render_mode": "rgb_array", "sutton_barto_reward": True}).close()

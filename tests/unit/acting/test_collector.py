@@ -22,7 +22,7 @@ def start(env_id: str, place: Assignment, *, unroll_length: int = 8, **kwargs: o
 
 
 def collect(collector: Collector, runner: PolicyRunner, windows: int = 1) -> Rows:
-    """Columns of windows joined in time, [N, windows * T, ...], and the observation after the last row."""
+    """Returns the columns of consecutive windows, [N, windows * T, ...], with the observation after the last row."""
     parts = []
     for _ in range(windows):
         columns = collector.collect(runner).columns
@@ -34,7 +34,7 @@ def collect(collector: Collector, runner: PolicyRunner, windows: int = 1) -> Row
 
 
 def cartpole_rows(places: Sequence[Assignment], windows: int = 4) -> Rows:
-    """Rows that actors with these assignments collect, joined by environment."""
+    """Returns the rows that actors with these assignments collect, concatenated by environment."""
     weights = decided_weights(spec_of("CartPole-v1"))
     parts = [collect(start("CartPole-v1", place), PolicyRunner(weights), windows) for place in places]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -52,7 +52,7 @@ def adapted(length: int, unroll_length: int) -> Collector:
     return Collector(same_step_counting(length), assignment(4), unroll_length=unroll_length, discount=0.5)
 
 
-def test_rows_line_up_and_the_last_observation_follows_the_last_row() -> None:
+def test_columns_are_aligned_and_the_last_observation_follows_the_last_row() -> None:
     rows = collect(start("Counting-v0", assignment(0), length=3), counting_runner())
     assert rows["observation"][0].tolist() == [
         *([0, 0], [0, 1], [0, 2], [0, 3]),
@@ -82,13 +82,13 @@ def test_discounted_returns_restart_with_each_episode() -> None:
 
 
 @pytest.mark.parametrize("unroll_length", [1, 3, 7])
-def test_windows_continue_one_another(unroll_length: int) -> None:
-    spec_rows = collect(start("Counting-v0", assignment(0, 1), unroll_length=21, length=3), counting_runner())
+def test_windows_are_consecutive(unroll_length: int) -> None:
+    whole_rows = collect(start("Counting-v0", assignment(0, 1), unroll_length=21, length=3), counting_runner())
     windows = 21 // unroll_length
     rows = collect(
         start("Counting-v0", assignment(0, 1), unroll_length=unroll_length, length=3), counting_runner(), windows
     )
-    assert same_rows(rows, spec_rows)
+    assert same_rows(rows, whole_rows)
 
 
 def test_the_last_observation_of_a_window_is_the_first_of_the_next() -> None:
@@ -115,7 +115,7 @@ def test_an_episode_may_span_windows() -> None:
     assert (episode.episode_return, episode.steps) == (55.0, 10)
 
 
-def test_a_window_names_its_actor_and_its_policy_version() -> None:
+def test_a_window_contains_its_actor_and_its_policy_version() -> None:
     collector = start("Counting-v0", assignment(2, 3, slot=6, incarnation=4), length=3)
     first, second = collector.collect(counting_runner(version=11)), collector.collect(counting_runner(version=12))
     assert (first.head.slot, first.head.incarnation, first.head.environments.tolist()) == (6, 4, [2, 3])
@@ -148,7 +148,7 @@ def test_two_actors_collect_the_same_rows_as_one_with_all_their_environments() -
     assert same_rows(together, apart)
 
 
-def test_an_environment_collects_the_same_rows_alone_as_among_others() -> None:
+def test_an_environment_collects_the_same_rows_alone_and_among_others() -> None:
     together = cartpole_rows([assignment(0, 1, 2)])
     assert same_rows(together, cartpole_rows([assignment(0), assignment(1), assignment(2)]))
 
@@ -158,12 +158,12 @@ def test_the_same_assignment_collects_the_same_rows_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "elsewhere",
+    "other",
     [assignment(0, 1, incarnation=2), assignment(0, 1, seed=8), assignment(2, 3)],
     ids=["incarnation", "seed", "environments"],
 )
-def test_another_assignment_collects_other_rows(elsewhere: Assignment) -> None:
-    here, there = cartpole_rows([assignment(0, 1)]), cartpole_rows([elsewhere])
+def test_another_assignment_collects_other_rows(other: Assignment) -> None:
+    here, there = cartpole_rows([assignment(0, 1)]), cartpole_rows([other])
     assert not np.isin(here["observation"][:, 0], there["observation"][:, 0]).any()
     assert not np.array_equal(here["action"], there["action"])
 

@@ -1,6 +1,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from penstock.acting.environments import (
     Environments,
     NextStepEnvironments,
     SameStepEnvironments,
-    import_modules,
     make_environments,
 )
 from penstock.acting.single_environments import SingleEnvironments
@@ -74,7 +74,7 @@ def test_every_row_after_a_reset_is_valid() -> None:
     assert take_rows(environments, 1).valid == [True]
 
 
-def test_each_environment_is_reset_with_its_own_seed() -> None:
+def test_each_environment_is_reset_with_a_separate_seed() -> None:
     environments = make_environments("CartPole-v1", 2, kwargs={})
     environments.reset([1, 2])
     first = environments.observation.copy()
@@ -154,22 +154,25 @@ def test_a_module_that_cannot_be_imported_is_named() -> None:
         make_environments("CartPole-v1", 1, kwargs={}, imports=["no_such_module"])
 
 
-def test_a_module_that_registers_environments_is_imported() -> None:
-    import_modules(["helpers.environments"])
+def test_a_module_that_registers_environments_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import gymnasium; gymnasium.register('Imported-v0', 'helpers.environments:Counting')"
+    (tmp_path / "registering_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make_environments("Imported-v0", 2, kwargs={}, imports=["registering_module"]).count == 2
 
 
-def actions_that_fall() -> Iterator[NDArray[np.int64]]:
+def random_actions() -> Iterator[NDArray[np.int64]]:
     generator = np.random.default_rng(0)
     while True:
         yield generator.integers(0, 2, 6)
 
 
-def test_cart_poles_of_a_native_vector_step_as_single_ones_do() -> None:
+def test_a_native_vector_of_cart_poles_steps_like_single_environments() -> None:
     single, native = (make_environments("CartPole-v1", 6, kwargs={}, vectorization=each) for each in ("sync", "native"))
     ended = 0
     for environments in (single, native):
         environments.reset([11, 12, 13, 14, 15, 16])
-    for action in itertools.islice(actions_that_fall(), 200):
+    for action in itertools.islice(random_actions(), 200):
         np.testing.assert_allclose(native.observation, single.observation, rtol=1e-5, atol=1e-6)
         outcomes = [environments.step(action) for environments in (single, native)]
         np.testing.assert_array_equal(outcomes[0].terminated, outcomes[1].terminated)
@@ -198,7 +201,7 @@ def test_a_native_cart_pole_starts_the_same_episodes_in_any_vector() -> None:
     few, many = (make_environments("CartPole-v1", count, kwargs={}, vectorization="native") for count in (2, 6))
     few.reset([14, 15])
     many.reset([11, 12, 13, 14, 15, 16])
-    for action in itertools.islice(actions_that_fall(), 200):
+    for action in itertools.islice(random_actions(), 200):
         np.testing.assert_array_equal(few.observation, many.observation[3:5])
         few.step(action[3:5])
         many.step(action)

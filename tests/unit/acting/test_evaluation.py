@@ -24,13 +24,13 @@ def evaluation(
     return result
 
 
-def test_the_first_episode_of_each_environment_counts_and_nothing_after_it() -> None:
+def test_only_the_first_episode_of_each_environment_counts() -> None:
     result = evaluation("Counting-v0", episodes=8, length=2, spread=9)
     assert len(set(result.steps)) > 2
     assert list(result.returns) == [steps * (steps + 1) / 2 for steps in result.steps]
 
 
-def test_a_result_names_its_task_and_version() -> None:
+def test_a_result_contains_its_task_and_version() -> None:
     result = evaluation("Counting-v0", length=3)
     assert (result.id, result.version) == (21, 8)
     assert (result.return_mean, result.return_std) == (6.0, 0.0)
@@ -38,31 +38,31 @@ def test_a_result_names_its_task_and_version() -> None:
 
 def test_a_deterministic_evaluation_takes_the_most_likely_action() -> None:
     result = evaluation("Echo-v0")
-    # A new policy's mode is near 0, the middle of the range from -1 to 3, in both elements.
+    # The mode of a new policy is near 0 in both elements, which is the middle of their range, 1.
     assert result.returns == pytest.approx([2.0] * 4, abs=0.1)
     assert len(set(result.returns)) == 1
 
 
-def test_a_sampled_evaluation_explores_everywhere_by_itself() -> None:
+def test_a_sampled_evaluation_has_separate_noise_in_each_environment() -> None:
     result = evaluation("Echo-v0", episodes=8, deterministic=False)
     assert len(set(result.returns)) == 8
 
 
-def test_a_sampled_evaluation_draws_anew_at_every_step() -> None:
-    # A return is the sum of 64 steps' two normals, of deviation sqrt(128); one draw for all steps would make it 90.
+def test_a_sampled_evaluation_draws_new_noise_at_every_step() -> None:
+    # A return is the sum of 128 normals, with a deviation of 11. One draw for all steps would give a deviation of 90.
     returns = evaluation("Echo-v0", episodes=32, deterministic=False, bounded=False, length=64).returns
     assert 8.0 < np.std(returns) < 16.0
 
 
 def test_a_sampled_evaluation_never_repeats_its_noise() -> None:
-    # Actions are unbounded, so a return is a sum of noise; if noise repeated after 64 steps, it would double.
+    # Actions are unbounded, so a return is a sum of noise. It would double if the noise repeated after 64 steps.
     short = np.array(evaluation("Echo-v0", deterministic=False, bounded=False, length=64).returns)
     long = np.array(evaluation("Echo-v0", deterministic=False, bounded=False, length=128).returns)
     assert (np.abs(long - 2.0 * short) > 0.1).all()
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_an_evaluation_repeats_with_its_seed_and_not_with_another(deterministic: bool) -> None:
+def test_an_evaluation_is_reproducible_for_a_seed_and_differs_for_another(deterministic: bool) -> None:
     first, again, other = (
         evaluation("Pendulum-v1", episodes=2, deterministic=deterministic, seed=s) for s in (1, 1, 2)
     )
@@ -76,8 +76,8 @@ def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_se
     place = {"seed": 3, "incarnation": incarnation, "environments": np.arange(4, dtype=np.uint32)}
     noise = randomness.normals(**place, first_step=0, steps=1, size=2)[:, 0]  # type: ignore[arg-type]
     runner = PolicyRunner(fresh_weights(spec_of("Echo-v0", bounded=False), version=8))
-    of_the_run = runner.act(np.zeros((4, 1), np.float32), noise)[0].sum(axis=1)
-    assert (np.abs(of_the_run - np.array(result.returns)) > 1e-3).all()
+    run_returns = runner.act(np.zeros((4, 1), np.float32), noise)[0].sum(axis=1)
+    assert (np.abs(run_returns - np.array(result.returns)) > 1e-3).all()
 
     environments = make_environments("Counting-v0", 4, kwargs={})
     reset, seeds = environments.reset, list[int]()
@@ -93,7 +93,7 @@ def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_se
     assert not set(seeds) & set(randomness.reset_seeds(**place))  # type: ignore[arg-type]
 
 
-def test_an_evaluation_is_given_up_when_asked_to() -> None:
+def test_an_evaluation_is_abandoned_on_request() -> None:
     answers = iter([False, False, True])
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), episodes=2, deterministic=True, seed=0)
     environments = make_environments("Counting-v0", 2, kwargs={"length": 50})
@@ -103,7 +103,7 @@ def test_an_evaluation_is_given_up_when_asked_to() -> None:
 def bounded(
     environment: dict[str, object], clock: Callable[[], float] = lambda: 0.0, **bounds: object
 ) -> EvaluationResult:
-    """An evaluation of 4 episodes within bounds."""
+    """Evaluates 4 episodes within bounds."""
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
     task = dataclasses.replace(task, **bounds)  # type: ignore[arg-type]
     result = evaluate(task, make_environments("Counting-v0", 4, kwargs=environment), lambda: False, clock)
@@ -111,18 +111,18 @@ def bounded(
     return result
 
 
-def test_an_episode_that_does_not_end_is_cut_at_the_bound_and_counts_until_then() -> None:
+def test_an_episode_that_does_not_end_is_cut_at_the_step_limit() -> None:
     result = bounded({"length": 1000}, max_episode_steps=10)
     assert (result.unfinished, result.out_of_time, result.failure) == (4, False, "")
     assert result.steps == (10,) * 4
     assert result.returns == (55.0,) * 4
 
 
-def test_episodes_that_end_at_the_bound_are_finished() -> None:
+def test_episodes_that_end_at_the_step_limit_are_finished() -> None:
     assert bounded({"length": 10}, max_episode_steps=10).unfinished == 0
 
 
-def test_of_episodes_of_different_lengths_those_that_ended_are_finished() -> None:
+def test_only_episodes_longer_than_the_step_limit_are_unfinished() -> None:
     whole = bounded({"length": 2, "spread": 9})
     shortest = min(whole.steps)
     cut = bounded({"length": 2, "spread": 9}, max_episode_steps=shortest)
@@ -131,7 +131,7 @@ def test_of_episodes_of_different_lengths_those_that_ended_are_finished() -> Non
     assert cut.steps == (shortest,) * 4
 
 
-def test_episodes_that_take_too_long_are_cut_by_the_clock() -> None:
+def test_episodes_are_cut_at_the_time_limit() -> None:
     seconds = itertools.count()
     result = bounded({"length": 10**6}, clock=lambda: float(next(seconds)), max_seconds=20.0)
     assert (result.unfinished, result.out_of_time) == (4, True)

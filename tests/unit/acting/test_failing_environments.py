@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import helpers.failing  # noqa: F401 - which registers Failing-v0
+import helpers.failing  # noqa: F401 - registers Failing-v0
 from helpers.environments import assignment, decided_weights, fresh_weights, spec_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
@@ -34,14 +34,14 @@ def failure_of(environments: Environments, steps: int = 60) -> EnvironmentFailed
 
 @pytest.fixture
 def in_a_service() -> Iterator[None]:
-    """Handles SIGINT as a service does, so that a KeyboardInterrupt can only come from an environment."""
+    """Handles SIGINT as a service does, so that only an environment can raise KeyboardInterrupt."""
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "message"),
     [
         ("raises", "RuntimeError: simulator lost and not found in step 5 of its episode"),
         ("exits", "SystemExit: no display in step 5 of its episode"),
@@ -60,29 +60,29 @@ def in_a_service() -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("in_a_service")
-def test_a_failure_names_the_environment_the_step_and_the_fault(kind: str, says: str) -> None:
+def test_a_failure_names_the_environment_the_step_and_the_fault(kind: str, message: str) -> None:
     failed = failure_of(failing(kind))
     assert failed.environment == 0
-    assert says in str(failed)
+    assert message in str(failed)
     assert str(failed).startswith("environment 0: ")
     assert str(failed).endswith("(Failing-v0)")
     assert "\n" not in str(failed)
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    ("kind", "message"),
     [
         ("reset raises", "environment 1: RuntimeError: simulator lost at reset in reset (Failing-v0)"),
         ("reset old", "environment 1: reset returned ndarray, where an observation and a dict are expected"),
     ],
 )
-def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, says: str) -> None:
+def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, message: str) -> None:
     def make(index: int) -> gymnasium.Env[Any, Any]:
         return gymnasium.make("Failing-v0", kind=kind, at=0 if index == 1 else -1)
 
     environments = failing("raises")
     environments._envs = [make(index) for index in range(3)]  # type: ignore[attr-defined]
-    assert says in str(failure_of(environments))
+    assert message in str(failure_of(environments))
 
 
 def test_a_failure_in_a_later_episode_names_the_step_of_that_episode(tmp_path: Any) -> None:
@@ -124,7 +124,7 @@ def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize(
-    ("kind", "count", "says"),
+    ("kind", "count", "message"),
     [
         ("raises", 1, "environment 0: RuntimeError: simulator lost and not found in step (Failing-v0)"),
         ("raises", 2, "RuntimeError: simulator lost and not found in step (Failing-v0)"),
@@ -135,12 +135,12 @@ def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
     ],
 )
 def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
-    mode: AutoresetMode, kind: str, count: int, says: str
+    mode: AutoresetMode, kind: str, count: int, message: str
 ) -> None:
     environments = vector(kind, count, mode)
     if kind.startswith("reset"):
         environments._envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
-    assert says in str(failure_of(environments))
+    assert message in str(failure_of(environments))
 
 
 def test_failures_of_mixed_variants_name_the_row_among_all_environments() -> None:
@@ -148,19 +148,18 @@ def test_failures_of_mixed_variants_name_the_row_among_all_environments() -> Non
     assert failure_of(mixed).environment == 1
 
 
-def test_single_environments_step_as_gymnasiums_vector_does() -> None:
-    """Compares with SyncVectorEnv as the oracle."""
+def test_single_environments_step_like_sync_vector_env() -> None:
     ours = make_environments("CartPole-v1", 4, kwargs={})
     theirs = SyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1")] * 4, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP
     )
     ours.reset([5, 6, 7, 8])
     observation, _ = theirs.reset(seed=[5, 6, 7, 8])  # type: ignore[arg-type]
-    chance, valid = np.random.default_rng(0), np.ones(4, np.bool_)
+    generator, valid = np.random.default_rng(0), np.ones(4, np.bool_)
     for _ in range(300):
         assert np.array_equal(ours.observation, observation)
         assert ours.observation.dtype == observation.dtype
-        action = chance.integers(2, size=4)
+        action = generator.integers(2, size=4)
         outcome = ours.step(action)
         observation, reward, terminated, truncated, _ = theirs.step(action)
         assert np.array_equal(outcome.reward, reward.astype(np.float32))
@@ -207,7 +206,7 @@ def runner() -> PolicyRunner:
     return PolicyRunner(fresh_weights(spec_of("Failing-v0")))
 
 
-def test_a_dropped_window_leaves_no_trace_in_later_windows() -> None:
+def test_a_dropped_window_does_not_affect_later_windows() -> None:
     acting = runner()
     collecting = collector(at=53)
     for _ in range(6):
@@ -286,8 +285,8 @@ def test_observations_far_outside_their_space_are_reported_once() -> None:
     assert collecting.take_warning() == ""
     for _ in range(3):
         collecting.collect(acting)
-    says = "environment 40: an observation has 1e+06 in element 0, and its space allows -10 to 10 (Failing-v0)"
-    assert collecting.take_warning() == says
+    message = "environment 40: an observation has 1e+06 in element 0, and its space allows -10 to 10 (Failing-v0)"
+    assert collecting.take_warning() == message
     collecting.collect(acting)
     assert collecting.take_warning() == ""
 
@@ -298,8 +297,8 @@ def test_an_observation_is_far_outside_beyond_the_width_of_its_bounds(bound: flo
     observation[0, 1, 1] = observation[2, 3, 0] = bound
     assert bounds.find_outside(observation) is None
     observation[2, 3, 0] = 1.01 * bound
-    says = f"an observation has {1.01 * bound:g} in element 0, and its space allows -10 to 10"
-    assert bounds.find_outside(observation) == (2, says)
+    message = f"an observation has {1.01 * bound:g} in element 0, and its space allows -10 to 10"
+    assert bounds.find_outside(observation) == (2, message)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])

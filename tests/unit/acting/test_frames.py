@@ -25,8 +25,8 @@ ROWS = 40
 HEIGHT, WIDTH = 37, 41
 
 
-class Film(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """Images of noise from the environment's generator, in episodes of seven steps."""
+class NoiseImages(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """An environment with images of noise from its generator, and with episodes of seven steps."""
 
     def __init__(self, shape: tuple[int, ...] = (HEIGHT, WIDTH)) -> None:
         self.observation_space = Box(0, 255, shape, np.uint8)
@@ -46,11 +46,11 @@ class Film(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._observe(), 1.0, self._step == 7, False, {}
 
 
-gymnasium.register("Film-v0", Film)
+gymnasium.register("Film-v0", NoiseImages)
 
 
 class Recording:
-    """Environments that record the observations acted on, row by row."""
+    """Environments that record the observations on which the policy acts, row by row."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
@@ -68,7 +68,7 @@ def runner_of(environments: Environments) -> PolicyRunner:
 
 
 def learner_tensors(collector: Collector, runner: PolicyRunner, windows: int) -> tuple[Any, Any]:
-    """Returns the learner's tensors of consecutive windows: observations, [N, rows, ...], and validity, [N, rows]."""
+    """Returns the learner's observations, [N, rows, ...], and their validity, [N, rows], in consecutive windows."""
     observations, valid = [], []
     for _ in range(windows):
         window = collector.collect(runner)

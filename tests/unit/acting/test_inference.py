@@ -8,7 +8,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
 
 ROWS = 16
-"""Rows of a call that needs no padding."""
+"""Number of rows of a call without padding."""
 
 SPECS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
@@ -36,7 +36,7 @@ def test_greedy_actions_need_no_noise(env_id: str) -> None:
     assert np.array_equal(greedy, runner.act_greedily(observation))
 
 
-def test_refreshed_weights_act_from_then_on() -> None:
+def test_a_runner_acts_with_refreshed_weights() -> None:
     spec = spec_of("Pendulum-v1")
     runner, observation = PolicyRunner(decided_weights(spec, seed=0)), np.ones((1, 3), np.float32)
     newer = decided_weights(spec, seed=1, version=5)
@@ -77,7 +77,7 @@ def test_a_tempered_runner_returns_the_log_probabilities_at_its_temperature(
 
 
 @SPECS
-def test_without_a_temperature_a_runner_acts_as_the_policy_does_bit_for_bit(env_id: str) -> None:
+def test_without_a_temperature_a_runner_acts_like_the_policy_bit_for_bit(env_id: str) -> None:
     spec, generator = spec_of(env_id), np.random.default_rng(0)
     weights = decided_weights(spec)
     observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]

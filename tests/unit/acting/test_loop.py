@@ -1,4 +1,4 @@
-"""The actor's loop with real environments and a real collector, between an in-memory run and in-memory sinks."""
+"""The actor's loop with real environments and a real collector. Run and sinks are in memory."""
 
 import itertools
 import time
@@ -27,7 +27,7 @@ WEIGHTS = fresh_weights(spec_of("Failing-v0"))
 
 
 class MemorySink:
-    """A sink with a list of grants, which keeps the windows."""
+    """A sink with a list of grants that records the windows."""
 
     def __init__(self, outside: "Outside", grants: Sequence[Grant]) -> None:
         self._outside, self._grants = outside, deque(grants)
@@ -53,10 +53,10 @@ class MemorySink:
 
 
 class Outside:
-    """The run, the process and the log of an actor, in memory. The process stops when a sink is out of grants."""
+    """Run, process and log of an actor in memory. The process stops when a sink has no more grants."""
 
     def __init__(self, *grants: Sequence[Grant]) -> None:
-        """Prepares one sink for each of these lists of grants."""
+        """Prepares one sink for each list of grants."""
         self._grants = deque(grants)
         self.place, self.next_place, self.finished = PLACE, PLACE, False
         self.out_of_grants: Callable[[], None] = self.stop
@@ -254,7 +254,7 @@ def test_the_pause_doubles_with_each_failure_in_a_row_up_to_five_seconds(monkeyp
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], abs=0.15)
 
 
-def test_environments_that_can_not_be_made_again_end_the_actor() -> None:
+def test_environments_that_cannot_be_made_again_end_the_actor() -> None:
     outside, made = Outside(grants(0, 0)), []
 
     def make(variant: int, progress: Progress) -> Environments:
@@ -269,7 +269,7 @@ def test_environments_that_can_not_be_made_again_end_the_actor() -> None:
 
 
 @pytest.mark.parametrize(("supervised", "error"), [(True, EnvironmentFailed), (False, ConfigurationError)])
-def test_environments_that_fail_after_the_launchers_check_are_no_fault_of_the_settings(
+def test_environments_that_fail_after_the_launchers_check_are_not_a_configuration_error(
     supervised: bool, error: type[Exception]
 ) -> None:
     def make(variant: int, progress: Progress) -> Environments:

@@ -135,13 +135,13 @@ def test_uniform_noise_is_uniform_from_zero_to_below_one() -> None:
 def test_normal_noise_has_the_moments_of_the_standard_normal() -> None:
     window = noise(normals, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
     count = window.size
-    # Bounds of four standard errors; the k-th moment's variance is E x^2k - (E x^k)^2 over the count.
+    # The bounds are four standard errors. The variance of the k-th moment is (E x^2k - (E x^k)^2) / count.
     for power, moment, variance in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]:
         assert abs((window**power).mean() - moment) < 4.0 * np.sqrt(variance / count), power
 
 
 def test_normal_noise_is_finite_where_uniform_noise_is_zero() -> None:
-    # One of 2^24 uniform numbers is zero. This one, found by search, becomes the radius of a normal number.
+    # One of 2^24 uniform numbers is zero. This one was found by search, and is the radius of a normal number.
     stream = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
     assert noise(uniforms, **stream, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
     assert np.isfinite(noise(normals, **stream, size=4)).all()  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ class Rollout:
     truncated: Tensor
     log_ratio: Tensor
     usable: Tensor | None = None
-    """None: all rows are."""
+    """Rows that may be used; None for all rows."""
 
     def estimate(
         self, *, discount: float = 0.9, trace_decay: float = 0.8, rho_clip: float = 1.0, trace_clip: float = 1.0
@@ -68,7 +68,7 @@ def one_segment(
 def estimate_slowly(
     rollout: Rollout, segment: int, *, gamma: float, lambda_: float, rho_bar: float, c_bar: float
 ) -> tuple[list[float], list[float]]:
-    """D_t and the advantage, one step at a time, as ALGORITHM.md writes them."""
+    """Computes D_t and the advantage one step at a time, with the equations of ALGORITHM.md."""
     v, r = rollout.value[segment].tolist(), rollout.reward[segment].tolist()
     terminated, truncated = rollout.terminated[segment].tolist(), rollout.truncated[segment].tolist()
     ratio = rollout.log_ratio[segment].exp().tolist()
@@ -95,7 +95,7 @@ def temporal_differences(rollout: Rollout, segment: int, gamma: float) -> list[f
 
 
 def last_of_episode(rollout: Rollout, segment: int, start: int) -> int:
-    """The row at which the recursion from `start` stops."""
+    """Returns the row at which the recursion from `start` stops."""
     ended = (rollout.terminated | rollout.truncated)[segment].tolist()
     return next((t for t in range(start, len(ended)) if ended[t]), len(ended) - 1)
 
@@ -120,7 +120,7 @@ def test_estimates_follow_the_equations(seed: int, gamma: float, lambda_: float,
 
 
 @given(seed=st.integers(0, 10_000))
-def test_on_policy_it_is_generalised_advantage_estimation(seed: int) -> None:
+def test_on_policy_estimates_equal_generalised_advantage_estimation(seed: int) -> None:
     rollout, gamma, lambda_ = random_rollout(seed, on_policy=True), 0.9, 0.8
     estimates = rollout.estimate(discount=gamma, trace_decay=lambda_)
     for segment in range(rollout.reward.shape[0]):
@@ -133,7 +133,7 @@ def test_on_policy_it_is_generalised_advantage_estimation(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-def test_at_lambda_one_the_target_is_that_of_impala(seed: int) -> None:
+def test_with_lambda_1_the_target_equals_that_of_impala(seed: int) -> None:
     rollout, gamma = random_rollout(seed), 0.9
     target = rollout.estimate(discount=gamma, trace_decay=1.0).target
     for segment in range(rollout.reward.shape[0]):
@@ -146,7 +146,7 @@ def test_at_lambda_one_the_target_is_that_of_impala(seed: int) -> None:
             assert target[segment, s].item() == pytest.approx(v_s, abs=1e-6)
 
 
-def test_a_segment_with_a_termination_a_truncation_and_reset_rows_is_as_worked_by_hand() -> None:
+def test_a_segment_with_both_kinds_of_end_and_reset_rows_matches_a_manual_calculation() -> None:
     # Rows 2 and 5 only reset: their values are those of the final observations.
     rollout = one_segment(
         value=[2.0, 4.0, 100.0, 6.0, 8.0, 10.0, 12.0],
@@ -156,7 +156,7 @@ def test_a_segment_with_a_termination_a_truncation_and_reset_rows_is_as_worked_b
     )
     estimates = rollout.estimate(discount=0.5, trace_decay=0.5)
     valid = [0, 1, 3, 4]
-    # delta: 1 + 2 - 2, 2 - 4, 3 + 4 - 6, 5 + 5 - 8; each is followed by a quarter of the next D of its episode.
+    # delta: 1 + 2 - 2, 2 - 4, 3 + 4 - 6, 5 + 5 - 8. D_t adds a quarter of the next D of the same episode.
     assert estimates.correction[0, valid].tolist() == [0.5, -2.0, 1.5, 2.0]
     assert estimates.advantage[0, valid].tolist() == [0.5, -2.0, 1.5, 2.0]
     assert estimates.target[0, valid].tolist() == [2.5, 2.0, 7.5, 10.0]
@@ -168,7 +168,7 @@ def test_true_values_of_a_markov_reward_process_need_no_correction(trace_decay: 
     # States a -> b -> end with rewards 1 and 2 and discount 0.5: V(b) = 2, V(a) = 1 + 0.5 * 2 = 2.
     a, b, final = 2.0, 2.0, 77.0
     rollout = one_segment(
-        value=[a, b, final, a, b, a],  # one whole episode, its reset row, one that is truncated at b, its reset row
+        value=[a, b, final, a, b, a],  # a whole episode, its reset row, an episode truncated at b, its reset row
         reward=[1.0, 2.0, 0.0, 1.0, 0.0],
         terminated=[1],
         truncated=[3],
@@ -181,7 +181,7 @@ def test_true_values_of_a_markov_reward_process_need_no_correction(trace_decay: 
     assert estimates.advantage[0, [0, 1, 3]].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_whole_trace_turns_wrong_values_into_returns() -> None:
+def test_with_lambda_1_targets_are_returns_even_if_values_are_wrong() -> None:
     rollout = one_segment(value=[9.0, -5.0, 3.0, 44.0], reward=[1.0, 2.0, 4.0], terminated=[2])
     target = rollout.estimate(discount=0.5, trace_decay=1.0).target
     assert target.tolist() == [[1.0 + 0.5 * 2.0 + 0.25 * 4.0, 2.0 + 0.5 * 4.0, 4.0]]
@@ -203,14 +203,14 @@ def test_a_step_that_is_both_terminated_and_truncated_has_no_bootstrap() -> None
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_nothing_that_happens_after_an_end_is_felt_before_it(end: str) -> None:
+def test_rows_after_an_end_do_not_affect_rows_before_it(end: str) -> None:
     quiet = one_segment([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0], **{end: [0]})
     loud = one_segment([1.0, 2.0, 3.0, 900.0], [1.0, 500.0, -700.0], **{end: [0]})
     assert torch.equal(quiet.estimate().correction[:, 0], loud.estimate().correction[:, 0])
     assert torch.equal(quiet.estimate().advantage[:, 0], loud.estimate().advantage[:, 0])
 
 
-def test_the_advantage_does_not_carry_the_ratio_of_its_own_step() -> None:
+def test_the_advantage_does_not_depend_on_the_ratio_of_its_own_step() -> None:
     rollout = random_rollout(3, steps=1)
     assert rollout.log_ratio.abs().min() > 0.01
     on_policy = Rollout(
@@ -220,7 +220,7 @@ def test_the_advantage_does_not_carry_the_ratio_of_its_own_step() -> None:
     assert not torch.equal(rollout.estimate().correction, on_policy.estimate().correction)
 
 
-def test_ratios_beyond_what_a_float_holds_stay_finite() -> None:
+def test_ratios_that_overflow_a_float_give_finite_estimates() -> None:
     rollout = random_rollout(5)
     wild = Rollout(rollout.value, rollout.reward, rollout.terminated, rollout.truncated, rollout.log_ratio.sign() * 1e4)
     estimates = wild.estimate(rho_clip=math.inf, trace_clip=math.inf)
@@ -232,10 +232,10 @@ BAD = [math.nan, math.inf, -math.inf, 3e38, 1e30]
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_reward_costs_its_row_and_the_rows_before_are_those_of_a_window_that_ends_there(bad: float) -> None:
+def test_a_bad_reward_excludes_its_row_and_ends_the_window_for_the_rows_before(bad: float) -> None:
     rollout = random_rollout(4, segments=1, steps=6)
-    nowhere = torch.zeros_like(rollout.terminated)
-    rollout = replace(rollout, terminated=nowhere, truncated=nowhere)
+    no_rows = torch.zeros_like(rollout.terminated)
+    rollout = replace(rollout, terminated=no_rows, truncated=no_rows)
     reward = rollout.reward.clone()
     reward[0, 3] = bad
     disturbed, alone = replace(rollout, reward=reward).estimate(), rollout.estimate()
@@ -244,8 +244,8 @@ def test_a_bad_reward_costs_its_row_and_the_rows_before_are_those_of_a_window_th
     before = Rollout(
         value=rollout.value[:, :4],
         reward=rollout.reward[:, :3],
-        terminated=nowhere[:, :3],
-        truncated=nowhere[:, :3],
+        terminated=no_rows[:, :3],
+        truncated=no_rows[:, :3],
         log_ratio=rollout.log_ratio[:, :3],
     ).estimate()
     for name in ("advantage", "target", "correction"):
@@ -254,17 +254,17 @@ def test_a_bad_reward_costs_its_row_and_the_rows_before_are_those_of_a_window_th
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_value_costs_the_two_rows_that_need_it(bad: float) -> None:
+def test_a_bad_value_excludes_the_two_rows_that_use_it(bad: float) -> None:
     rollout = random_rollout(5, segments=1, steps=6)
-    nowhere = torch.zeros_like(rollout.terminated)
+    no_rows = torch.zeros_like(rollout.terminated)
     value = rollout.value.clone()
     value[0, 3] = bad
-    estimates = replace(rollout, value=value, terminated=nowhere, truncated=nowhere).estimate()
+    estimates = replace(rollout, value=value, terminated=no_rows, truncated=no_rows).estimate()
     assert estimates.sound.tolist() == [[True, True, False, False, True, True]]
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_nothing_goes_back_over_the_end_of_an_episode(bad: float) -> None:
+def test_bad_numbers_after_the_end_of_an_episode_do_not_affect_it(bad: float) -> None:
     rollout = one_segment([1.0, 2.0, bad, 4.0, 5.0], [1.0, 1.0, bad, 1.0], terminated=[1])
     alone = one_segment([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 1.0, 0.0, 1.0], terminated=[1])
     usable = torch.tensor([[True, True, False, True]])
@@ -278,13 +278,13 @@ def test_the_first_reward_of_a_sparse_task_is_sound() -> None:
     assert estimates.sound.all()
 
 
-def test_rows_that_are_not_usable_do_not_say_how_large_a_number_may_be() -> None:
+def test_unusable_rows_do_not_raise_the_limit_for_large_numbers() -> None:
     rollout = one_segment([0.0] * 8, [1e12] * 4 + [1e9, 1.0, 1.0])
     usable = torch.tensor([[False] * 4 + [True] * 3])
     assert replace(rollout, usable=usable).estimate().sound.tolist() == [[False] * 5 + [True] * 2]
 
 
-def test_large_numbers_among_their_like_are_sound() -> None:
+def test_large_numbers_are_sound_if_the_others_are_as_large() -> None:
     rollout = random_rollout(6)
     assert replace(rollout, reward=rollout.reward * 1e12).estimate().sound.all()
     rare = rollout.reward.clone()

@@ -17,47 +17,47 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 
 
 @given(seed=SEEDS)
-def test_a_categorical_has_the_log_probability_entropy_and_mode_of_torchs(seed: int) -> None:
+def test_a_categorical_has_the_log_probability_entropy_and_mode_of_torch(seed: int) -> None:
     logits = normal(seed, 4, 3, 5)
     action = torch.from_numpy(np.random.default_rng(seed).integers(0, 5, (4, 3)))
-    theirs: Any = torch.distributions.Categorical(logits=logits)
-    ours = Categorical.of_logits(logits)
-    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
-    torch.testing.assert_close(ours.entropy(), theirs.entropy())
-    assert torch.equal(ours.mode(), theirs.mode)
+    reference: Any = torch.distributions.Categorical(logits=logits)
+    distribution = Categorical.of_logits(logits)
+    torch.testing.assert_close(distribution.log_prob(action), reference.log_prob(action))
+    torch.testing.assert_close(distribution.entropy(), reference.entropy())
+    assert torch.equal(distribution.mode(), reference.mode)
 
 
 @given(seed=SEEDS)
-def test_a_gaussian_has_the_log_probability_entropy_and_mode_of_torchs(seed: int) -> None:
+def test_a_gaussian_has_the_log_probability_entropy_and_mode_of_torch(seed: int) -> None:
     mean, log_std, action = normal(seed, 4, 3, 2), normal(seed + 1, 2), normal(seed + 2, 4, 3, 2)
-    theirs: Any = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
-    ours = DiagonalGaussian(mean, log_std)
-    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
-    torch.testing.assert_close(ours.entropy(), theirs.entropy())
-    assert torch.equal(ours.mode(), theirs.mode)
+    reference: Any = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+    distribution = DiagonalGaussian(mean, log_std)
+    torch.testing.assert_close(distribution.log_prob(action), reference.log_prob(action))
+    torch.testing.assert_close(distribution.entropy(), reference.entropy())
+    assert torch.equal(distribution.mode(), reference.mode)
 
 
-def test_gradients_of_a_gaussians_log_probability_are_torchs() -> None:
+def test_the_log_probability_of_a_gaussian_has_the_gradient_of_torch() -> None:
     mean, log_std = normal(0, 6, 2).requires_grad_(), normal(1, 2).requires_grad_()
     action = normal(2, 6, 2)
-    theirs: Any = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
-    expected = torch.autograd.grad(theirs.log_prob(action).sum(), [mean, log_std])
+    reference: Any = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+    expected = torch.autograd.grad(reference.log_prob(action).sum(), [mean, log_std])
     found = torch.autograd.grad(DiagonalGaussian(mean, log_std).log_prob(action).sum(), [mean, log_std])
     torch.testing.assert_close(found, expected)
 
 
 @given(probabilities=st.lists(st.integers(1, 100), min_size=2, max_size=7))
-def test_evenly_spread_noise_gives_each_action_its_share(probabilities: list[int]) -> None:
+def test_evenly_spread_noise_samples_each_action_by_its_probability(probabilities: list[int]) -> None:
     count = 4096
     share = np.array(probabilities) / sum(probabilities)
     distribution = Categorical.of_logits(torch.from_numpy(np.log(share)).float().expand(count, -1))
     noise = ((torch.arange(count) + 0.5) / count)[:, None]
     frequency = np.bincount(distribution.sample(noise).numpy(), minlength=len(share)) / count
-    # An interval of length p holds p * count grid points, give or take one.
+    # An interval of length p contains p * count grid points, plus or minus one.
     np.testing.assert_allclose(frequency, share, atol=1.1 / count)
 
 
-def test_independent_uniform_noise_gives_each_action_its_share() -> None:
+def test_uniform_noise_samples_each_action_by_its_probability() -> None:
     count, share = 100_000, np.array([0.5, 0.3, 0.15, 0.05])
     distribution = Categorical.of_logits(torch.from_numpy(np.log(share)).float().expand(count, -1))
     noise = torch.from_numpy(np.random.default_rng(0).random((count, 1), np.float32))
@@ -72,7 +72,7 @@ def test_an_impossible_action_is_never_sampled(noise: float, action: int) -> Non
     assert Categorical.of_logits(logits).sample(torch.tensor([noise])).item() == action
 
 
-def test_gaussian_samples_have_its_mean_and_deviation() -> None:
+def test_gaussian_samples_have_the_mean_and_deviation_of_the_distribution() -> None:
     count = 200_000
     mean, log_std = torch.tensor([1.0, -3.0]), torch.tensor([0.5, -1.0])
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 2), np.float32))
@@ -89,10 +89,10 @@ def test_without_noise_a_gaussian_sample_is_the_mode() -> None:
 
 @pytest.mark.parametrize("mean", [-3.0, -0.4, 0.0, 1.5])
 @pytest.mark.parametrize("log_std", [-3.0, -1.0, 0.0, 0.7])
-def test_a_squashed_gaussian_has_the_entropy_of_what_comes_out(mean: float, log_std: float) -> None:
+def test_the_entropy_of_a_squashed_gaussian_is_that_of_the_squashed_action(mean: float, log_std: float) -> None:
     gaussian = DiagonalGaussian(torch.tensor([mean, mean], dtype=torch.float64), torch.tensor([log_std, log_std]))
     distribution = SquashedGaussian(gaussian, torch.tensor([True, False]))
-    # -E[log p] by sums over a fine grid of u, where p is the density of tanh(u) by the change of variables.
+    # -E[log p] as a sum over a fine grid of u, where p is the density of tanh(u) by the change of variables.
     deviation = math.exp(log_std)
     u = torch.linspace(mean - 9 * deviation, mean + 9 * deviation, 40_001, dtype=torch.float64)
     log_p = torch.distributions.Normal(mean, deviation).log_prob(u)
@@ -100,7 +100,7 @@ def test_a_squashed_gaussian_has_the_entropy_of_what_comes_out(mean: float, log_
     assert distribution.entropy().item() == pytest.approx(squashed.item() + gaussian.entropy().item() / 2, abs=1e-3)
 
 
-def test_squashing_leaves_log_probabilities_to_what_is_before_it() -> None:
+def test_log_probabilities_of_a_squashed_gaussian_are_those_before_squashing() -> None:
     gaussian = DiagonalGaussian(torch.tensor([0.3, -2.0]), torch.tensor([0.1, 0.4]))
     distribution = SquashedGaussian(gaussian, torch.tensor([True, True]))
     action = distribution.sample(torch.tensor([0.5, -0.5]))
@@ -109,11 +109,11 @@ def test_squashing_leaves_log_probabilities_to_what_is_before_it() -> None:
     assert torch.equal(distribution.mode(), gaussian.mode())
 
 
-def test_the_entropy_of_what_comes_out_has_a_finite_gradient_far_outside() -> None:
+def test_the_entropy_of_a_saturated_action_has_a_finite_gradient() -> None:
     mean = torch.tensor([40.0, -40.0], requires_grad=True)
     SquashedGaussian(DiagonalGaussian(mean, torch.zeros(2)), torch.tensor([True, True])).entropy().backward()
     assert mean.grad is not None
-    # Towards the middle, at the slope of log(1 - tanh^2) where that is a straight line.
+    # The gradient points to the middle and is the slope of log(1 - tanh^2), which is linear there.
     torch.testing.assert_close(mean.grad, torch.tensor([-2.0, 2.0]))
 
 
@@ -121,7 +121,7 @@ TEMPERATURES = pytest.mark.parametrize("temperature", [0.3, 0.8, 1.7, 5.0])
 
 
 @TEMPERATURES
-def test_a_tempered_categorical_is_that_of_its_logits_over_the_temperature(temperature: float) -> None:
+def test_a_tempered_categorical_divides_its_logits_by_the_temperature(temperature: float) -> None:
     logits = [1.0, -2.0, 0.5, 3.0]
     weights = [math.exp(logit / temperature) for logit in logits]
     expected = [math.log(weight / sum(weights)) for weight in weights]
@@ -132,7 +132,7 @@ def test_a_tempered_categorical_is_that_of_its_logits_over_the_temperature(tempe
 
 
 @TEMPERATURES
-def test_samples_of_a_tempered_categorical_come_as_often_as_it_says(temperature: float) -> None:
+def test_samples_of_a_tempered_categorical_have_its_probabilities(temperature: float) -> None:
     count = 100_000
     tempered = Categorical.of_logits(torch.tensor([1.0, -2.0, 0.5, 3.0]).expand(count, -1)).tempered(temperature)
     noise = torch.from_numpy(np.random.default_rng(1).random((count, 1), np.float32))
@@ -141,7 +141,7 @@ def test_samples_of_a_tempered_categorical_come_as_often_as_it_says(temperature:
     assert (np.abs(frequency - share) <= 4.0 * np.sqrt(share * (1.0 - share) / count)).all()
 
 
-def test_an_action_that_was_impossible_stays_so_at_every_temperature() -> None:
+def test_an_impossible_action_is_impossible_at_every_temperature() -> None:
     tempered = Categorical.of_logits(torch.tensor([0.0, -torch.inf, 1.0])).tempered(100.0)
     assert tempered.log_probs.isnan().sum() == 0
     assert tempered.log_prob(torch.tensor(1)).item() == -math.inf
@@ -149,7 +149,7 @@ def test_an_action_that_was_impossible_stays_so_at_every_temperature() -> None:
 
 @TEMPERATURES
 @pytest.mark.parametrize("squashed", [False, True])
-def test_a_tempered_gaussian_is_a_density_of_so_many_times_the_deviation(temperature: float, squashed: bool) -> None:
+def test_a_tempered_gaussian_is_a_density_with_a_multiplied_deviation(temperature: float, squashed: bool) -> None:
     mean, log_std = 0.7, -0.4
     gaussian = DiagonalGaussian(torch.tensor([[mean]], dtype=torch.float64), torch.tensor([[log_std]]).double())
     policy = SquashedGaussian(gaussian, torch.tensor([True])) if squashed else gaussian
@@ -160,10 +160,9 @@ def test_a_tempered_gaussian_is_a_density_of_so_many_times_the_deviation(tempera
     step = float(grid[1] - grid[0])
     assert float(density.sum()) * step == pytest.approx(1.0, abs=1e-6)
     assert float((density * (grid - mean) ** 2).sum()) * step == pytest.approx(deviation**2, rel=1e-5)
-    # By hand, at one and a half deviations.
-    by_hand = -0.5 * 1.5**2 - math.log(deviation * math.sqrt(2.0 * math.pi))
-    assert tempered.log_prob(torch.tensor([mean + 1.5 * deviation])).item() == pytest.approx(by_hand, abs=1e-5)
-    # Samples are moved by so many of its deviations, and the mode stays.
+    expected = -0.5 * 1.5**2 - math.log(deviation * math.sqrt(2.0 * math.pi))
+    assert tempered.log_prob(torch.tensor([mean + 1.5 * deviation])).item() == pytest.approx(expected, abs=1e-5)
+    # Noise is multiplied by the tempered deviation, and the mode is unchanged.
     moved = tempered.sample(torch.tensor([[1.5]], dtype=torch.float64))
     assert moved.item() == pytest.approx(mean + 1.5 * deviation)
     assert torch.equal(tempered.mode(), policy.mode())
@@ -173,11 +172,11 @@ def test_the_deviation_of_each_observation_is_tempered() -> None:
     mean, log_std = normal(0, 5, 2), normal(1, 5, 2)
     tempered = DiagonalGaussian(mean, log_std).tempered(2.0)
     action = normal(2, 5, 2)
-    theirs: Any = torch.distributions.Independent(torch.distributions.Normal(mean, 2.0 * log_std.exp()), 1)
-    torch.testing.assert_close(tempered.log_prob(action), theirs.log_prob(action))
+    reference: Any = torch.distributions.Independent(torch.distributions.Normal(mean, 2.0 * log_std.exp()), 1)
+    torch.testing.assert_close(tempered.log_prob(action), reference.log_prob(action))
 
 
-def test_at_temperature_1_every_distribution_is_itself_bit_for_bit() -> None:
+def test_temperature_1_returns_the_same_distribution() -> None:
     gaussian = DiagonalGaussian(normal(0, 6, 3).float(), normal(1, 3).float())
     categorical, squashed = (
         Categorical.of_logits(normal(2, 6, 4).float()),
@@ -188,7 +187,7 @@ def test_at_temperature_1_every_distribution_is_itself_bit_for_bit() -> None:
     assert squashed.tempered(1.0).gaussian is gaussian
 
 
-def test_the_last_action_is_sampled_where_rounded_probabilities_sum_up_to_less_than_the_noise() -> None:
+def test_the_last_action_is_sampled_if_rounded_probabilities_sum_to_less_than_the_noise() -> None:
     noise = 1.0 - 2.0**-24
     distribution = Categorical.of_logits(torch.zeros(1, 1_000))
     assert distribution.log_probs.exp().cumsum(-1)[0, -1] <= noise

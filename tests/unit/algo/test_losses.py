@@ -33,7 +33,7 @@ class Minibatch:
     target: Tensor
     importance: Tensor
 
-    def but(self, **changes: Tensor) -> "Minibatch":
+    def replaced(self, **changes: Tensor) -> "Minibatch":
         return dataclasses.replace(self, **changes)
 
     def loss(self, settings: LossSettings = PLAIN, counted: Tensor | None = None) -> Losses:
@@ -89,22 +89,22 @@ def random_minibatch(seed: int, steps: int = 12) -> Minibatch:
 
 
 def one_step(ratio: float, advantage: float, *, behaviour_weight: float = 1.0, importance: float = 1.0) -> Minibatch:
-    nothing = torch.zeros(1)
+    zero = torch.zeros(1)
     return Minibatch(
         log_prob=torch.tensor([math.log(ratio)], requires_grad=True),
-        value=nothing,
-        entropy=nothing,
-        proximal_log_prob=nothing,
-        proximal_value=nothing,
+        value=zero,
+        entropy=zero,
+        proximal_log_prob=zero,
+        proximal_value=zero,
         behaviour_log_prob=torch.tensor([-math.log(behaviour_weight)]),
         advantage=torch.tensor([advantage]),
-        target=nothing,
+        target=zero,
         importance=torch.tensor([importance]),
     )
 
 
 def textbook_ppo(minibatch: Minibatch, settings: LossSettings) -> float:
-    """Schulman et al. 2017, equations 7 and 9, a step at a time; the clip stays near the policy that acted."""
+    """Computes equations 7 and 9 of Schulman et al. (2017) step by step, clipped around the behaviour policy."""
     policy, value, entropy = 0.0, 0.0, 0.0
     steps = len(minibatch.advantage)
     for t in range(steps):
@@ -122,26 +122,26 @@ def anchored(clip_anchor: float) -> LossSettings:
 
 
 @given(seed=st.integers(0, 10_000), clip_anchor=st.floats(0.0, 1.0))
-def test_where_the_proximal_policy_acted_it_is_textbook_ppo(seed: int, clip_anchor: float) -> None:
+def test_the_loss_is_textbook_ppo_if_the_proximal_policy_acted(seed: int, clip_anchor: float) -> None:
     minibatch = random_minibatch(seed)
-    minibatch = minibatch.but(
+    minibatch = minibatch.replaced(
         behaviour_log_prob=minibatch.proximal_log_prob, importance=torch.ones_like(minibatch.importance)
     )
     loss = minibatch.loss(anchored(clip_anchor))
     assert loss.total.item() == pytest.approx(textbook_ppo(minibatch, PLAIN), abs=1e-9)
-    # Not a bit depends on the anchor, as exactness asks for.
+    # No bit depends on the anchor, as tests/exactness requires.
     assert torch.equal(loss.total, minibatch.loss().total)
 
 
 @given(seed=st.integers(0, 10_000))
-def test_anchored_at_the_policy_that_acted_it_is_textbook_ppo_however_old_that_is(seed: int) -> None:
+def test_the_loss_anchored_at_the_behaviour_policy_is_textbook_ppo_at_any_age(seed: int) -> None:
     minibatch = random_minibatch(seed)
-    minibatch = minibatch.but(importance=torch.ones_like(minibatch.importance))
+    minibatch = minibatch.replaced(importance=torch.ones_like(minibatch.importance))
     assert minibatch.loss(anchored(1.0)).total.item() == pytest.approx(textbook_ppo(minibatch, PLAIN), abs=1e-9)
 
 
 def decoupled(minibatch: Minibatch, settings: LossSettings) -> float:
-    """Hilton, Cobbe & Schulman 2021, equation 2, a step at a time, with the anchor as its proximal policy."""
+    """Computes equation 2 of Hilton, Cobbe & Schulman (2021) step by step, with the anchor as proximal policy."""
     policy, steps = 0.0, len(minibatch.advantage)
     for t in range(steps):
         mu, proximal, pi = (
@@ -157,16 +157,16 @@ def decoupled(minibatch: Minibatch, settings: LossSettings) -> float:
 
 
 @given(seed=st.integers(0, 10_000), clip_anchor=st.floats(0.0, 1.0))
-def test_anywhere_between_it_is_the_decoupled_objective_around_the_anchor(seed: int, clip_anchor: float) -> None:
+def test_the_loss_between_both_policies_is_the_decoupled_objective_around_the_anchor(
+    seed: int, clip_anchor: float
+) -> None:
     minibatch, settings = random_minibatch(seed), anchored(clip_anchor)
     assert minibatch.loss(settings).policy.item() == pytest.approx(decoupled(minibatch, settings), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(("clip_anchor", "moves"), [(0.0, True), (0.5, True), (1.0, False)])
-def test_an_anchor_nearer_to_an_old_policy_lets_the_new_one_go_less_far_from_it(
-    clip_anchor: float, moves: bool
-) -> None:
-    # The learner has raised the action's probability by 30% since it acted.
+def test_an_anchor_near_the_behaviour_policy_stops_the_policy_earlier(clip_anchor: float, moves: bool) -> None:
+    # The action's probability has risen by 30% since it was taken.
     minibatch = one_step(1.0, 2.0, behaviour_weight=1.3)
     minibatch.loss(anchored(clip_anchor)).total.backward()  # type: ignore[no-untyped-call]
     assert minibatch.log_prob.grad is not None
@@ -174,26 +174,26 @@ def test_an_anchor_nearer_to_an_old_policy_lets_the_new_one_go_less_far_from_it(
 
 
 @pytest.mark.parametrize("clip_anchor", [0.0, 0.5, 1.0])
-def test_the_kl_is_that_from_the_proximal_policy_wherever_the_clip_is(clip_anchor: float) -> None:
+def test_the_kl_is_measured_from_the_proximal_policy_for_every_anchor(clip_anchor: float) -> None:
     minibatch = random_minibatch(6)
     assert torch.equal(minibatch.movement(anchored(clip_anchor)).approximate_kl, minibatch.movement().approximate_kl)
 
 
 @pytest.mark.parametrize("value_clip_range", [None, 0.3])
 @pytest.mark.parametrize("normalise_advantages", [False, True])
-def test_the_gradient_is_that_of_finite_differences(value_clip_range: float | None, normalise_advantages: bool) -> None:
+def test_the_gradient_matches_finite_differences(value_clip_range: float | None, normalise_advantages: bool) -> None:
     settings = dataclasses.replace(PLAIN, value_clip_range=value_clip_range, normalise_advantages=normalise_advantages)
     minibatch = random_minibatch(1)
 
     def total(log_prob: Tensor, value: Tensor, entropy: Tensor) -> Tensor:
-        return minibatch.but(log_prob=log_prob, value=value, entropy=entropy).loss(settings).total
+        return minibatch.replaced(log_prob=log_prob, value=value, entropy=entropy).loss(settings).total
 
     inputs = [tensor.requires_grad_() for tensor in (minibatch.log_prob, minibatch.value, minibatch.entropy)]
     assert torch.autograd.gradcheck(total, inputs)
 
 
 @pytest.mark.parametrize(("ratio", "advantage"), [(1.3, 2.0), (0.7, -2.0)])
-def test_a_ratio_that_went_far_enough_gets_no_gradient(ratio: float, advantage: float) -> None:
+def test_a_ratio_beyond_the_clip_range_gets_no_gradient(ratio: float, advantage: float) -> None:
     minibatch = one_step(ratio, advantage)
     minibatch.loss().total.backward()  # type: ignore[no-untyped-call]
     assert minibatch.log_prob.grad is not None
@@ -201,7 +201,7 @@ def test_a_ratio_that_went_far_enough_gets_no_gradient(ratio: float, advantage: 
 
 
 @pytest.mark.parametrize(("ratio", "advantage"), [(1.3, -2.0), (0.7, 2.0), (1.1, 2.0), (0.9, -2.0)])
-def test_a_ratio_that_should_move_gets_the_whole_gradient(ratio: float, advantage: float) -> None:
+def test_a_ratio_that_is_not_clipped_gets_the_whole_gradient(ratio: float, advantage: float) -> None:
     minibatch = one_step(ratio, advantage)
     minibatch.loss().total.backward()  # type: ignore[no-untyped-call]
     assert minibatch.log_prob.grad is not None
@@ -209,78 +209,78 @@ def test_a_ratio_that_should_move_gets_the_whole_gradient(ratio: float, advantag
 
 
 @pytest.mark.parametrize(("proximal_over_behaviour", "weight"), [(0.25, 0.25), (1.0, 1.0), (3.0, 3.0), (40.0, 5.0)])
-def test_a_step_counts_by_its_bounded_behaviour_weight(proximal_over_behaviour: float, weight: float) -> None:
+def test_a_step_is_weighted_by_its_bounded_behaviour_weight(proximal_over_behaviour: float, weight: float) -> None:
     loss = one_step(1.1, 2.0, behaviour_weight=proximal_over_behaviour).loss()
     assert loss.policy.item() == pytest.approx(-weight * 1.1 * 2.0)
 
 
 def test_importance_weighs_policy_and_value_but_not_entropy() -> None:
     minibatch = random_minibatch(2)
-    double = minibatch.but(importance=2.0 * minibatch.importance)
+    double = minibatch.replaced(importance=2.0 * minibatch.importance)
     torch.testing.assert_close(double.loss().policy, 2.0 * minibatch.loss().policy)
     torch.testing.assert_close(double.loss().value, 2.0 * minibatch.loss().value)
     assert torch.equal(double.loss().entropy, minibatch.loss().entropy)
 
 
-def test_a_step_without_importance_has_no_influence_on_policy_and_value() -> None:
+def test_a_step_with_importance_0_does_not_affect_policy_and_value_losses() -> None:
     minibatch = random_minibatch(3)
     importance = minibatch.importance.clone()
     importance[4] = 0.0
     target, log_prob = minibatch.target.clone(), minibatch.log_prob.clone()
     target[4], log_prob[4] = 1e3, 1.0
-    ignored = minibatch.but(importance=importance)
-    changed = ignored.but(target=target, log_prob=log_prob)
+    ignored = minibatch.replaced(importance=importance)
+    changed = ignored.replaced(target=target, log_prob=log_prob)
     assert torch.equal(ignored.loss().total, changed.loss().total)
 
 
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.1, 100.0), shift=st.floats(-10.0, 10.0))
-def test_normalised_advantages_have_no_scale_and_no_origin(seed: int, scale: float, shift: float) -> None:
+def test_normalisation_removes_scale_and_offset_of_advantages(seed: int, scale: float, shift: float) -> None:
     settings = dataclasses.replace(PLAIN, normalise_advantages=True)
     minibatch = random_minibatch(seed)
-    moved = minibatch.but(advantage=scale * minibatch.advantage + shift)
+    moved = minibatch.replaced(advantage=scale * minibatch.advantage + shift)
     torch.testing.assert_close(moved.loss(settings).total, minibatch.loss(settings).total, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("value", "squared_error"),
     [
-        (1.1, 0.81),  # inside the clip range: as it is
-        (1.5, 0.64),  # went 0.5 towards the target of 2, of which 0.2 count: (1.2 - 2)^2
-        (0.5, 2.25),  # moved away: the larger, unclipped error
+        (1.1, 0.81),  # inside the clip range: unclipped
+        (1.5, 0.64),  # moved by 0.5 towards the target of 2, clipped to 0.2: (1.2 - 2)^2
+        (0.5, 2.25),  # moved away from the target: the larger, unclipped error
     ],
 )
-def test_a_clipped_value_is_credited_for_no_more_than_the_clip_range(value: float, squared_error: float) -> None:
+def test_a_value_is_credited_for_at_most_the_clip_range(value: float, squared_error: float) -> None:
     settings = dataclasses.replace(PLAIN, value_clip_range=0.2)
-    minibatch = one_step(1.0, 0.0).but(
+    minibatch = one_step(1.0, 0.0).replaced(
         value=torch.tensor([value]), proximal_value=torch.tensor([1.0]), target=torch.tensor([2.0])
     )
     assert minibatch.loss(settings).value.item() == pytest.approx(0.5 * squared_error)
 
 
-def test_what_is_reported_about_the_ratios_is_as_worked_by_hand() -> None:
+def test_reported_ratios_match_a_manual_calculation() -> None:
     minibatch = random_minibatch(4, steps=4)
     ratios = torch.tensor([0.5, 1.0, 1.1, 2.0], dtype=torch.float64)
-    moved = minibatch.but(log_prob=minibatch.proximal_log_prob + ratios.log()).movement()
+    moved = minibatch.replaced(log_prob=minibatch.proximal_log_prob + ratios.log()).movement()
     assert moved.clipped_share.item() == 0.5
     kl = sum(ratio - 1.0 - math.log(ratio) for ratio in ratios.tolist()) / 4
     assert moved.approximate_kl.item() == pytest.approx(kl)
 
 
-def test_log_ratios_beyond_what_a_float_holds_leave_the_loss_finite() -> None:
+def test_log_ratios_that_overflow_a_float_give_a_finite_loss() -> None:
     minibatch = random_minibatch(5)
-    wild = minibatch.but(log_prob=minibatch.log_prob + 1e4, behaviour_log_prob=minibatch.behaviour_log_prob - 1e4)
+    wild = minibatch.replaced(log_prob=minibatch.log_prob + 1e4, behaviour_log_prob=minibatch.behaviour_log_prob - 1e4)
     assert wild.loss().total.isfinite()
 
 
 @given(seed=st.integers(0, 10_000), filling=st.integers(0, 9), value_clip_range=st.none() | st.just(0.2))
-def test_rows_that_do_not_count_change_neither_the_loss_nor_its_gradient(
+def test_rows_that_are_not_counted_do_not_affect_loss_and_gradient(
     seed: int, filling: int, value_clip_range: float | None
 ) -> None:
     settings = dataclasses.replace(PLAIN, normalise_advantages=True, value_clip_range=value_clip_range)
     whole = random_minibatch(seed)
     counted = torch.arange(12) >= filling
     alone, filled = (
-        minibatch.but(
+        minibatch.replaced(
             **{name: getattr(minibatch, name).clone().requires_grad_() for name in ("log_prob", "value", "entropy")}
         )
         for minibatch in (Minibatch(*(getattr(whole, each.name)[counted] for each in FIELDS)), whole)
@@ -291,8 +291,8 @@ def test_rows_that_do_not_count_change_neither_the_loss_nor_its_gradient(
     for each in dataclasses.fields(Losses):
         assert getattr(loss, each.name).item() == pytest.approx(getattr(expected, each.name).item(), abs=1e-12)
     for name in ("log_prob", "value", "entropy"):
-        gradient, theirs = getattr(filled, name).grad, getattr(alone, name).grad
-        torch.testing.assert_close(gradient[counted], theirs, rtol=1e-9, atol=1e-12)
+        gradient, reference = getattr(filled, name).grad, getattr(alone, name).grad
+        torch.testing.assert_close(gradient[counted], reference, rtol=1e-9, atol=1e-12)
         assert not gradient[~counted].any()
 
 
@@ -306,14 +306,16 @@ def test_settings_may_be_scalar_tensors() -> None:
     assert torch.equal(minibatch.loss(tensors).total, minibatch.loss().total)
 
 
-def test_the_clipped_share_is_of_ratios_to_the_anchor() -> None:
-    # Half way between the policy that acted and the proximal one, which is exp(0.6) times as likely: ratios of
-    # exp(0.3), beyond the clip range of 0.2, and 1, within it.
+def test_the_clipped_share_counts_ratios_to_the_anchor() -> None:
+    # The proximal policy takes the actions exp(0.6) times as often as the behaviour policy, and the anchor is halfway
+    # between them. The ratios to it are exp(0.3), which is outside the clip range of 0.2, and 1, which is inside.
     minibatch = random_minibatch(4, steps=2)
     proximal = minibatch.proximal_log_prob
-    moved = minibatch.but(behaviour_log_prob=proximal - 0.6, log_prob=proximal + torch.tensor([0.0, -0.3]).double())
+    moved = minibatch.replaced(
+        behaviour_log_prob=proximal - 0.6, log_prob=proximal + torch.tensor([0.0, -0.3]).double()
+    )
     assert moved.movement(anchored(0.5)).clipped_share.item() == 0.5
-    # To the proximal policy they are 1 and exp(-0.3), to the one that acted exp(0.6) and exp(0.3).
+    # The ratios to the proximal policy are 1 and exp(-0.3), those to the behaviour policy exp(0.6) and exp(0.3).
     assert moved.movement(anchored(1.0)).clipped_share.item() == 1.0
-    both = minibatch.but(behaviour_log_prob=proximal - 0.6, log_prob=proximal)
+    both = minibatch.replaced(behaviour_log_prob=proximal - 0.6, log_prob=proximal)
     assert [both.movement(anchored(share)).clipped_share.item() for share in (0.0, 0.5)] == [0.0, 1.0]

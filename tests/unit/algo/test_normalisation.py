@@ -10,7 +10,7 @@ from penstock.algo.policies import Network
 
 
 @given(seed=st.integers(0, 10_000), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=8))
-def test_moments_are_those_of_everything_seen(seed: int, sizes: list[int]) -> None:
+def test_moments_are_those_of_all_values(seed: int, sizes: list[int]) -> None:
     generator = np.random.default_rng(seed)
     parts = [generator.normal(generator.normal(0.0, 5.0), 2.0, (size, 3)) for size in sizes]
     moments = RunningMoments((3,))
@@ -23,7 +23,7 @@ def test_moments_are_those_of_everything_seen(seed: int, sizes: list[int]) -> No
         np.testing.assert_allclose(moments.variance, together.var(0), atol=1e-9)
 
 
-def test_moments_of_scalars_are_those_of_everything_seen() -> None:
+def test_moments_of_scalars_are_those_of_all_values() -> None:
     moments = RunningMoments(())
     for part in ([1.0, 2.0], [3.0, 10.0, 4.0]):
         moments.update(torch.tensor(part))
@@ -31,7 +31,7 @@ def test_moments_of_scalars_are_those_of_everything_seen() -> None:
     assert moments.variance.item() == pytest.approx(np.var([1.0, 2.0, 3.0, 10.0, 4.0]))
 
 
-def test_small_deviations_around_a_large_mean_are_not_lost() -> None:
+def test_small_deviations_around_a_large_mean_are_precise() -> None:
     values = 1e6 + np.random.default_rng(0).normal(size=(4096, 1))
     moments = RunningMoments((1,))
     for part in np.split(values, 64):
@@ -39,7 +39,7 @@ def test_small_deviations_around_a_large_mean_are_not_lost() -> None:
     np.testing.assert_allclose(moments.variance, values.var(0), rtol=1e-6)
 
 
-def test_before_the_first_update_values_stay_as_they_are() -> None:
+def test_values_are_unchanged_before_the_first_update() -> None:
     moments, values = RunningMoments((3,)), torch.tensor([[-9.5, 0.0, 1.25]])
     assert torch.equal(moments.standardise(values), values)
     assert moments.scale().tolist() == [1.0, 1.0, 1.0]
@@ -55,7 +55,7 @@ def test_standardised_values_have_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(standardised.std(0), torch.ones(2), atol=1e-3, rtol=0.0)
 
 
-def test_outliers_are_cut_at_ten_deviations() -> None:
+def test_outliers_are_clipped_at_ten_deviations() -> None:
     moments = RunningMoments((1,))
     moments.update(torch.tensor([[-1.0], [1.0]]))
     assert moments.standardise(torch.tensor([[1e6], [-1e6]])).tolist() == [[10.0], [-10.0]]
@@ -69,7 +69,7 @@ def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
     count = 2.0 if on else 0.0
     assert policy.observation_moments.count.item() == count
     assert policy.return_moments.count.item() == count
-    # The deviation of 10 and 30 is 10; rewards are scaled by it and not centred.
+    # The deviation of 10 and 30 is 10. Rewards are divided by it and not centred.
     assert policy.scale_rewards(torch.tensor([5.0])).item() == pytest.approx(0.5 if on else 5.0)
 
 
@@ -83,7 +83,7 @@ ABSURD = [3e38, -3e38, 1e30, 1e20, float("nan"), float("inf")]
 
 @pytest.mark.parametrize("value", ABSURD)
 @pytest.mark.parametrize("known", [True, False])
-def test_an_absurd_value_leaves_the_scale_as_it_is_and_is_counted(value: float, known: bool) -> None:
+def test_an_absurd_value_does_not_change_the_scale_and_is_counted(value: float, known: bool) -> None:
     values = torch.from_numpy(np.random.default_rng(0).normal([5.0, -3.0], [0.1, 20.0], (1000, 2)))
     disturbed, alone = RunningMoments((2,)), RunningMoments((2,))
     for part in [values[:500], values[500:]] if known else [values]:
@@ -95,7 +95,7 @@ def test_an_absurd_value_leaves_the_scale_as_it_is_and_is_counted(value: float, 
     torch.testing.assert_close(disturbed.mean, alone.mean, rtol=0.05, atol=0.0)
 
 
-def test_a_change_that_all_values_show_enters_at_once_and_a_rare_one_up_to_a_million_deviations_too() -> None:
+def test_a_change_of_all_values_and_a_rare_large_value_are_learnt_at_once() -> None:
     moments = RunningMoments(())
     moments.update(torch.randn(100, generator=torch.Generator().manual_seed(0)))
     assert moments.update(torch.full((60,), 1e9)).left_out == 0
@@ -110,15 +110,15 @@ def test_a_change_that_all_values_show_enters_at_once_and_a_rare_one_up_to_a_mil
 
 
 @pytest.mark.parametrize(("value", "left_out"), [(0.99e6, 0), (-0.99e6, 0), (1.01e6, 1), (-1.01e6, 1)])
-def test_a_rare_value_enters_up_to_a_million_deviations_and_no_further(value: float, left_out: int) -> None:
+def test_a_rare_value_is_learnt_up_to_a_million_deviations(value: float, left_out: int) -> None:
     moments, values = RunningMoments(()), torch.zeros(100)
     values[7] = value
-    # Nothing is known yet, so the deviation counts as 1.
+    # Before the first update the deviation counts as 1.
     assert moments.update(values).left_out == left_out
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_no_value_beyond_1e15_enters_however_large_the_others_are(sign: float) -> None:
+def test_no_value_beyond_1e15_is_learnt(sign: float) -> None:
     moments = RunningMoments(())
     moments.update(torch.linspace(-1e14, 1e14, 100, dtype=torch.float64))
     values = torch.zeros(100, dtype=torch.float64)
@@ -126,21 +126,21 @@ def test_no_value_beyond_1e15_enters_however_large_the_others_are(sign: float) -
     assert moments.update(values).left_out == 1
 
 
-def test_a_batch_without_a_single_usable_value_leaves_the_mean_as_it_is() -> None:
+def test_a_batch_without_a_usable_value_does_not_change_the_mean() -> None:
     moments = RunningMoments(())
     moments.update(torch.tensor([4.0, 6.0]))
     assert moments.update(torch.full((10,), torch.inf)).left_out == 10
     assert moments.mean.item() == 5.0
 
 
-def test_an_element_that_says_nothing_by_the_largest_float_is_learnt_once_it_says_something() -> None:
+def test_an_element_that_held_the_largest_float_is_learnt_once_it_holds_other_values() -> None:
     moments = RunningMoments((1,))
     assert moments.update(torch.full((10, 1), torch.finfo(torch.float32).max)).left_out == 10
     moments.update(torch.linspace(1.0, 3.0, 90)[:, None])
     assert 0.1 < moments.scale().item() < 10.0
 
 
-def test_a_large_change_of_scale_is_told() -> None:
+def test_a_large_change_of_scale_is_returned() -> None:
     moments = RunningMoments((2,))
     generator = torch.Generator().manual_seed(0)
     assert moments.update(torch.randn(100, 2, generator=generator)).scale_change == 1.0
@@ -148,14 +148,14 @@ def test_a_large_change_of_scale_is_told() -> None:
     assert 500.0 < change < 1000.0
 
 
-def test_no_variance_is_too_large_for_a_scale() -> None:
+def test_the_scale_of_a_huge_variance_is_positive() -> None:
     moments = RunningMoments(())
     moments.variance.fill_(1e74)
     assert moments.scale().item() == pytest.approx(1e-37, rel=1e-3)
 
 
-def test_a_scaled_reward_is_cut_at_ten_deviations() -> None:
+def test_a_scaled_reward_is_clipped_at_ten_deviations() -> None:
     policy = fresh_policy(spec_of("CartPole-v1"))
-    # The first reward of a sparse task meets a deviation that is still almost nothing.
+    # At the first reward of a sparse task, the deviation is almost 0.
     policy.return_moments.variance.fill_(1e-4)
     assert policy.scale_rewards(torch.tensor([0.05, 0.5, -0.5])).tolist() == pytest.approx([5.0, 10.0, -10.0], rel=1e-3)

@@ -27,7 +27,7 @@ def observations(count: int = 5) -> torch.Tensor:
 
 
 def seasoned_policy(spec: EnvironmentSpec) -> Policy:
-    """One whose every tensor differs from a new policy's."""
+    """Returns a policy in which every tensor differs from that of a new policy."""
     policy = fresh_policy(spec, seed=3)
     policy.learn_moments(observations(20) * 3.0 + 1.0, torch.arange(20.0))
     with torch.no_grad():
@@ -37,7 +37,7 @@ def seasoned_policy(spec: EnvironmentSpec) -> Policy:
 
 
 @SPECS
-def test_a_policy_comes_back_from_its_weights_alone(spec: EnvironmentSpec) -> None:
+def test_a_policy_is_restored_from_its_weights_alone(spec: EnvironmentSpec) -> None:
     policy = seasoned_policy(spec)
     weights = policy_weights.dump(policy, version=12)
     loaded = policy_weights.load(weights)
@@ -58,7 +58,7 @@ def test_weights_replace_those_of_a_policy_in_place(spec: EnvironmentSpec) -> No
     assert torch.equal(old.value(observations()), new.value(observations()))
 
 
-def test_weights_do_not_change_with_the_policy_they_were_taken_from() -> None:
+def test_dumped_weights_do_not_change_with_the_policy() -> None:
     policy = fresh_policy(DISCRETE)
     weights = policy_weights.dump(policy, version=1)
     before = policy.value(observations()).detach().clone()
@@ -69,14 +69,14 @@ def test_weights_do_not_change_with_the_policy_they_were_taken_from() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 100, -1])
-def test_weights_that_were_cut_short_are_refused(length: int) -> None:
+def test_truncated_weights_are_refused(length: int) -> None:
     data = policy_weights.dump(fresh_policy(DISCRETE), version=1).data[:length]
     with pytest.raises(ConfigurationError):
         policy_weights.load(Weights.of(1, data))
 
 
 @pytest.mark.parametrize("data", [b"", b"not weights at all", b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64])
-def test_bytes_of_something_else_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_weights_are_refused(data: bytes) -> None:
     with pytest.raises(ConfigurationError, match="not Penstock weights"):
         policy_weights.read_version(data)
 
@@ -88,7 +88,7 @@ def test_weights_of_another_architecture_are_refused() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_discrete_actions_get_a_categorical_and_one_number_of_noise() -> None:
+def test_discrete_actions_have_a_categorical_and_one_noise_value() -> None:
     policy = fresh_policy(DISCRETE)
     distribution = policy.distribution(observations())
     assert isinstance(distribution, Categorical)
@@ -96,7 +96,7 @@ def test_discrete_actions_get_a_categorical_and_one_number_of_noise() -> None:
     assert policy.noise.size == 1
 
 
-def test_continuous_actions_get_a_gaussian_and_a_number_of_noise_an_element() -> None:
+def test_continuous_actions_have_a_gaussian_and_one_noise_value_per_element() -> None:
     policy = fresh_policy(CONTINUOUS, network=Network(hidden_sizes=(8,), initial_log_std=-0.5))
     distribution = policy.distribution(observations())
     assert isinstance(distribution, DiagonalGaussian)
@@ -106,7 +106,7 @@ def test_continuous_actions_get_a_gaussian_and_a_number_of_noise_an_element() ->
 
 
 @SPECS
-def test_a_new_policy_prefers_nothing(spec: EnvironmentSpec) -> None:
+def test_a_new_policy_has_no_preference(spec: EnvironmentSpec) -> None:
     distribution = fresh_policy(spec).distribution(observations())
     if isinstance(distribution, Categorical):
         np.testing.assert_allclose(distribution.log_probs.exp().detach(), 0.25, atol=0.02)
@@ -130,7 +130,7 @@ def images(*leading: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("trunk", ["separate", "shared"])
-def test_images_are_seen_alike_however_they_are_arranged(trunk: Literal["separate", "shared"]) -> None:
+def test_the_arrangement_of_images_in_batches_does_not_change_the_outputs(trunk: Literal["separate", "shared"]) -> None:
     policy = fresh_policy(IMAGES, network=Network(hidden_sizes=(16,), trunk=trunk, activation="relu"))
     sequences = images(3, 5)
     distribution, value = policy.estimate(sequences)
@@ -142,7 +142,7 @@ def test_images_are_seen_alike_however_they_are_arranged(trunk: Literal["separat
     torch.testing.assert_close(distribution.log_probs, rows.log_probs.view(3, 5, 3)[:, :-1], rtol=1e-5, atol=1e-6)
 
 
-def test_a_pixel_counts_by_its_share_of_255_whatever_type_it_comes_in() -> None:
+def test_pixels_of_any_type_are_divided_by_255() -> None:
     policy = fresh_policy(IMAGES)
     torch.testing.assert_close(policy.value(images(4).float()), policy.value(images(4)))
     bright = torch.full((8, 2, 36, 44), 255, dtype=torch.uint8)
@@ -150,7 +150,7 @@ def test_a_pixel_counts_by_its_share_of_255_whatever_type_it_comes_in() -> None:
     torch.testing.assert_close(policy.critic[1:](convolved).squeeze(-1), policy.value(bright))
 
 
-def test_a_policy_of_images_comes_back_from_its_weights_alone() -> None:
+def test_a_policy_of_images_is_restored_from_its_weights_alone() -> None:
     policy = fresh_policy(IMAGES)
     weights = policy_weights.dump(policy, version=1)
     loaded = policy_weights.load(weights)
@@ -159,7 +159,7 @@ def test_a_policy_of_images_comes_back_from_its_weights_alone() -> None:
     assert len(policy_weights.describe(policy, 1)) < 1_000
 
 
-def test_images_leave_the_normaliser_of_flat_observations_alone() -> None:
+def test_images_do_not_change_the_normaliser_of_flat_observations() -> None:
     policy = fresh_policy(IMAGES)
     before = policy.value(images(8))
     policy.learn_moments(images(8), torch.arange(8.0))
@@ -168,16 +168,16 @@ def test_images_leave_the_normaliser_of_flat_observations_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "says"),
+    ("shape", "dtype", "message"),
     [
         ((1, 35, 84), "uint8", "35 x 84; they must be at least 36 x 36"),
         ((84, 84), "uint8", r"\(84, 84\)"),
         ((3, 84, 84), "float32", r"\(3, 84, 84\)"),
     ],
 )
-def test_images_that_can_not_be_convolved_are_refused(shape: tuple[int, ...], dtype: str, says: str) -> None:
+def test_images_that_cannot_be_convolved_are_refused(shape: tuple[int, ...], dtype: str, message: str) -> None:
     spec = EnvironmentSpec("Images-v0", BoxSpace(dtype, shape, (0.0,), (255.0,)), DiscreteSpace(3))
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         check_spaces(spec)
 
 
@@ -192,16 +192,16 @@ VARIANTS = [
 
 @SPECS
 @pytest.mark.parametrize("network", VARIANTS)
-def test_every_architecture_comes_back_from_its_weights_and_says_the_same_at_once(
+def test_every_architecture_is_restored_from_its_weights_and_evaluates_alike(
     spec: EnvironmentSpec, network: Network
 ) -> None:
     policy = Policy(spec, network)
-    again = policy_weights.load(policy_weights.dump(policy, 3))
-    assert again.network == network
+    restored = policy_weights.load(policy_weights.dump(policy, 3))
+    assert restored.network == network
     noise = torch.full((5, policy.noise.size), 0.3)
     distribution, value = policy.evaluate(observations())
     action = distribution.sample(noise)
-    for other in (policy, again):
+    for other in (policy, restored):
         torch.testing.assert_close(other.value(observations()), value, rtol=0.0, atol=0.0)
         alone = other.distribution(observations())
         torch.testing.assert_close(alone.log_prob(action), distribution.log_prob(action), rtol=0.0, atol=0.0)
@@ -217,7 +217,7 @@ def test_a_shared_trunk_learns_from_both_heads() -> None:
         assert all(gradient.abs().sum() > 0.0 for gradient in gradients)
 
 
-def test_a_deviation_that_depends_on_the_state_begins_where_it_is_told_and_moves_with_it() -> None:
+def test_a_state_dependent_deviation_starts_at_the_configured_value() -> None:
     policy = Policy(CONTINUOUS, Network(state_dependent_std=True, initial_log_std=-0.7))
     distribution = policy.distribution(observations())
     assert isinstance(distribution, DiagonalGaussian)
@@ -227,7 +227,7 @@ def test_a_deviation_that_depends_on_the_state_begins_where_it_is_told_and_moves
 
 
 def test_only_elements_with_bounds_on_both_sides_are_squashed() -> None:
-    # The first three of these reach from -1 to 1.
+    # Only the first three elements have both bounds.
     space = BoxSpace("float32", (2, 3), (-1.0,) * 6, (1.0,) * 3 + (math.inf,) * 3)
     policy = Policy(EnvironmentSpec("Half-v0", OBSERVATION, space), Network(squash_actions=True))
     distribution = policy.distribution(observations())
@@ -258,9 +258,9 @@ def test_actor_and_critic_share_no_parameters() -> None:
         (BoxSpace("uint8", (8, 8), (0.0,) * 64, (255.0,) * 64), DiscreteSpace(2)),
         (OBSERVATION, BoxSpace("int32", (1,), (0.0,), (9.0,))),
     ],
-    ids=["discrete observation", "picture", "integer box action"],
+    ids=["discrete observation", "image", "integer box action"],
 )
-def test_spaces_that_no_policy_works_with_are_refused(observation: Space, action: Space) -> None:
+def test_spaces_that_no_policy_supports_are_refused(observation: Space, action: Space) -> None:
     spec = EnvironmentSpec("Odd-v0", observation, action)
     for attempt in (lambda: check_spaces(spec), lambda: Policy(spec, Network())):
         with pytest.raises(ConfigurationError, match=r"^Odd-v0 has the [^\n]*$"):
@@ -275,29 +275,29 @@ def test_the_tasks_of_the_presets_are_supported(env_id: str) -> None:
 
 
 @pytest.mark.parametrize(("start", "action"), [(2.5, 0.0), (-5.5, 1.0)])
-def test_a_deviation_beyond_its_bounds_comes_back_when_the_data_says_so(start: float, action: float) -> None:
+def test_the_gradient_returns_a_deviation_from_beyond_its_bounds(start: float, action: float) -> None:
     log_std = torch.tensor([start], requires_grad=True)
     DiagonalGaussian(torch.zeros(1), bound(log_std, -5.0, 2.0)).log_prob(torch.tensor([action])).neg().backward()
     assert log_std.grad is not None
-    # Descent moves against the gradient: down from above where actions are near, up from below where they are far.
+    # Descent moves against the gradient: down from 2.5 if the action is at the mean, up from -5.5 if it is far away.
     assert (log_std.grad.item() > 0.0) == (start > 0.0)
 
 
 @pytest.mark.parametrize(("start", "action"), [(2.5, 100.0), (-5.5, 0.0)])
-def test_a_deviation_beyond_its_bounds_goes_no_farther(start: float, action: float) -> None:
+def test_no_gradient_moves_a_deviation_further_beyond_its_bounds(start: float, action: float) -> None:
     log_std = torch.tensor([start], requires_grad=True)
     DiagonalGaussian(torch.zeros(1), bound(log_std, -5.0, 2.0)).log_prob(torch.tensor([action])).neg().backward()
     assert log_std.grad is not None and log_std.grad.item() == 0.0
 
 
-def test_within_its_bounds_a_value_and_its_gradient_are_as_they_were() -> None:
+def test_a_value_within_its_bounds_and_its_gradient_are_unchanged() -> None:
     values = torch.tensor([-4.9, 0.0, 1.9], requires_grad=True)
     assert torch.equal(bound(values, -5.0, 2.0), values)
     (bound(values, -5.0, 2.0) * torch.tensor([1.0, -2.0, 3.0])).sum().backward()
     assert values.grad is not None and values.grad.tolist() == [1.0, -2.0, 3.0]
 
 
-def test_observations_that_no_network_holds_have_finite_actions_and_values() -> None:
+def test_extreme_observations_give_finite_actions_and_values() -> None:
     network = Network(hidden_sizes=(16, 16), activation="relu", normalise_observations=False)
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         policy = fresh_policy(spec_of(env_id), network=network)

@@ -23,40 +23,40 @@ def weights_of(priorities: list[float], fresh: int = 0, *, alpha: float = 0.6, b
 def test_a_priority_mixes_the_largest_and_the_mean_error_of_valid_steps(seed: int, eta: float) -> None:
     generator = np.random.default_rng(seed)
     correction, valid = generator.normal(size=(5, 7)), generator.random((5, 7)) < 0.6
-    found = segment_priorities(torch.from_numpy(correction), torch.from_numpy(valid), eta)
+    priorities = segment_priorities(torch.from_numpy(correction), torch.from_numpy(valid), eta)
     expected = [priority_slowly(d, v, eta) for d, v in zip(correction.tolist(), valid.tolist(), strict=True)]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(priorities, expected, atol=1e-6)
 
 
-def test_a_priority_worked_by_hand() -> None:
+def test_a_priority_matches_a_manual_calculation() -> None:
     correction, valid = torch.tensor([[-4.0, 2.0, 99.0, 0.0]]), torch.tensor([[True, True, False, True]])
     assert segment_priorities(correction, valid, 0.75).item() == 0.75 * 4.0 + 0.25 * 2.0
 
 
-def test_a_segment_without_a_valid_step_has_no_priority() -> None:
+def test_a_segment_without_a_valid_step_has_priority_0() -> None:
     assert segment_priorities(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool), 0.9).item() == 0.0
 
 
 @given(priorities=PRIORITIES, fresh=st.integers(0, 20))
-def test_fresh_segments_weigh_one(priorities: list[float], fresh: int) -> None:
+def test_fresh_segments_have_weight_1(priorities: list[float], fresh: int) -> None:
     fresh = min(fresh, len(priorities))
     assert weights_of(priorities, fresh)[:fresh] == [1.0] * fresh
 
 
 @given(priorities=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=20), fresh=st.integers(0, 5))
-def test_replayed_segments_weigh_one_on_average(priorities: list[float], fresh: int) -> None:
-    # Priorities this close to one another stay far below the cap.
+def test_the_mean_weight_of_replayed_segments_is_1(priorities: list[float], fresh: int) -> None:
+    # Weights of priorities this similar do not reach the cap.
     weights = weights_of([0.0] * fresh + priorities, fresh, beta=1.0)
     assert np.mean(weights[fresh:]) == pytest.approx(1.0, abs=1e-6)
 
 
 @given(priorities=PRIORITIES, beta=st.floats(0.0, 1.0))
-def test_what_is_drawn_more_often_weighs_less(priorities: list[float], beta: float) -> None:
+def test_segments_drawn_more_often_have_smaller_weights(priorities: list[float], beta: float) -> None:
     weights = np.array(weights_of(priorities, beta=beta))
     assert (np.diff(weights[np.argsort(priorities)]) <= 1e-6).all()
 
 
-def test_ratios_of_weights_undo_the_ratios_of_masses() -> None:
+def test_ratios_of_weights_are_inverse_to_ratios_of_masses() -> None:
     small, large = weights_of([1.0, 8.0], alpha=0.5, beta=1.0)
     mass_ratio = (8.001 / 1.001) ** 0.5
     assert small / large == pytest.approx(mass_ratio, rel=1e-6)
@@ -68,7 +68,7 @@ def test_no_weight_exceeds_the_cap() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 1.0), (0.6, 0.0)])
-def test_uniform_replay_and_no_correction_weigh_everything_alike(alpha: float, beta: float) -> None:
+def test_uniform_replay_or_no_correction_gives_equal_weights(alpha: float, beta: float) -> None:
     assert weights_of([0.0, 1.0, 50.0], alpha=alpha, beta=beta) == [1.0, 1.0, 1.0]
 
 
@@ -76,16 +76,14 @@ def test_uniform_replay_and_no_correction_weigh_everything_alike(alpha: float, b
     ("alpha", "priorities"),
     [(10.0, [3e38, 1.0]), (100.0, [1e4, 1e4, 1e3]), (100.0, [0.0, 3e38]), (100.0, [1e8, 1e8])],
 )
-def test_no_exponent_and_no_priority_make_a_weight_that_is_no_number(alpha: float, priorities: list[float]) -> None:
+def test_weights_are_finite_for_every_exponent_and_priority(alpha: float, priorities: list[float]) -> None:
     weights = weights_of(priorities, alpha=alpha, beta=1.0)
     assert np.isfinite(weights).all()
     assert np.mean(weights) == pytest.approx(1.0, abs=1e-5)
 
 
 @given(priorities=st.lists(st.floats(0.0, 100.0), min_size=12, max_size=40), alpha=st.floats(0.0, 2.0))
-def test_weights_that_are_cut_leave_the_mean_at_one_and_the_others_in_proportion(
-    priorities: list[float], alpha: float
-) -> None:
+def test_capped_weights_keep_the_mean_at_1_and_the_others_in_proportion(priorities: list[float], alpha: float) -> None:
     weights = np.array(weights_of(priorities, alpha=alpha, beta=1.0))
     raw = (np.array(priorities) + 1e-3) ** -alpha
     assert weights.mean() == pytest.approx(1.0, rel=1e-5)
@@ -94,7 +92,7 @@ def test_weights_that_are_cut_leave_the_mean_at_one_and_the_others_in_proportion
     np.testing.assert_allclose(weights[free] / raw[free], (weights[free] / raw[free])[0], rtol=1e-5)
 
 
-def test_a_segment_without_a_usable_step_has_priority_0_whatever_its_errors_are() -> None:
+def test_errors_of_invalid_steps_do_not_affect_priorities() -> None:
     correction, valid = (
         torch.tensor([[torch.nan, 2.0], [torch.inf, 1.0]]),
         torch.tensor([[False, True], [False, False]]),

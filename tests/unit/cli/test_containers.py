@@ -17,7 +17,7 @@ ENGINE = {"ServerVersion": "27.1"}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns a folder without a Compose file."""
+    """Returns an empty folder, and removes the variables of published ports."""
     for name, _ in PUBLISHED:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "folder"
@@ -126,8 +126,8 @@ def test_a_published_port_in_use_is_named_with_its_variable(commands: Path, fold
         assert f"in use: {taken} (PROMETHEUS_PORT), {also} (GRAFANA_PORT); set PROMETHEUS_PORT and" in finding.detail
         other.close()
         assert ports(commands, folder, PROMETHEUS_PORT=also, GRAFANA_PORT=taken).fit is False
-        other_s = ports(commands, folder, published=f"127.0.0.1:{taken}->9090/tcp", PROMETHEUS_PORT=taken)
-        assert f"{taken} (PROMETHEUS_PORT)" not in other_s.detail
+        other_finding = ports(commands, folder, published=f"127.0.0.1:{taken}->9090/tcp", PROMETHEUS_PORT=taken)
+        assert f"{taken} (PROMETHEUS_PORT)" not in other_finding.detail
 
 
 @pytest.mark.parametrize("port", ["web", "70000", "0", "-1"])

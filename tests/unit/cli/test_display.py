@@ -1,4 +1,4 @@
-"""The display of a run's state, in a panel and in lines."""
+"""Display of a run's state in a panel and in lines."""
 
 import io
 

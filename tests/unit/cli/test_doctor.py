@@ -1,4 +1,4 @@
-"""Findings of `penstock doctor` on machines of all kinds."""
+"""Findings of `penstock doctor` on different machines."""
 
 import os
 import socket
@@ -63,7 +63,7 @@ def test_both_configured_folders_are_checked(tmp_path: Path) -> None:
 def test_a_folder_of_another_user_is_distinguished_from_a_read_only_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Root could write otherwise.
+    # Without this, root could write.
     monkeypatch.setattr("os.access", lambda path, mode: False)
     config = build({"run": {"dir": str(tmp_path / "run")}})
     finding = doctor.check_disk(config)
@@ -117,18 +117,18 @@ def test_a_port_at_the_address_of_another_machine_is_not_free() -> None:
 
 @pytest.fixture
 def cuda_build(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Makes torch look like a CUDA build to the check."""
+    """Replaces the functions of torch so that it appears to be a CUDA build. The `error` of the result is raised."""
     monkeypatch.setattr("torch.version.cuda", "12.8")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "NVIDIA A1")
-    given = SimpleNamespace(error=None)
+    driver = SimpleNamespace(error=None)
 
     def init() -> None:
-        if given.error:
-            raise RuntimeError(given.error)
+        if driver.error:
+            raise RuntimeError(driver.error)
 
     monkeypatch.setattr("torch.cuda.init", init)
-    return given
+    return driver
 
 
 def test_a_gpu_that_torch_can_use_is_shown(commands: Path, cuda_build: SimpleNamespace) -> None:
@@ -138,26 +138,28 @@ def test_a_gpu_that_torch_can_use_is_shown(commands: Path, cuda_build: SimpleNam
 def test_a_driver_that_is_too_old_is_reported_in_one_line(commands: Path, cuda_build: SimpleNamespace) -> None:
     program(commands, "nvidia-smi", "echo 'NVIDIA A1, 450.80'")
     cuda_build.error = "The NVIDIA driver on your system is too old (found version 11000). Please update\nyour driver"
-    fit, says = describe_gpu()
+    fit, detail = describe_gpu()
     assert fit is False
-    assert says.startswith("NVIDIA A1, 450.80 by nvidia-smi, but torch's CUDA 12.8 can't use it: The NVIDIA driver")
-    assert says.endswith("is too old (found version 11000); update the driver")
+    assert detail.startswith("NVIDIA A1, 450.80 by nvidia-smi, but torch's CUDA 12.8 can't use it: The NVIDIA driver")
+    assert detail.endswith("is too old (found version 11000); update the driver")
 
 
 def test_a_broken_driver_is_reported_with_its_own_message(commands: Path, cuda_build: SimpleNamespace) -> None:
     program(commands, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    fit, says = describe_gpu()
+    fit, detail = describe_gpu()
     assert fit is False
-    assert says.startswith("Failed to initialize NVML: Driver/library version mismatch by nvidia-smi; install NVIDIA's")
+    assert detail.startswith(
+        "Failed to initialize NVML: Driver/library version mismatch by nvidia-smi; install NVIDIA's"
+    )
 
 
 def test_a_gpu_with_a_torch_build_without_cuda_is_a_fault(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.version.cuda", None)
     assert describe_gpu()[0] is None
     program(commands, "nvidia-smi", "echo 'NVIDIA A1, 570.1'")
-    fit, says = describe_gpu()
+    fit, detail = describe_gpu()
     assert fit is False
-    assert "install a CUDA build" in says
+    assert "install a CUDA build" in detail
 
 
 def test_a_configured_gpu_that_is_missing_is_a_fault(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +168,7 @@ def test_a_configured_gpu_that_is_missing_is_a_fault(commands: Path, monkeypatch
     assert doctor.check_gpu(build({"learner": {"device": "cuda:0"}})).fit is False
 
 
-def test_every_finding_is_one_line_however_narrow_the_terminal(
+def test_every_finding_is_one_line_in_a_narrow_terminal(
     commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")

@@ -1,4 +1,4 @@
-"""`--resume` of a run that has nothing left to do changes nothing."""
+"""`--resume` of a finished run changes nothing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The start and the end of the process of the `penstock` command."""
+"""Start and end of the process of the `penstock` command."""
 
 import subprocess
 import sys

@@ -153,7 +153,7 @@ def test_an_invalid_table_is_refused_in_one_line(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "meant"),
+    ("variable", "suggestion"),
     [
         ("PENSTOCK_PPO_EPOCHS", "PENSTOCK__PPO__EPOCHS"),
         ("PENSTOCK_PPO__EPOCHS", "PENSTOCK__PPO__EPOCHS"),
@@ -167,11 +167,11 @@ def test_an_invalid_table_is_refused_in_one_line(option: str) -> None:
 )
 @pytest.mark.parametrize("trains", [True, False])
 def test_an_unknown_variable_is_refused_with_a_suggestion(
-    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str, trains: bool
+    monkeypatch: pytest.MonkeyPatch, variable: str, suggestion: str, trains: bool
 ) -> None:
     monkeypatch.setenv(variable, "4")
     with pytest.raises(
-        ConfigurationError, match=rf"the variable {variable} (is not a setting|has an unknown section).*{meant}\b"
+        ConfigurationError, match=rf"the variable {variable} (is not a setting|has an unknown section).*{suggestion}\b"
     ):
         parse("penstock", "", [], trains=trains)
 
@@ -241,10 +241,10 @@ def test_training_prints_the_chosen_preset_or_that_there_is_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments, said in (
+    for arguments, printed in (
         (["--env-id=Nothing-v0"], "no preset for Nothing-v0; using the defaults\n"),
         (["--environment.kwargs=nothing=1"], "preset cartpole for CartPole-v1\n"),
     ):
         with pytest.raises(ConfigurationError, match="can't make the environment"):
             train.command(arguments)
-        assert capsys.readouterr().out == said
+        assert capsys.readouterr().out == printed

@@ -9,7 +9,7 @@ FAULT = EnvironmentFault("environment 3: RuntimeError: lost in step 12 of its ep
 
 
 class World:
-    """States of actors with a clock that is set by hand and recorded notices."""
+    """Actor states with a clock that the test sets, and with recorded notices."""
 
     def __init__(self, *names: str) -> None:
         self.now, self.notices = 0.0, list[str]()
@@ -22,7 +22,7 @@ class World:
             self.states.failed(name, FAULT)
 
     def step(self, name: str, steps: int, seconds: float = 1.0, **progress: object) -> None:
-        """Advances the clock, after which an actor reports its progress."""
+        """Advances the clock and reports the progress of an actor."""
         self.now += seconds
         self.states.progressed(name, ActorProgress(steps, **{"doing": "step", **progress}))  # type: ignore[arg-type]
 
@@ -33,7 +33,7 @@ class World:
 # The end of a run
 
 
-def test_a_run_ends_when_the_environments_of_every_actor_failed_three_times_in_a_row() -> None:
+def test_a_run_ends_when_all_actors_had_three_failures_in_a_row() -> None:
     world = World("actor-0", "actor-1")
     world.fail("actor-0", MOST_FAILURES)
     world.fail("actor-1", MOST_FAILURES - 1)
@@ -45,7 +45,7 @@ def test_a_run_ends_when_the_environments_of_every_actor_failed_three_times_in_a
         assert part in str(caught.value)
 
 
-def test_a_segment_in_between_prevents_the_end() -> None:
+def test_a_segment_between_failures_prevents_the_end() -> None:
     world = World("actor-0")
     for _ in range(10):
         world.fail("actor-0", MOST_FAILURES - 1)

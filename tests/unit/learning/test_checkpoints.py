@@ -19,13 +19,6 @@ from penstock.run_folder import RunFolder
 PROGRESS = RunProgress(version=4, env_steps=1_234, updates=16, training_s=2.5, best_return=-0.1)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    return folder
-
-
 def trained_learner(env_id: str = "CartPole-v1", network: Network = SMALL) -> Learner:
     learner = make_learner(env_id, network=network)
     learner.train(make_batch(env_id), 0.0)

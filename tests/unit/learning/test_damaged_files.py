@@ -1,6 +1,5 @@
 """300 flipped bits across the files of a run: each is detected, or the previous file is used with a notice."""
 
-import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 
 SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
 FLIPS = 300
-MARK_TELLS = "tell" in inspect.signature(VersionMark).parameters
-"""Whether damage to the mark of versions is detected: a number without a digest can't reveal it."""
 
 
 def start(folder: RunFolder) -> list[str]:
@@ -36,7 +33,7 @@ def start(folder: RunFolder) -> list[str]:
     assert recovered.path is not None
     checkpoints.restore(LEARNER, recovered.path)
     roster_of(folder, notices)
-    VersionMark(folder.versions, **({"tell": notices.append} if MARK_TELLS else {}))
+    VersionMark(folder.versions, notice=notices.append)
     return notices
 
 
@@ -59,7 +56,7 @@ LEARNER: Learner = make_learner("CartPole-v1")
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Returns the folder of a run that has two checkpoints, a best one, a roster and a mark of versions."""
+    """Returns the folder of a run with checkpoints, a best checkpoint, a roster and a version mark."""
     folder = RunFolder(tmp_path_factory.mktemp("sound") / "run")
     folder.create()
     session = open_session(
@@ -87,9 +84,8 @@ FILES: dict[str, Callable[[RunFolder], Path]] = {
     "newest checkpoint": lambda folder: folder.numbered_checkpoints()[-1],
     "best checkpoint": lambda folder: folder.best_checkpoint,
     "roster": lambda folder: folder.roster,
+    "versions": lambda folder: folder.versions,
 }
-if MARK_TELLS:
-    FILES["versions"] = lambda folder: folder.versions
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -97,7 +93,7 @@ def test_every_flipped_bit_is_reported_and_never_changes_the_resumed_state(folde
     path = FILES[name](folder)
     data, random = path.read_bytes(), np.random.default_rng(3)
     flips = FLIPS // len(FILES)
-    # Half of them where the headers are: a random bit of a checkpoint is nearly always a tensor's.
+    # Half of the bits are in the first 2 KiB, because nearly all bits of a checkpoint belong to tensors.
     bits = [*random.integers(0, 8 * min(len(data), 2048), flips // 2), *random.integers(0, 8 * len(data), flips)]
     for bit in bits[:flips]:
         changed = bytearray(data)
@@ -118,7 +114,7 @@ def test_the_previous_checkpoint_is_used_and_both_are_reported(folder: RunFolder
     damaged, continued = recovered.complaints
     assert str(newest) in damaged and f"moved to {newest.name}.damaged" in damaged
     assert continued == f"the run continues from {before}"
-    # It is reported once, and no longer counts as a checkpoint.
+    # The damaged file is reported once, and no longer counts as a checkpoint.
     assert checkpoints.recover(folder).complaints == ()
     assert newest not in folder.numbered_checkpoints()
 
@@ -151,7 +147,7 @@ def test_a_run_killed_after_its_first_evaluation_resumes_from_the_best_checkpoin
     assert recovered.best is not None and recovered.best.return_mean == 400.0
 
 
-def of_a_release_without_digests(path: Path, best_return: float | None) -> None:
+def rewrite_without_digests(path: Path, best_return: float | None) -> None:
     """Rewrites a checkpoint in the format of releases without digests."""
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
@@ -167,9 +163,9 @@ def of_a_release_without_digests(path: Path, best_return: float | None) -> None:
 def test_checkpoints_without_digests_are_read_and_reported_as_unverified(folder: RunFolder) -> None:
     newest = folder.numbered_checkpoints()[-1]
     expected = checkpoints.read_progress(newest)
-    # Such a release knew the mean of the best evaluation in its newest checkpoint, and not in the best one.
-    of_a_release_without_digests(newest, 400.0)
-    of_a_release_without_digests(folder.best_checkpoint, None)
+    # Such releases stored the return of the best evaluation in the newest checkpoint and not in the best one.
+    rewrite_without_digests(newest, 400.0)
+    rewrite_without_digests(folder.best_checkpoint, None)
     recovered = checkpoints.recover(folder)
     assert recovered.path == newest
     assert (recovered.progress.env_steps, recovered.progress.version) == (expected.env_steps, expected.version)
@@ -181,7 +177,7 @@ def test_checkpoints_without_digests_are_read_and_reported_as_unverified(folder:
 
 def test_damaged_headers_without_digests_never_cause_a_traceback(folder: RunFolder) -> None:
     newest = folder.numbered_checkpoints()[-1]
-    of_a_release_without_digests(newest, 400.0)
+    rewrite_without_digests(newest, 400.0)
     data, random = newest.read_bytes(), np.random.default_rng(9)
     for bit in random.integers(0, 8 * (8 + int.from_bytes(data[:8], "little")), 300):
         changed = bytearray(data)
@@ -205,7 +201,7 @@ def test_saving_beside_a_damaged_checkpoint_removes_no_sound_checkpoint(folder: 
     for path in folder.numbered_checkpoints():
         path.unlink()
     future = folder.checkpoints / f"{10**9:012d}.safetensors"
-    future.write_bytes(b"damaged, and on a disk that let nothing be renamed")
+    future.write_bytes(b"damaged, and not renamed because of the disk")
     saved = checkpoints.save(folder, checkpoints.take(LEARNER, RunProgress(env_steps=5)), keep=1)
     assert saved.exists()
     assert checkpoints.read_progress(saved).env_steps == 5

@@ -9,7 +9,7 @@ from penstock.sharding.allotment import Allotment
 from penstock.types.replay import SamplingPlan
 
 BATCHES = 32
-"""Batches between reviews."""
+"""Number of batches between reviews."""
 
 
 def play(
@@ -30,16 +30,16 @@ def test_a_busy_learner_keeps_the_first_degree() -> None:
 
 
 def test_the_degree_rises_while_waits_fall_and_returns_otherwise() -> None:
-    # Three batches ahead are enough to ride out the actors' bursts.
+    # Three batches ahead are enough to absorb the actors' bursts.
     degrees = play(ChosenDegree(LEAST), 12, lambda degree: {1: 0.4, 2: 0.2}.get(degree, 0.01), lambda degree: 0.9)
     assert degrees == [2, 3] + [3] * 10
 
 
 def test_a_degree_that_does_not_help_is_retried_rarely() -> None:
-    # Collection is the bottleneck, however far it may run ahead.
+    # Collection is the bottleneck at every degree.
     degrees = play(ChosenDegree(LEAST), 60, lambda degree: 0.5, lambda degree: 0.9)
     assert set(degrees) == {1, 2}
-    # One review shows that it does not help, and 16 more have to pass.
+    # One review shows that degree 2 does not help, and the next attempt follows 16 reviews later.
     assert [review for review, degree in enumerate(degrees) if degree == 2] == [0, 17, 34, 51]
 
 
@@ -68,7 +68,7 @@ def test_the_degree_falls_while_the_effective_share_is_too_small() -> None:
     # The policy moves faster now.
     degrees = play(chosen, 8, lambda degree: 0.5 / degree**2, lambda degree: 1.0 - 0.15 * degree)
     assert degrees[0] < high
-    # At two, 0.7 of it counts; at three 0.55.
+    # The effective share is 0.7 at degree 2 and 0.55 at degree 3.
     assert degrees[-1] == 2
 
 
@@ -112,7 +112,7 @@ def test_the_degree_never_falls_below_the_need_of_the_largest_window() -> None:
     smallest = least_degree(largest_window=20, fresh_segments=8)
     chosen = ChosenDegree(4)
     for _ in range(10 * BATCHES):
-        # Nothing of the data counts, so that the degree would fall to 1.
+        # The effective share is so small that the degree would fall to 1.
         chosen.observe(waited_s=0.0, elapsed_s=1.0, effective_share=0.1, smallest=smallest)
     assert chosen.degree == smallest == 3
 
@@ -129,10 +129,10 @@ def test_the_degree_rises_at_once_to_the_need_of_a_larger_window() -> None:
 def test_the_least_degree_is_the_smallest_that_admits_the_window_on_every_shard(
     window: int, fresh: int, shards: int
 ) -> None:
-    def lets_in(degree: int) -> bool:
+    def admits(degree: int) -> bool:
         parts = Allotment(plan_of(degree, fresh), shards, window).fresh_segments
         return sum(parts) <= fresh and all(window <= degree * part for part in parts)
 
     least = least_degree(window, fresh, shards)
-    assert lets_in(least)
-    assert least == LEAST or not lets_in(least - 1)
+    assert admits(least)
+    assert least == LEAST or not admits(least - 1)

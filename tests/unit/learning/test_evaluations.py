@@ -25,8 +25,8 @@ from penstock.types.evaluation import EvaluationResult, EvaluationTask
 EPISODES = 2
 
 
-class Desk:
-    """An evaluator that answers with the given results when the test requests it; at once if there are `answers`."""
+class FakeEvaluator:
+    """An evaluator that returns the results queued by the test, and answers at once while `answers` has returns."""
 
     def __init__(self) -> None:
         self.tasks: list[EvaluationTask] = []
@@ -44,17 +44,17 @@ class Desk:
 
 
 class Session:
-    """The evaluations of one learner process. It is killed when it is no longer used."""
+    """The evaluations of one learner process. Tests replace it by another session to simulate a kill."""
 
-    def __init__(self, folder: RunFolder, desk: Desk | None = None, **settings: object) -> None:
-        self.desk = desk or Desk()
+    def __init__(self, folder: RunFolder, evaluator: FakeEvaluator | None = None, **settings: object) -> None:
+        self.evaluator = evaluator or FakeEvaluator()
         self.now = 1000.0
         self.folder = folder
         self.recovered = checkpoints.recover(folder)
         self.statistics = RunStatistics(total_steps=10**6, earlier_s=0.0, clock=lambda: self.now)
         writes = RetriedWrites(self.statistics.notice, lambda: self.now)
         self.evaluations = Evaluations(
-            self.desk,
+            self.evaluator,
             EvaluationConfig(**{"episodes": EPISODES, "timeout_s": 100.0, "threshold": 475.0, **settings}),
             seed=7,
             folder=folder,
@@ -69,13 +69,13 @@ class Session:
     def ask(self, learner: Learner, version: int) -> EvaluationTask:
         progress = RunProgress(version=version, env_steps=1000 * version)
         self.evaluations.ask(checkpoints.take(learner, progress))
-        return self.desk.tasks[-1]
+        return self.evaluator.tasks[-1]
 
     def answer(self, learner: Learner, version: int, value: float, **result: object) -> None:
-        """Answers an evaluation of this version, whose episodes return `value` - 1 and `value` + 1."""
+        """Answers an evaluation of this version with the returns `value` - 1 and `value` + 1."""
         task = self.ask(learner, version)
         answered = EvaluationResult(task.id, version, (value - 1.0, value + 1.0), (3, 5), 0.1)
-        self.desk.results.append(dataclasses.replace(answered, **result))  # type: ignore[arg-type]
+        self.evaluator.results.append(dataclasses.replace(answered, **result))  # type: ignore[arg-type]
         assert self.evaluations.collect()
 
     @property
@@ -92,13 +92,6 @@ class Session:
             learn_wall_s_to_threshold=self.evaluations.learn_wall_s_to_threshold,
         )
         checkpoints.save(self.folder, checkpoints.take(learner, progress), keep=3)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +129,7 @@ def test_a_kill_right_after_an_evaluation_never_makes_the_best_checkpoint_worse(
     first.answer(learner, 10, 300.0)
     first.save(learner, 12)
     first.answer(learner, 20, 480.0)
-    # Killed before the next numbered checkpoint.
+    # The first learner is killed before its next numbered checkpoint.
     second = Session(folder)
     assert second.evaluations.best_return == 480.0
     second.answer(learner, 113, 310.0)
@@ -206,28 +199,28 @@ def test_a_result_for_an_earlier_learner_is_ignored(folder: RunFolder, learner: 
     live = Session(folder)
     new = live.ask(learner, 109)
     assert old.id != new.id
-    live.desk.results.append(EvaluationResult(old.id, 8, (499.0, 499.0), (1, 1), 0.1))
+    live.evaluator.results.append(EvaluationResult(old.id, 8, (499.0, 499.0), (1, 1), 0.1))
     assert not live.evaluations.collect()
-    # Nor if the two had drawn the same number.
-    live.desk.results.append(EvaluationResult(new.id, 8, (499.0, 499.0), (1, 1), 0.1))
+    # A result of another version is ignored even if the ids are equal.
+    live.evaluator.results.append(EvaluationResult(new.id, 8, (499.0, 499.0), (1, 1), 0.1))
     assert not live.evaluations.collect()
     assert not folder.best_checkpoint.exists()
-    live.desk.results.append(EvaluationResult(new.id, 109, (1.0, 2.0), (1, 1), 0.1))
+    live.evaluator.results.append(EvaluationResult(new.id, 109, (1.0, 2.0), (1, 1), 0.1))
     assert live.evaluations.collect()
     assert best_version(folder) == 109
 
 
 def test_a_repeated_run_evaluates_on_the_same_seeds(folder: RunFolder, learner: Learner, tmp_path: Path) -> None:
-    again = RunFolder(tmp_path / "again")
-    again.create()
-    seeds = [[session.ask(learner, 1).seed, session.ask(learner, 2).seed] for session in map(Session, (folder, again))]
+    other = RunFolder(tmp_path / "other")
+    other.create()
+    seeds = [[session.ask(learner, 1).seed, session.ask(learner, 2).seed] for session in map(Session, (folder, other))]
     assert seeds[0] == seeds[1]
     assert seeds[0][0] != seeds[0][1]
 
 
 def conclude(session: Session, learner: Learner, version: int, *returns: float) -> tuple[int, float]:
-    """Concludes a run at this version. Returns version and return of the final evaluation."""
-    session.desk.answers = list(returns)
+    """Concludes a run at this version, and returns version and return of the final evaluation."""
+    session.evaluator.answers = list(returns)
     snapshot = checkpoints.take(learner, RunProgress(version=version, env_steps=1000 * version))
     summary = session.evaluations.conclude(snapshot, lambda: False)
     assert summary is not None
@@ -238,9 +231,9 @@ def test_the_final_evaluation_plays_the_best_checkpoint_on_separate_seeds(folder
     session = Session(folder)
     session.answer(learner, 1, 400.0)
     assert conclude(session, learner, 2, 300.0, 390.0) == (1, 390.0)
-    chosen, last, final = session.desk.tasks
+    chosen, last, final = session.evaluator.tasks
     assert len({chosen.seed, last.seed, final.seed}) == 3
-    # Another learner that continues with the same numbers has other final episodes.
+    # The evaluations of a learner that continues the run do not repeat the seed of the final one.
     other = Session(folder)
     assert final.seed not in [other.ask(learner, version).seed for version in range(1, 5)]
 
@@ -294,7 +287,7 @@ def test_episodes_cut_by_the_step_limit_are_reported_and_count_with_their_return
 ) -> None:
     session = Session(folder, max_episode_steps=50)
     session.answer(learner, 3, 100.0, unfinished=1)
-    assert session.desk.tasks[0].max_episode_steps == 50
+    assert session.evaluator.tasks[0].max_episode_steps == 50
     assert session.notices == [
         "evaluation of version 3: 1 of 2 episodes did not end within 50 steps (evaluation.max_episode_steps); their"
         " partial returns count"
@@ -309,7 +302,7 @@ def test_episodes_cut_by_the_time_limit_are_reported_and_reach_neither_best_nor_
 ) -> None:
     session = Session(folder)
     session.answer(learner, 3, 480.0, unfinished=2, out_of_time=True)
-    assert session.desk.tasks[0].max_seconds == pytest.approx(90.0)
+    assert session.evaluator.tasks[0].max_seconds == pytest.approx(90.0)
     assert "2 of 2 episodes did not end within 90 s (evaluation.timeout_s)" in session.notices[0]
     assert not folder.best_checkpoint.exists()
     assert session.evaluations.env_steps_to_threshold is None
@@ -335,9 +328,9 @@ def test_an_unanswered_evaluation_is_abandoned_and_reported(folder: RunFolder, l
     assert session.evaluations.collect()
     assert session.evaluations.is_due(10_000)
     assert "the evaluation of version 1 was not answered within 100 s (evaluation.timeout_s)" in session.notices[0]
-    # When it comes after all, it is too late: another one is out.
+    # A late result is ignored, because another evaluation is pending.
     session.ask(learner, 2)
-    session.desk.results.append(EvaluationResult(late.id, 1, (499.0, 499.0), (1, 1), 0.1))
+    session.evaluator.results.append(EvaluationResult(late.id, 1, (499.0, 499.0), (1, 1), 0.1))
     assert not session.evaluations.collect()
     assert not folder.best_checkpoint.exists()
 

@@ -29,26 +29,19 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
         self.broken, self.refused = False, 0
         module, name = {"rename": (Path, "replace"), "truncate": (os, "ftruncate")}.get(call, (os, call))
-        works = getattr(module, name)
+        original = getattr(module, name)
 
         def refuse(*arguments: object, **options: object) -> object:
             if not self.broken:
-                return works(*arguments, **options)
+                return original(*arguments, **options)
             self.refused += 1
             raise OSError(code, ERRORS[code])
 
         monkeypatch.setattr(module, name, refuse)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    return folder
-
-
 def session_on(folder: RunFolder, breaks: Callable[[bool], None], until: int = BROKEN_UNTIL) -> Session:
-    """A session that saves and evaluates after each batch, and whose disk is broken for some of them."""
+    """Returns a session that saves and evaluates after each batch, and whose disk is broken during some of them."""
     outside = InProcess(returns=[100.0 + 10.0 * number for number in range(BATCHES)])
 
     def stopping() -> bool:
@@ -111,7 +104,7 @@ def test_a_permanent_disk_failure_ends_the_run_with_advice_and_keeps_the_last_go
     disk.broken = False
     saved = checkpoints.recover(folder)
     assert saved.path is not None and str(saved.path) in str(ended.value)
-    # The disk may break while the evaluation before the last good save is waited for.
+    # The disk may break during the evaluation before the last good save.
     assert saved.complaints == ()
     assert saved.progress.version in (BROKEN_FROM - 1, BROKEN_FROM)
     assert [path for path in folder.root.rglob("*") if path.name.startswith(".")] == []

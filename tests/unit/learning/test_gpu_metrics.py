@@ -12,7 +12,7 @@ GPU = torch.device("cuda:3")
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The driver of a GPU through the functions of torch."""
+    """Replaces the functions of torch that query the driver of a GPU."""
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (300, 1000))
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 500)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 400)

@@ -1,4 +1,4 @@
-"""metrics.jsonl: no line is lost without a notice, and none is left incomplete."""
+"""metrics.jsonl loses no line without a notice and contains no incomplete line."""
 
 import errno
 import json
@@ -39,8 +39,8 @@ def test_records_after_the_resumed_step_are_dropped(path: Path) -> None:
     journal, notices = open_journal(path), list[str]()
     for env_steps in (10, 20, 30):
         journal.write(record(env_steps))
-    again = open_journal(path, resumed_at=20, notices=notices)
-    again.write(record(25))
+    resumed = open_journal(path, resumed_at=20, notices=notices)
+    resumed.write(record(25))
     assert steps_of(path) == [10, 20, 25]
     assert notices == []
 
@@ -73,7 +73,7 @@ def test_a_partially_written_line_is_rewritten_whole(path: Path, monkeypatch: py
         disk.setattr(os, "pwrite", half)
         journal.write(record(20))
     assert "metrics.jsonl" in notices[0] and "No space left" in notices[0]
-    # What follows within the delay waits, in order, for the disk to be tried again.
+    # Later records are kept in order until the next attempt to write.
     journal.write(record(30))
     writes.finish("advice")
     assert steps_of(path) == [10, 20, 30]

@@ -83,9 +83,9 @@ def test_the_final_observation_in_a_row_that_only_resets_bootstraps_a_truncated_
     one, other = make_learner(), make_learner()
     batch = make_batch()
     batch = dataclasses.replace(batch, truncated=batch.terminated, terminated=torch.zeros_like(batch.terminated))
-    elsewhere = torch.cat([batch.valid, torch.ones(6, 1, dtype=torch.bool)], 1)[..., None]
+    other_rows = torch.cat([batch.valid, torch.ones(6, 1, dtype=torch.bool)], 1)[..., None]
     one.train(batch, 0.0)
-    other.train(dataclasses.replace(batch, observation=torch.where(elsewhere, batch.observation, 3.0)), 0.0)
+    other.train(dataclasses.replace(batch, observation=torch.where(other_rows, batch.observation, 3.0)), 0.0)
     assert not same_parameters(one, other)
 
 
@@ -146,7 +146,7 @@ def test_only_fresh_valid_steps_enter_the_normalisers_and_the_step_count() -> No
 def test_the_normalisers_are_constant_within_a_batch() -> None:
     learner = make_learner(epochs=1, minibatches=1)
     learner.train(make_batch(learner=learner), 0.0)
-    # Were they moved between the estimates and the one gradient step, its ratios would not begin at 1.
+    # If they changed between the estimates and the only gradient step, its ratios would not start at 1.
     outcome = learner.train(make_batch(learner=learner), 0.0)
     assert outcome.statistics.learning.approximate_kl == pytest.approx(0.0, abs=1e-6)
     assert outcome.statistics.learning.clipped_share == 0.0
@@ -194,7 +194,7 @@ def test_a_scheduled_setting_falls_to_zero_over_the_run(setting: str) -> None:
         learner.train(batch, progress)
         return learner
 
-    # At three quarters of the run it is what a quarter of it would be.
+    # After three quarters of the run, a quarter of the initial value is left.
     assert same_parameters(trained(0.75, **{setting: 0.4, schedule: "linear"}), trained(0.75, **{setting: 0.1}))
     assert same_parameters(trained(0.75, **{setting: 0.4}), trained(0.0, **{setting: 0.4}))
     assert not same_parameters(trained(0.75, **{setting: 0.4}), trained(0.75, **{setting: 0.1}))
@@ -209,7 +209,7 @@ def test_passes_end_once_the_policy_exceeds_the_target_kl() -> None:
     assert stopped.updates in range(2, 16, 2)
     assert learner.optimizer.state["step"].item() == float(stopped.updates)
     assert stopped.statistics.learning.approximate_kl < free.statistics.learning.approximate_kl
-    # One that never moves so far makes all passes.
+    # A policy that never moves that far makes all passes.
     assert make_learner(epochs=8, minibatches=2, target_kl=1e3).train(batch, 0.0).updates == 16
 
 
@@ -249,7 +249,7 @@ def test_without_v_trace_no_trace_is_cut() -> None:
     gae, cut = (make_learner(v_trace=v_trace, epochs=1).train(shifted, 0.0).priorities for v_trace in (False, True))
     on_policy = make_learner(v_trace=False, epochs=1).train(batch, 0.0).priorities
     np.testing.assert_array_equal(gae, on_policy)
-    # A ratio of exp(-3) leaves a twentieth of each temporal difference, and hardly a trace of those that follow.
+    # A ratio of exp(-3) reduces each temporal difference to a twentieth, and later ones to almost nothing.
     assert (cut < 0.1 * gae).all()
 
 
@@ -271,10 +271,10 @@ def gradient_of(batch: TrainingBatch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("fresh", [0, 1])
-def test_a_replayed_segment_counts_by_its_importance_in_the_policys_gradient_and_the_values(fresh: int) -> None:
+def test_the_gradient_of_a_replayed_segment_is_multiplied_by_its_importance_weight(fresh: int) -> None:
     segments = 2 + fresh
     batch = make_batch(segments=segments, fresh=fresh)
-    # Of all that was drawn, the weights are as 1 / (priority + 0.1), with a mean of 1.
+    # The weights of replayed segments are proportional to 1 / (priority + 0.1), with a mean of 1.
     batch = dataclasses.replace(batch, priorities=torch.tensor([0.0] * fresh + [0.1, 0.5]).double())
     weights = [1.0] * fresh + [1.5, 0.5]
     expected, steps = torch.zeros(()), int(batch.valid.sum())
@@ -297,7 +297,7 @@ def test_rewards_are_divided_by_the_standard_deviation_of_returns() -> None:
 def test_rho_clip_and_trace_clip_bound_different_ratios() -> None:
     learner = make_learner(rho_clip=2.0, trace_clip=0.5)
     batch = make_batch(learner=learner)
-    # Each step is three times as likely as when it was taken.
+    # Each action is three times as likely as it was when it was taken.
     batch = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob - math.log(3.0))
     expected = [
         segment_priorities(estimates_of(learner, batch, *clips).correction, batch.valid, 0.9)
@@ -311,7 +311,7 @@ def test_rho_clip_and_trace_clip_bound_different_ratios() -> None:
 def test_the_effective_share_of_fresh_data_excludes_replayed_data() -> None:
     learner = make_learner()
     batch = make_batch(learner=learner, fresh=3)
-    # The replayed half was collected by a policy that thought otherwise about every second step.
+    # The replayed half was collected by a policy with other probabilities in every second step.
     other = batch.behaviour_log_prob.clone()
     other[3:, ::2] += 2.0
     statistics = learner.train(dataclasses.replace(batch, behaviour_log_prob=other), 0.0).statistics.learning

@@ -45,8 +45,8 @@ def steps_of(count: int = 16, target: float | None = None) -> Steps:
 
 
 def state_of(step: GradientStep) -> list[Tensor]:
-    held = step.optimizer.state
-    return [step.parameters.detach().clone(), *(held[name].clone() for name in ("exp_avg", "exp_avg_sq", "step"))]
+    state = step.optimizer.state
+    return [step.parameters.detach().clone(), *(state[name].clone() for name in ("exp_avg", "exp_avg_sq", "step"))]
 
 
 DESCENTS: dict[str, Callable[[GradientStep], Descent]] = {
@@ -64,7 +64,7 @@ def test_a_step_without_a_finite_norm_changes_neither_parameters_nor_the_optimiz
     for step, targets in ((disturbed, (None, target, target, None)), (alone, (None, None))):
         descent = DESCENTS[execution](step)
         for index, each in enumerate(targets):
-            # The same ordinary steps for both.
+            # Both take the same ordinary steps.
             descent.begin(steps_of(target=each), SETTINGS, most_steps=16)
             before = state_of(step) if index else None
             (descended,) = descent.descend(torch.arange(16), 1)
@@ -74,7 +74,7 @@ def test_a_step_without_a_finite_norm_changes_neither_parameters_nor_the_optimiz
     assert all(torch.equal(one, other) for one, other in zip(state_of(disturbed), state_of(alone), strict=True))
 
 
-def test_the_first_step_of_a_run_can_be_refused() -> None:
+def test_a_refused_first_step_changes_nothing() -> None:
     step = make_step()
     before = step.parameters.detach().clone()
     assert step(steps_of(target=math.nan), SETTINGS).refused.item() == 1.0
@@ -98,7 +98,7 @@ def test_refused_steps_are_excluded_from_means_and_set_priorities_to_zero() -> N
     bandit.learner.train(bandit.collect(), 0.0)
     batch = bandit.collect()
     before = bandit.learner.parameters.detach().clone()
-    # Rewards that are all beyond what squares of float32 hold: none is absurd beside the others.
+    # The squares of all rewards overflow float32, but no reward is absurd relative to the others.
     outcome = bandit.learner.train(dataclasses.replace(batch, reward=batch.reward * 1e30), 0.0)
     assert (outcome.updates, outcome.refused_steps) == (0, 4)
     assert torch.equal(bandit.learner.parameters, before)

@@ -72,8 +72,8 @@ def test_actors_get_the_lowest_free_slots_and_environments(path: Path) -> None:
     assert (first.seed, first.replay_address) == (5, "127.0.0.1:7431")
     roster.leave(second, now=1.0)
     late = 1.0 + REJOIN_TIMEOUT_S + 0.1
-    heir = join(roster, 3, now=late)
-    assert (heir.slot, heir.environments, heir.incarnation) == (1, (2, 6, 7), 2)
+    successor = join(roster, 3, now=late)
+    assert (successor.slot, successor.environments, successor.incarnation) == (1, (2, 6, 7), 2)
 
 
 def test_a_token_is_valid_until_the_timeout(path: Path) -> None:
@@ -82,10 +82,10 @@ def test_a_token_is_valid_until_the_timeout(path: Path) -> None:
     roster.leave(assignment, now=100.0)
     assert join(roster, token=assignment.token, now=100.0 + REJOIN_TIMEOUT_S) == assignment
     roster.leave(assignment, now=200.0)
-    again = join(roster, token=assignment.token, now=200.1 + REJOIN_TIMEOUT_S)
-    assert (again.slot, again.environments) == (assignment.slot, assignment.environments)
-    assert again.incarnation > assignment.incarnation
-    assert again.token != assignment.token
+    restarted = join(roster, token=assignment.token, now=200.1 + REJOIN_TIMEOUT_S)
+    assert (restarted.slot, restarted.environments) == (assignment.slot, assignment.environments)
+    assert restarted.incarnation > assignment.incarnation
+    assert restarted.token != assignment.token
 
 
 def test_a_place_is_reserved_until_the_timeout(path: Path) -> None:
@@ -162,7 +162,7 @@ def test_more_actors_than_slots_are_refused_until_a_place_is_free(path: Path) ->
         (SCHEMA, replace(SPEC, id="Other-v0"), "offered Other-v0"),
     ],
 )
-def test_an_actor_of_another_run_is_refused_and_leaves_no_trace(
+def test_an_actor_of_another_run_is_refused_and_changes_nothing(
     path: Path, schema: Schema, spec: EnvironmentSpec, reason: str
 ) -> None:
     roster = open_roster(path)
@@ -188,23 +188,23 @@ def test_the_first_actor_sets_schema_and_spaces_unless_a_checkpoint_did(path: Pa
 def test_a_restarted_learner_restores_the_places_of_its_actors(path: Path) -> None:
     roster = open_roster(path)
     before = [join(roster, environments) for environments in (2, 3)]
-    again = open_roster(path, now=1000.0)
-    assert again.connected == 0
-    # No actor could rejoin without a learner, so the timeout begins with the learner.
+    restarted = open_roster(path, now=1000.0)
+    assert restarted.connected == 0
+    # No actor can rejoin without a learner, so the timeout begins with the learner.
     assert [
-        join(again, len(assignment.environments), token=assignment.token, now=1000.0 + REJOIN_TIMEOUT_S)
+        join(restarted, len(assignment.environments), token=assignment.token, now=1000.0 + REJOIN_TIMEOUT_S)
         for assignment in before
     ] == before
-    assert join(again, now=1000.0).slot == 2
+    assert join(restarted, now=1000.0).slot == 2
 
 
 def test_actors_that_do_not_rejoin_a_restarted_learner_free_their_places(path: Path) -> None:
     gone = join(open_roster(path))
     roster = open_roster(path, now=1000.0)
     assert join(roster, now=1000.0 + REJOIN_TIMEOUT_S).slot == 1
-    heir = join(roster, token=gone.token, now=1000.1 + REJOIN_TIMEOUT_S)
-    assert heir.slot == 0
-    assert heir.incarnation > gone.incarnation
+    successor = join(roster, token=gone.token, now=1000.1 + REJOIN_TIMEOUT_S)
+    assert successor.slot == 0
+    assert successor.incarnation > gone.incarnation
 
 
 def test_an_assignment_is_on_disk_before_it_is_sent(path: Path) -> None:
@@ -222,8 +222,8 @@ def test_a_dismissed_roster_expects_no_actor_and_keeps_its_counters(path: Path) 
     assignment = join(roster)
     roster.dismiss()
     roster.leave(assignment, now=0.0)
-    again = open_roster(path)
-    newcomer = join(again, token=assignment.token)
+    restarted = open_roster(path)
+    newcomer = join(restarted, token=assignment.token)
     assert (newcomer.slot, newcomer.incarnation) == (0, 2)
     assert newcomer.token != assignment.token
 
@@ -253,7 +253,7 @@ def test_without_roster_and_copy_no_incarnation_of_the_run_repeats(path: Path, c
     for file in (path, copy_of(path)):
         file.unlink() if content is None else file.write_text(content)
     notices = list[str]()
-    # A run that has a checkpoint had a roster.
+    # A run with a checkpoint must have had a roster.
     new = join(open_roster(path, notices=notices, expected=True), token=place.token)
     assert len(notices) == 1
     assert "incarnations continue from the clock" in notices[0]
@@ -274,9 +274,9 @@ def test_a_truncated_roster_is_never_read_as_a_different_one(path: Path) -> None
     for end in range(0, len(whole), 7):
         path.write_bytes(whole[:end])
         notices = list[str]()
-        again = open_roster(path, notices=notices)
+        restarted = open_roster(path, notices=notices)
         assert len(notices) == 1
-        assert [join(again, len(place.environments), token=place.token) for place in places] == places
+        assert [join(restarted, len(place.environments), token=place.token) for place in places] == places
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,8 +302,8 @@ def test_actors_join_while_the_disk_is_full_and_no_incarnation_repeats_after_a_k
     assert len(notices) == 1
     assert "roster.json" in notices[0] and "No space left" in notices[0]
     # The learner is killed here.
-    new = [join(open_roster(path)) for _ in range(1)]
-    assert not streams & {(number, place.incarnation) for place in new for number in place.environments}
+    new = join(open_roster(path))
+    assert not streams & {(number, new.incarnation) for number in new.environments}
 
 
 def test_a_learner_started_on_a_full_disk_readmits_its_actors_and_refuses_others_with_the_reason(
@@ -318,7 +318,7 @@ def test_a_learner_started_on_a_full_disk_readmits_its_actors_and_refuses_others
             with pytest.raises(Overloaded, match=r"can't be recorded in .*roster\.json; free space"):
                 join(roster)
         assert roster.connected == 1
-    # What was refused is admitted as soon as the disk takes it.
+    # Other actors are admitted once the disk is writable.
     assert join(open_roster(path)).incarnation > known.incarnation
 
 
@@ -337,10 +337,10 @@ def test_a_roster_is_written_once_the_disk_recovers(path: Path, monkeypatch: pyt
         full_disk(disk)
         unrecorded = join(roster)
     now[0] = 100.0
-    roster_writes_again = join(roster)
+    recorded = join(roster)
     stored = json.loads(path.read_text())["content"]
     tokens = [bytes.fromhex(member["token"]) for member in stored["members"]]
-    assert {unrecorded.token, roster_writes_again.token} <= set(tokens)
+    assert {unrecorded.token, recorded.token} <= set(tokens)
     assert notices[-1] == "roster.json can be written again"
 
 
@@ -416,17 +416,17 @@ def test_a_slot_determines_variant_and_temperature(path: Path) -> None:
     roster = open_roster(path, variants=2, temperatures=(0.5, 1.0, 2.0))
     _, second, _ = (join(roster) for _ in range(3))
     roster.leave(second, now=0.0)
-    heir = join(roster, now=REJOIN_TIMEOUT_S + 0.1)
-    assert heir.token != second.token
-    assert (heir.slot, heir.variant, heir.temperature) == (1, 1, 1.0)
+    successor = join(roster, now=REJOIN_TIMEOUT_S + 0.1)
+    assert successor.token != second.token
+    assert (successor.slot, successor.variant, successor.temperature) == (1, 1, 1.0)
 
 
 def test_a_restarted_learner_restores_the_variants_and_temperatures_of_its_actors(path: Path) -> None:
     exploration = {"variants": 2, "temperatures": spread_temperatures(0.3, 1.7, 3)}
     roster = open_roster(path, **exploration)
     before = [join(roster) for _ in range(3)]
-    again = open_roster(path, **exploration)
-    assert [join(again, token=place.token) for place in before] == before
+    restarted = open_roster(path, **exploration)
+    assert [join(restarted, token=place.token) for place in before] == before
 
 
 @pytest.mark.parametrize("exploration", [{"variants": 2}, {"temperatures": (1.0, 2.0)}])
@@ -435,10 +435,10 @@ def test_an_actor_whose_variant_or_temperature_changed_joins_as_a_new_actor(
 ) -> None:
     roster = open_roster(path)
     first, second = join(roster), join(roster)
-    again = open_roster(path, **exploration)
-    assert join(again, token=first.token) == first
-    # As whom it was it would send sequence numbers that its data had before, and they would be taken for repetitions.
-    new = join(again, token=second.token)
+    restarted = open_roster(path, **exploration)
+    assert join(restarted, token=first.token) == first
+    # In its former incarnation it would repeat sequence numbers, and its segments would be dropped as duplicates.
+    new = join(restarted, token=second.token)
     assert new.slot == 1
     assert new.incarnation > second.incarnation
     assert (new.variant, new.temperature) != (second.variant, second.temperature)
@@ -449,7 +449,7 @@ def test_a_roster_of_a_release_without_variants_is_read(path: Path) -> None:
     stored = json.loads(path.read_text())["content"]
     for member in stored["members"]:
         del member["variant"], member["temperature"]
-    # Releases from before then kept no digest either.
+    # Those releases wrote no digest either.
     path.write_text(json.dumps(stored))
     notices: list[str] = []
     assert join(open_roster(path, notices=notices), token=place.token) == place

@@ -15,7 +15,7 @@ from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 
 
 class Stores:
-    """One store, which is frozen at once and complete when the test completes it."""
+    """A store that starts a snapshot at once and completes it when the test requests it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[SnapshotRequest, Weights]] = []

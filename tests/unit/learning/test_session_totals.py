@@ -1,4 +1,4 @@
-"""Counts and means of a session, compared with numbers worked out by hand."""
+"""Counts and means of a session, compared with manual calculations."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from penstock.types.waits import Awaited, WaitReason
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def begun(clock: Clock | None = None) -> SessionTotals:
+def begin_session(clock: Clock | None = None) -> SessionTotals:
     session = SessionTotals(clock or Clock())
     session.set_plan(PLAN, chosen=False)
     return session
@@ -45,7 +45,7 @@ def test_a_session_without_a_plan_has_no_statistics() -> None:
 
 
 def test_values_are_absent_before_the_first_batch() -> None:
-    statistics = statistics_of(begun())
+    statistics = statistics_of(begin_session())
     assert statistics == CoordinatorStatistics("asynchronous", 1)
     assert (statistics.lag, statistics.recent, statistics.times.batch_train_s) == (None, None, None)
 
@@ -55,15 +55,15 @@ def test_values_are_absent_before_the_first_batch() -> None:
     [(0, False, "synchronous"), (2, False, "asynchronous"), (2, True, "chosen")],
 )
 def test_the_mode_follows_from_the_degree_and_its_choice(degree: int, chosen: bool, mode: str) -> None:
-    session = begun()
+    session = begin_session()
     session.set_plan(replace(PLAN, off_policy_degree=degree), chosen=chosen)
     statistics = statistics_of(session)
     assert (statistics.mode, statistics.off_policy_degree) == (mode, degree)
 
 
 def test_collected_batches_are_insertions_divided_by_fresh_segments_per_batch() -> None:
-    session = begun()
-    # 100 were inserted in an earlier session, and 6 of them are still to be trained.
+    session = begin_session()
+    # 100 segments were inserted in an earlier session, and 6 of them are not trained yet.
     counts = StoreCounts(inserted=100, unseen=4, leased=2, late=9, refused=1)
     session.trained(counted_batch(counts), TRAINING, fresh_steps=20, train_s=0.1)
     assert statistics_of(session).segments_collected == 6
@@ -77,7 +77,7 @@ def test_collected_batches_are_insertions_divided_by_fresh_segments_per_batch() 
 
 
 def test_the_counts_of_a_lost_store_are_kept() -> None:
-    session = begun()
+    session = begin_session()
     for inserted, late in ((50, 5), (60, 6), (4, 0), (8, 1)):
         counts = StoreCounts(inserted=inserted, late=late, leased=2)
         session.trained(counted_batch(counts), TRAINING, fresh_steps=20, train_s=0.1)
@@ -87,7 +87,7 @@ def test_the_counts_of_a_lost_store_are_kept() -> None:
 
 
 def test_ages_are_means_over_segments() -> None:
-    session = begun()
+    session = begin_session()
     session.trained(counted_batch(segments=2, fresh=2), TRAINING, fresh_steps=20, train_s=0.1)
     older = replace(TRAINING, staleness_mean=6.0, staleness_max=9, fresh_lag_mean=5.0, fresh_lag_max=6)
     session.trained(counted_batch(segments=4, fresh=1), older, fresh_steps=10, train_s=0.1)
@@ -98,7 +98,7 @@ def test_ages_are_means_over_segments() -> None:
 
 
 def test_a_batch_without_fresh_segments_does_not_change_the_lag() -> None:
-    session = begun()
+    session = begin_session()
     nothing = replace(TRAINING, fresh_lag_mean=math.nan, fresh_lag_max=0)
     session.trained(counted_batch(fresh=0), nothing, fresh_steps=0, train_s=0.1)
     session.trained(counted_batch(fresh=2), TRAINING, fresh_steps=20, train_s=0.1)
@@ -106,8 +106,8 @@ def test_a_batch_without_fresh_segments_does_not_change_the_lag() -> None:
 
 
 def test_actor_times_are_scaled_to_the_fresh_steps_of_a_batch() -> None:
-    session = begun()
-    # Two actors, which are three batches ahead: 0.2 s in the environments for 100 steps, and a batch has 25 of them.
+    session = begin_session()
+    # Two actors took 100 steps, with 0.2 s in the environments. A batch has 25 fresh steps.
     session.report(report(60, 0.14, 0.03, 0.4, 0.01))
     session.report(report(40, 0.06, 0.05, 0.6, 0.03))
     session.trained(counted_batch(), TRAINING, fresh_steps=30, train_s=0.1)
@@ -127,7 +127,7 @@ def test_actor_times_are_scaled_to_the_fresh_steps_of_a_batch() -> None:
 
 def test_waits_are_shares_of_session_time_sorted_by_duration() -> None:
     clock = Clock()
-    session = begun(clock)
+    session = begin_session(clock)
     for reason, seconds in (("the replay service", 1.0), ("fresh segments", 3.0), ("the replay service", 1.0)):
         clock.now += seconds
         session.waited(WaitReason.parse(reason), seconds)
@@ -144,7 +144,7 @@ def test_waits_are_shares_of_session_time_sorted_by_duration() -> None:
 
 
 def test_recent_numbers_are_means_over_the_last_batches() -> None:
-    session = begun()
+    session = begin_session()
     for entropy in [9.0, 8.0, *np.linspace(1.0, 2.0, RECENT_BATCHES).tolist()]:
         session.trained(counted_batch(), learnt(entropy=entropy), fresh_steps=20, train_s=0.1)
     statistics = statistics_of(session)
@@ -156,7 +156,7 @@ def test_recent_numbers_are_means_over_the_last_batches() -> None:
 
 
 def test_a_statistic_that_is_not_finite_is_absent() -> None:
-    session = begun()
+    session = begin_session()
     session.trained(counted_batch(), learnt(gradient_norm=None), fresh_steps=20, train_s=0.1)
     last = statistics_of(session).last
     assert last is not None
@@ -164,7 +164,7 @@ def test_a_statistic_that_is_not_finite_is_absent() -> None:
 
 
 def test_mean_times_since_earlier_totals_cover_only_that_interval() -> None:
-    session = begun()
+    session = begin_session()
     session.report(report(10, 0.1, 0.1, 0.1, 0.0))
     session.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)
     session.evaluated(9.0)

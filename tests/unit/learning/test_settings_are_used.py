@@ -1,7 +1,8 @@
 """Every setting of the algorithm has an effect: a setting that is accepted and not used fails here.
 
-Each has another value than its default below. The policy that a learner builds, what it makes of a batch, or the plan
-of its batches must be another with it. A new setting fails until it has such a value, and then until it has an effect.
+The tables contain a value for each setting that differs from its default. With it, the learner must build another
+policy, train another result from a batch, or request another plan. A new setting fails until it is in a table and has
+an effect.
 """
 
 from dataclasses import asdict
@@ -61,8 +62,8 @@ SAMPLING = {
     "max_staleness": 9,
     "min_replay_segments": 9,
 }
-OF_THE_RUN = {"max_refused_batches"}
-"""Settings of the end of a diverging run, which `test_training_run` covers."""
+RUN_SETTINGS = {"max_refused_batches"}
+"""Settings that only affect the end of a diverging run. `test_refused_steps` covers them."""
 
 TABLES = {"policy": (PolicyConfig, POLICY), "ppo": (PPOConfig, PPO), "sampling": (SamplingConfig, SAMPLING)}
 
@@ -70,7 +71,7 @@ BASE: dict[str, object] = {
     "environment": {"id": "Pendulum-v1"},
     "actor": {"environments": 1},
     "policy": {"hidden_sizes": [16, 16]},
-    # So that schedules have something to change, and ratios reach their clips.
+    # With these values, schedules have an effect and ratios reach their clips.
     "ppo": {"learning_rate": 3e-3, "epochs": 3, "minibatches": 2, "clip_range": 0.05, "entropy_coefficient": 0.1},
 }
 
@@ -87,17 +88,17 @@ def effects_of(config: Config) -> list[object]:
 
 @pytest.fixture(scope="module")
 def unchanged() -> list[object]:
-    first, again = effects_of(build(BASE)), effects_of(build(BASE))
-    # Else any two would differ.
-    assert first == again
+    first, repeated = effects_of(build(BASE)), effects_of(build(BASE))
+    # Effects must be reproducible, or any two would differ.
+    assert first == repeated
     assert all(np.isfinite(each).all() for each in first[0] if each)  # type: ignore[attr-defined]
     return first
 
 
 @pytest.mark.parametrize("section", TABLES)
-def test_every_setting_has_another_value_here(section: str) -> None:
+def test_every_setting_is_in_a_table(section: str) -> None:
     model, table = TABLES[section]
-    assert table.keys() == model.model_fields.keys() - OF_THE_RUN
+    assert table.keys() == model.model_fields.keys() - RUN_SETTINGS
 
 
 @pytest.mark.parametrize(

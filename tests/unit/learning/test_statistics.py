@@ -22,14 +22,14 @@ def test_notices_are_shown_in_order_with_numbers_that_increase() -> None:
     assert notices[0].number < notices[1].number < notices[2].number
 
 
-def test_a_restarted_learner_numbers_its_notices_above_those_before() -> None:
+def test_notices_of_a_restarted_learner_have_larger_numbers() -> None:
     before, after = make_statistics(), make_statistics()
     before.notice("of the first process")
     after.notice("of the second process")
     assert before.status().notices[0].number < after.status().notices[0].number
 
 
-def test_a_flood_of_notices_keeps_the_newest() -> None:
+def test_only_the_newest_of_many_notices_are_kept() -> None:
     statistics = make_statistics()
     for number in range(1000):
         statistics.notice(str(number))

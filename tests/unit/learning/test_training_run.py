@@ -23,13 +23,6 @@ from penstock.types.statistics import Drops
 from penstock.types.waits import Awaited, WaitReason
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    return folder
-
-
 def saved_version(folder: RunFolder) -> int:
     newest = checkpoints.newest(folder)
     assert newest is not None
@@ -90,10 +83,10 @@ def test_a_cleanly_stopped_run_resumes_at_its_version(folder: RunFolder) -> None
     outside = InProcess()
     conclusion, _ = conclude(folder, outside, lambda: outside.batches == 3, batches=9)
     assert conclusion.stopped == "interrupted"
-    again = InProcess()
-    conclude(folder, again, lambda: False, batches=9, earlier=conclusion.progress)
-    assert [plan.next_batch for plan in again.plans] == [3]
-    # Not even a power cut after the end costs a number.
+    resumed = InProcess()
+    conclude(folder, resumed, lambda: False, batches=9, earlier=conclusion.progress)
+    assert [plan.next_batch for plan in resumed.plans] == [3]
+    # A power cut after the end skips no version either.
     version = saved_version(folder)
     assert VersionMark(folder.versions, version, boot="another").first == version
 
@@ -131,7 +124,7 @@ def test_metrics_contain_ages_their_bound_and_the_time_of_publication(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0)
     conclude(folder, InProcess(), lambda: False, batches=2, max_staleness=3, off_policy_degree=4, publish_interval=2)
-    # The second of two batches is of the policy that acted in the first.
+    # The second of two batches was collected by the policy of the first.
     assert REGISTRY.get_sample_value("penstock_learner_oldest_versions") == 1
     assert REGISTRY.get_sample_value("penstock_learner_staleness_bound_versions") == 5
     assert REGISTRY.get_sample_value("penstock_learner_published_time_seconds") == 1_700_000_000.0
@@ -148,7 +141,7 @@ def test_a_run_concludes_with_the_statistics_of_its_session(folder: RunFolder) -
     assert statistics.batches_trained == outside.batches
     assert statistics.segments_trained == 4 * outside.batches
     assert statistics.drops == Drops(overwritten_priorities=outside.batches)
-    # Everything is collected while the learner waits.
+    # All segments are collected while the learner waits.
     (wait,) = statistics.waits
     assert wait.reason == WaitReason(Awaited.FRESH_SEGMENTS) and 0.0 < wait.share < 1.0
     assert statistics.times.batch_wait_s == pytest.approx(wait.seconds / outside.batches)
@@ -185,7 +178,7 @@ def test_a_failed_commit_ends_the_run_after_a_checkpoint(folder: RunFolder) -> N
 
 
 class Timed(InProcess):
-    """A clock by which a batch takes 1 s, including a wait of 0.06 s, and an evaluation takes 100 s."""
+    """Services with a clock on which a batch takes 1 s, including a wait of 0.06 s, and an evaluation 100 s."""
 
     now = 0.0
 
@@ -204,7 +197,7 @@ class Timed(InProcess):
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
-    """Reviews the degree after every fourth batch instead of every 32nd."""
+    """Returns services with a clock. The degree is reviewed after every fourth batch instead of every 32nd."""
     outside = Timed()
     monkeypatch.setattr(time, "monotonic", lambda: outside.now)
     monkeypatch.setattr(degree, "_REVIEW_BATCHES", 4)
@@ -223,7 +216,7 @@ def test_the_waiting_share_excludes_evaluations(folder: RunFolder, timed: Timed,
 def test_the_capacity_of_the_store_bounds_how_far_collection_runs_ahead(
     folder: RunFolder, timed: Timed, capacity: int, degrees: list[int]
 ) -> None:
-    # Degree 2 needs room for three batches of 4 that are outstanding, and for the one that is drawn.
+    # Degree 2 needs room for three outstanding batches of 4 segments and for the batch that is drawn.
     timed.capacity = capacity
     conclude(folder, timed, lambda: False, batches=5, off_policy_degree=-1)
     assert [plan.off_policy_degree for plan in timed.plans] == degrees
@@ -255,18 +248,18 @@ def test_a_threshold_reached_by_an_evaluation_that_is_not_the_best_is_saved_at_o
     every_batch: dict[str, object] = {"interval_steps": 60, "mode": "synchronous"}
     first = InProcess(returns=(480.0,))
     open_session(folder, first, lambda: first.batches == 1, batches=9, evaluation=every_batch).run.run()
-    # Only now is there a threshold, below the best return.
+    # Only the second session has a threshold, which is below the best return.
     second = InProcess(returns=(476.0,))
     settings = {**every_batch, "threshold": 475.0}
     session = open_session(folder, second, lambda: False, batches=9, evaluation=settings, resume=True)
     seen: list[int | None] = []
     ask = second.ask
 
-    def ask_after_a_look_at_the_disk(task: EvaluationTask) -> None:
+    def record_and_ask(task: EvaluationTask) -> None:
         seen.append(checkpoints.recover(folder).progress.env_steps_to_threshold)
         ask(task)
 
-    second.ask = ask_after_a_look_at_the_disk  # type: ignore[method-assign]
+    second.ask = record_and_ask  # type: ignore[method-assign]
     progress = session.run.run().progress
     assert seen[0] is None
     assert seen[1] == progress.env_steps_to_threshold is not None
@@ -330,7 +323,7 @@ def test_a_resumed_run_without_fresh_segments_counts_only_new_insertions(
 
 
 def test_a_run_restored_without_its_best_checkpoint_chooses_a_new_best(folder: RunFolder) -> None:
-    # The best of its past was overwritten since the snapshot; nothing will reach its return again.
+    # The best checkpoint was overwritten after the snapshot, and no later evaluation reaches its return.
     earlier = RunProgress(version=1, env_steps=100, best_return=480.0)
     conclusion, _ = conclude(folder, InProcess(), lambda: False, earlier=earlier)
     assert conclusion.evaluation is not None and conclusion.evaluation.return_mean == 10.0

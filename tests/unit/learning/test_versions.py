@@ -29,7 +29,7 @@ def use(path: Path, *versions: int, boot: str = "one") -> None:
     mark.close()
 
 
-def settled_at(path: Path, version: int) -> None:
+def end_at(path: Path, version: int) -> None:
     """Runs a process that ends cleanly at a version."""
     mark = VersionMark(path, boot="one")
     mark.use(version)
@@ -70,12 +70,12 @@ def test_a_real_kill_loses_no_version(path: Path) -> None:
             last = int(line)
         os.kill(process.pid, signal.SIGKILL)
         last = max([last, *(int(line) for line in process.stdout if line.endswith("\n"))])
-    # The one that was recorded, and not printed any more.
+    # The process may have recorded one version that it did not print.
     assert VersionMark(path).first in (last + 1, last + 2)
 
 
 def test_a_run_resumed_with_the_last_parameters_continues_at_their_version(path: Path) -> None:
-    settled_at(path, 50)
+    end_at(path, 50)
     assert first(path, 50) == first(path, 50, boot="another") == 50
     use(path, 50, 51)
     assert first(path, 50) == 52
@@ -89,7 +89,7 @@ def test_the_version_of_the_checkpoint_is_reused_if_it_was_the_last_one_used(pat
 def test_after_a_reboot_the_run_continues_above_all_reserved_versions(path: Path) -> None:
     use(path, *range(8))
     assert first(path, boot="another") == RESERVED_AHEAD + 1
-    # Where the kernel names no boot, no cache is trusted.
+    # Without a boot id, the page cache is not trusted.
     assert first(path, boot="") == RESERVED_AHEAD + 1
 
 
@@ -121,19 +121,19 @@ def test_a_reservation_is_on_disk_before_a_version_above_it_is_used(
     forced: list[bytes] = []
     force = os.fdatasync
 
-    def forcing(file: int) -> None:
+    def force_and_record(file: int) -> None:
         force(file)
         forced.append(path.read_bytes())
 
-    monkeypatch.setattr(os, "fdatasync", forcing)
-    mark, forced_by = VersionMark(path, boot="one"), []
+    monkeypatch.setattr(os, "fdatasync", force_and_record)
+    mark, forced_counts = VersionMark(path, boot="one"), []
     for version in range(3 * RESERVED_AHEAD):
         mark.use(version)
-        lost = path.with_name("as the disk has it")
-        lost.write_bytes(forced[-1])
-        assert first(lost, boot="another") > version
-        forced_by.append(len(forced))
-    assert forced_by[RESERVED_AHEAD : RESERVED_AHEAD + 2] == [1, 2] and forced_by[-1] == 3
+        on_disk = path.with_name("on-disk")
+        on_disk.write_bytes(forced[-1])
+        assert first(on_disk, boot="another") > version
+        forced_counts.append(len(forced))
+    assert forced_counts[RESERVED_AHEAD : RESERVED_AHEAD + 2] == [1, 2] and forced_counts[-1] == 3
     mark.close()
 
 

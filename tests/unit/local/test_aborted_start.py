@@ -53,10 +53,10 @@ def test_an_existing_run_is_restored(tmp_path: Path, end: BaseException) -> None
 
 @pytest.mark.parametrize("seen", [True, False], ids=["reported by the learner", "found by its checkpoint"])
 def test_nothing_is_removed_after_the_first_trained_batch(tmp_path: Path, seen: bool) -> None:
-    for end, becomes in ((ConfigurationError("no"), PenstockError), (KeyboardInterrupt(), KeyboardInterrupt)):
+    for end, expected in ((ConfigurationError("no"), PenstockError), (KeyboardInterrupt(), KeyboardInterrupt)):
         folder = RunFolder(tmp_path / type(end).__name__)
         start = AbortedStart(folder)
-        with pytest.raises(becomes) as raised, start.undone():
+        with pytest.raises(expected) as raised, start.undone():
             begin(folder, trained=not seen)
             if seen:
                 start.note_training()

@@ -10,7 +10,7 @@ from penstock.types.waits import WaitReason
 
 @dataclass
 class Run:
-    """A run with chosen waiting times, as totals since its start."""
+    """Totals of a simulated run, with waiting times that the test chooses."""
 
     seconds: float = 0.0
     env_steps: float = 0.0
@@ -20,7 +20,7 @@ class Run:
     batches: int = 0
 
     def advance(self, *, actors: int, starved: float, gated: float, pace: float = 1000.0) -> RunStatus:
-        """Adds an interval in which learner and actors wait for these shares of the time; returns the status."""
+        """Adds an interval in which learner and actors wait for these shares of the time, and returns the status."""
         seconds = INTERVAL_S + 0.1
         self.seconds += seconds
         self.env_steps += pace * seconds
@@ -52,14 +52,14 @@ def run() -> Run:
     return Run()
 
 
-def begun(run: Run, count: ActorCount, **shares: float) -> ActorCount:
-    """Returns the count after its first observation, which has nothing to compare with."""
+def observe_first(run: Run, count: ActorCount, **shares: float) -> ActorCount:
+    """Returns the count after its first observation, which never leads to a decision."""
     assert count.observe(run.advance(actors=count.wanted, **{"starved": 0.9, "gated": 0.9, **shares})) == ""
     return count
 
 
-def look(run: Run, count: ActorCount, *, starved: float, gated: float = 0.0, pace: float = 1000.0) -> str:
-    """Returns a decision. An observation after adding an actor is skipped, while that actor starts."""
+def observe(run: Run, count: ActorCount, *, starved: float, gated: float = 0.0, pace: float = 1000.0) -> str:
+    """Returns the decision of an observation. The observation after an added actor is skipped, because it starts."""
     decision = count.observe(run.advance(actors=count.wanted, starved=starved, gated=gated, pace=pace))
     if "fresh segments" in decision:
         assert count.observe(run.advance(actors=count.wanted, starved=1.0, gated=0.0, pace=1.0)) == ""
@@ -74,28 +74,28 @@ def test_the_count_starts_with_one_actor_per_two_cores(monkeypatch: pytest.Monke
 
 
 def test_a_starved_learner_gets_actors_while_they_speed_up_the_run(run: Run) -> None:
-    count, wanted = begun(run, ActorCount(most=8)), []
+    count, wanted = observe_first(run, ActorCount(most=8)), []
     first = count.wanted
     for pace in (1000.0, 1500.0, 1900.0, 1950.0):
-        decision = look(run, count, starved=0.5, pace=pace)
+        decision = observe(run, count, starved=0.5, pace=pace)
         assert "waits 50% of the time for fresh segments" in decision or "no faster" in decision
         wanted.append(count.wanted - first)
     assert wanted == [1, 2, 3, 2]
 
 
 def test_an_actor_without_benefit_is_removed_and_no_other_is_tried(run: Run) -> None:
-    count = begun(run, ActorCount(most=8))
+    count = observe_first(run, ActorCount(most=8))
     first = count.wanted
-    assert look(run, count, starved=0.5, pace=1000.0)
+    assert observe(run, count, starved=0.5, pace=1000.0)
     assert count.wanted == first + 1
-    assert "no faster" in look(run, count, starved=0.4, pace=1020.0)
+    assert "no faster" in observe(run, count, starved=0.4, pace=1020.0)
     assert count.wanted == first
     for _ in range(3):
-        assert look(run, count, starved=0.5) == ""
+        assert observe(run, count, starved=0.5) == ""
 
 
 def test_actors_that_wait_for_the_learner_are_removed_down_to_the_needed_number(run: Run) -> None:
-    count = begun(run, ActorCount(least=2, most=8))
+    count = observe_first(run, ActorCount(least=2, most=8))
     count.wanted = 8
     work = 2.6
     for _ in range(10):
@@ -109,22 +109,22 @@ def test_actors_that_wait_for_the_learner_are_removed_down_to_the_needed_number(
 
 
 def test_no_actor_is_added_if_learner_and_actors_both_wait(run: Run) -> None:
-    count = begun(run, ActorCount(most=8))
+    count = observe_first(run, ActorCount(most=8))
     count.wanted = 3
     assert count.observe(run.advance(actors=3, starved=0.3, gated=0.5)) == ""
     assert count.wanted == 3
 
 
 def test_the_count_never_exceeds_its_maximum(run: Run) -> None:
-    count, pace = begun(run, ActorCount(most=3)), 1000.0
+    count, pace = observe_first(run, ActorCount(most=3)), 1000.0
     for _ in range(10):
         pace *= 1.2
-        look(run, count, starved=0.9, pace=pace)
+        observe(run, count, starved=0.9, pace=pace)
     assert count.wanted == 3
 
 
 def test_only_intervals_of_training_are_observed(run: Run) -> None:
-    count = begun(run, ActorCount(most=8))
+    count = observe_first(run, ActorCount(most=8))
     status = run.advance(actors=1, starved=0.9, gated=0.0)
     for other in (RunStatus(phase="training"), replace(status, phase="evaluating"), replace(status, elapsed_s=6.0)):
         assert count.observe(other) == ""
@@ -133,7 +133,7 @@ def test_only_intervals_of_training_are_observed(run: Run) -> None:
 
 
 def test_observation_restarts_with_a_restarted_learner(run: Run) -> None:
-    count = begun(run, ActorCount(most=8))
-    again = Run()
-    assert count.observe(again.advance(actors=1, starved=0.9, gated=0.0)) == ""
-    assert count.observe(again.advance(actors=1, starved=0.9, gated=0.0)) != ""
+    count = observe_first(run, ActorCount(most=8))
+    restarted = Run()
+    assert count.observe(restarted.advance(actors=1, starved=0.9, gated=0.0)) == ""
+    assert count.observe(restarted.advance(actors=1, starved=0.9, gated=0.0)) != ""

@@ -8,7 +8,7 @@ from penstock.local.imports import uncollected
 
 
 class Ring:
-    """An object that refers to itself, so that only the collector frees it."""
+    """An object that refers to itself, so that only the garbage collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -30,7 +30,7 @@ def test_only_objects_created_inside_the_block_are_excluded_from_collections() -
     assert later() is None
 
 
-def test_the_collector_is_on_again_after_a_failed_import() -> None:
+def test_the_garbage_collector_is_enabled_after_a_failed_import() -> None:
     with pytest.raises(ImportError), uncollected():
         raise ImportError("no such module")
     assert gc.isenabled()

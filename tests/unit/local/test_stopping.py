@@ -10,14 +10,14 @@ from penstock.types.status import RunStatus
 
 
 def test_a_stop_is_announced_even_if_the_learner_has_already_ended(tmp_path: Path) -> None:
-    said: list[tuple[RunStatus, list[str]]] = []
+    shown: list[tuple[RunStatus, list[str]]] = []
     with Children(max_restarts=0) as children:
         children.add("learner", [sys.executable, "-c", ""], tmp_path / "learner.log")
         learner = children.find("learner")
-        wait_for(lambda: learner.exit_code is not None, "its end")
-        finished = stopping.finish(learner, RunStatus(env_steps=9), lambda status, news: said.append((status, news)))
+        wait_for(lambda: learner.exit_code is not None, "the end of the learner")
+        finished = stopping.finish(learner, RunStatus(env_steps=9), lambda status, news: shown.append((status, news)))
     assert finished
-    assert [news for _, news in said] == [
+    assert [news for _, news in shown] == [
         ["stopping: finishing a batch and saving a checkpoint (Ctrl-C again to kill)"]
     ]
-    assert said[0][0].phase == "stopping"
+    assert shown[0][0].phase == "stopping"

@@ -21,10 +21,10 @@ import threading
 
 def linger():
     threading.main_thread().join()
-    print("waited for")
+    print("thread ended")
 
 
-atexit.register(print, "told")
+atexit.register(print, "exit handler called")
 threading.Thread(target=linger).start()
 print("imported", flush=True)
 """
@@ -50,18 +50,18 @@ def fork(template: Template, output: Path, *arguments: str) -> ForkedProcess:
 
 
 def end(process: ForkedProcess) -> int:
-    wait_for(process.has_ended, "its end")
+    wait_for(process.has_ended, "the end of the process")
     return process.wait()
 
 
 def replay_arguments() -> tuple[str, list[str]]:
-    """Returns an address, and the arguments of a replay service that listens there."""
+    """Returns a free address and the arguments of a replay service that listens at it."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     return address, ["replay", "--replay.listen", address, "--replay.metrics-port=0"]
 
 
 def test_other_commands_and_early_requests_are_not_forked(shared: Template, tmp_path: Path) -> None:
-    # This test must be the first with the template.
+    # This test must run first, while the template is still importing.
     with (tmp_path / "output").open("wb") as file:
         assert shared.fork(service_command("--version"), "early", file.fileno()) is None
         wait_for(lambda: not shared.pending, "the imports")
@@ -91,7 +91,7 @@ def test_a_service_leads_a_group_shows_its_command_and_can_be_signalled(template
 def test_a_service_ends_with_its_standard_input(template: Template, tmp_path: Path) -> None:
     address, arguments = replay_arguments()
     process = fork(template, tmp_path / "output", *arguments)
-    # Another service must not keep the input of the first open.
+    # A later service must not keep the input of the first one open.
     other = fork(template, tmp_path / "other", *replay_arguments()[1])
     wait_for(lambda: is_serving(address, 1.0), "it serves")
     process.stdin.close()
@@ -131,7 +131,7 @@ def test_the_end_of_a_service_waits_for_threads_and_runs_exit_handlers(
         wait_for(lambda: "imported" in (tmp_path / "output").read_text(), "its imports")
         actor.send_signal(signal.SIGTERM)
         assert end(actor) == 0
-    assert (tmp_path / "output").read_text().splitlines()[-2:] == ["waited for", "told"]
+    assert (tmp_path / "output").read_text().splitlines()[-2:] == ["thread ended", "exit handler called"]
 
 
 def test_without_its_template_a_service_is_restarted_as_a_command(template: Template, tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_without_its_template_a_service_is_restarted_as_a_command(template: Temp
         forked = child.group.pid if child.group else 0
         assert psutil.Process(forked).ppid() == template.pid
         psutil.Process(template.pid).kill()
-        assert "restarting" in wait_for(children.revive, "its death")[0]
+        assert "restarting" in wait_for(children.revive, "the death of the service")[0]
         wait_for(lambda: is_serving(address, 1.0), "it serves again")
-        # It may not have been reaped yet.
+        # The killed process may not have been reaped yet.
         assert not psutil.pid_exists(forked) or psutil.Process(forked).status() == psutil.STATUS_ZOMBIE
         assert child.group is not None
         assert psutil.Process(child.group.pid).ppid() == psutil.Process().pid

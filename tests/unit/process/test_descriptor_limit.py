@@ -12,7 +12,7 @@ with Service("replay", TelemetryConfig(log_format="json"), listen="127.0.0.1:0",
 """
 
 
-def test_a_service_raises_its_limit_of_open_files_to_the_systems() -> None:
+def test_a_service_raises_its_limit_of_open_files_to_the_hard_limit() -> None:
     command = ["sh", "-c", 'ulimit -Sn 128 && ulimit -Hn 512 && exec "$@"', "sh", sys.executable, "-c", SCRIPT]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout.split() == ["512", "512"]

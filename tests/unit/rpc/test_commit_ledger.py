@@ -13,14 +13,14 @@ def add(ledger: CommitLedger, number: int, *, passes_over: bool = False) -> "Fut
 
 
 def sent(ledger: CommitLedger) -> list[int]:
-    """Numbers of all commits that may leave now."""
+    """Returns the numbers of all commits that may be sent now."""
     numbers = []
     while (request := ledger.next_to_send()) is not None:
         numbers.append(request.batch)
     return numbers
 
 
-def test_commits_leave_once_and_in_order() -> None:
+def test_commits_are_sent_once_and_in_order() -> None:
     ledger = CommitLedger()
     for number in (3, 4, 5):
         add(ledger, number)
@@ -49,7 +49,7 @@ def test_an_answer_without_a_commit_is_refused() -> None:
         CommitLedger().answer(4)
 
 
-def test_after_a_break_all_unanswered_commits_leave_again_before_any_request() -> None:
+def test_after_a_break_all_unanswered_commits_are_sent_again_before_any_request() -> None:
     ledger = CommitLedger()
     for number in (3, 4, 5):
         add(ledger, number)
@@ -62,7 +62,7 @@ def test_after_a_break_all_unanswered_commits_leave_again_before_any_request() -
     assert not ledger.blocks_requests
 
 
-def test_a_commit_that_passes_over_leaves_once_all_earlier_ones_are_answered() -> None:
+def test_a_commit_that_passes_over_is_sent_once_all_earlier_ones_are_answered() -> None:
     ledger = CommitLedger()
     add(ledger, 3)
     add(ledger, 4, passes_over=True)
@@ -91,7 +91,7 @@ def test_a_sent_commit_that_passes_over_is_not_replaced() -> None:
     assert ledger.unanswered == 2
 
 
-def test_a_skip_blocks_requests_until_a_commit_that_passes_over_has_left() -> None:
+def test_a_skip_blocks_requests_until_a_commit_that_passes_over_is_sent() -> None:
     ledger = CommitLedger()
     ledger.skip()
     add(ledger, 3)

@@ -1,4 +1,4 @@
-"""Parts of the gate follow the shards' speeds, add up to it, and leave the slow ones behind."""
+"""Parts of a batch follow the speeds of their shards, sum to the whole, and do not wait for slow shards."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ WHOLE = replace(PLAN, fresh_segments=24, batch_segments=32, off_policy_degree=2)
 
 
 def train(allotment: Allotment, batches: int, speeds: list[float], *, window: int = 2, interval_s: float = 0.1) -> None:
-    """Batches for which each shard needs its part divided by its speed; 0: it brings nothing."""
+    """Trains batches for each of which a shard takes the time part / speed. A shard with speed 0 delivers nothing."""
     inserted = [0] * len(speeds)
     for _ in range(batches):
         parts = allotment.fresh_segments
@@ -70,7 +70,7 @@ def test_parts_follow_the_speeds() -> None:
 def test_every_part_has_room_for_the_largest_window() -> None:
     allotment = Allotment(WHOLE, 2, 8)
     train(allotment, 400, [1.0, 1000.0], window=8)
-    # With degree 2, two batches' parts are collected for at once.
+    # With degree 2, a part of 4 admits windows of 8 segments.
     assert min(allotment.fresh_segments) == 4
 
 
@@ -82,7 +82,7 @@ def test_a_part_is_at_most_as_large_as_the_room_in_its_store() -> None:
     assert allotment.fresh_segments == [5, 19]
 
 
-def test_with_degree_0_the_first_parts_stay() -> None:
+def test_with_degree_0_the_first_parts_are_kept() -> None:
     allotment = Allotment(replace(WHOLE, off_policy_degree=0), 2, 2)
     train(allotment, 100, [1.0, 5.0])
     assert allotment.fresh_segments == [12, 12]
@@ -98,7 +98,7 @@ def test_the_others_fill_the_batch_while_a_shard_is_slow() -> None:
         assert allotment.is_slow(1)
         inserted += 1
         allotment.observe([Arrival(0.0, 24 * batch, 100), Arrival(0.0, inserted, 100)], 0.1)
-    # What it had said before it was first seen does not count: four full parts after that.
+    # The first count of a shard is the origin, so four full parts take five batches.
     allotment.observe([Arrival(0.0, 120, 100), Arrival(0.0, inserted + 1, 100)], 0.1)
     assert not allotment.is_slow(1)
     assert allotment.review(2)
@@ -134,9 +134,9 @@ def test_a_slow_shard_recovers_after_its_store_was_replaced() -> None:
 @pytest.mark.parametrize(
     ("waited_s", "parts"),
     [
-        # The first had 0.75 s for its part and the second 1 s: 4 to 3, smoothed over 16 batches.
+        # The first shard took 0.75 s for its part and the second 1 s. Parts tend to 4 : 3, smoothed over 16 batches.
         ((0.25, 0.5), [13, 11]),
-        # The first had its part at once, which counts as a quarter of the second's time.
+        # The first part was ready at once, which counts as a quarter of the second's time.
         ((0.0, 1.0), [18, 6]),
     ],
 )
@@ -178,7 +178,7 @@ def test_another_plan_is_apportioned_at_the_next_review() -> None:
 
 
 def test_the_smallest_part_is_rounded_up_to_fit_the_window() -> None:
-    # With degree 2 a part of 2 lets windows of 4 in.
+    # With degree 2, a part of 2 admits only windows of up to 4 segments.
     assert apportion(24, np.array([1.0, 1e6]), 3, np.full(2, 100)).tolist() == [3, 21]
     allotment = Allotment(WHOLE, 2, 5)
     train(allotment, 400, [1.0, 1000.0], window=5)

@@ -1,4 +1,4 @@
-"""Several stores draw as one: real buffers in this process, and what the learner makes of their parts."""
+"""Several stores draw like one store: real buffers in one process, and the batches assembled from their parts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from penstock.types.payloads import PayloadPool
 from penstock.types.replay import Batch, BatchHead, Mass, StoreCounts
 
 VERSION = 300
-"""Of the learner when everything is drawn."""
+"""Version of the learner at the time of the draws."""
 
 # Shares and rounding
 
@@ -77,14 +77,14 @@ def test_rounded_shares_are_right_on_average(values: list[float], count: int) ->
 
 @dataclass
 class Shard:
-    """A store whose segments have priorities and ages of their own, and a reference that no other has."""
+    """A store whose segments, ages and reference version differ from those of the other stores."""
 
     buffer: ReplayBuffer
 
     def lease(self, wanted: int) -> Lease:
-        """The next batch, without fresh segments. It is not committed, so that no version passes.
+        """Leases the next batch, without fresh segments. Batches are not committed, so the version is constant.
 
-        The learner is replaced now and then, since few batches may be open; each one's draws differ.
+        Few batches may be open, so a new session with another seed begins when all are in use.
         """
         plan = self.buffer.plan
         assert plan is not None
@@ -96,7 +96,7 @@ class Shard:
         return lease
 
     def oracle(self) -> NDArray[np.float64]:
-        """<float64>[capacity] the mass of every row by ALGORITHM.md, section 3: with the age, without a reference."""
+        """Returns <float64>[capacity], the masses of rows by section 3 of ALGORITHM.md, without a reference."""
         headers = self.buffer._store.headers
         seen = (headers["key"] != 0) & (headers["state"] == State.SEEN)
         age = VERSION - headers["version"]
@@ -105,7 +105,7 @@ class Shard:
 
 
 def make_shard(index: int, *, first_version: int, windows: int, priority: float) -> Shard:
-    """Masses are stored relative to `first_version`; the segments come shortly before VERSION."""
+    """Returns a store with masses relative to `first_version`. Its segments end one version before VERSION."""
     plan = replace(
         PLAN,
         session=index + 1,
@@ -113,7 +113,7 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
         seed=index,
         min_replay_segments=0,
         batch_segments=18,
-        # Thousands of batches are drawn, for which everything would be too old.
+        # Thousands of batches are drawn, and segments must not become too old for them.
         max_staleness=2**31,
     )
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
@@ -130,7 +130,7 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
         assert lease is not None
         assert lease.fresh_segments == 2
         buffer.commit(plan.session, number, lease.keys, priority * random.random(2))
-    # From here on without fresh segments, of which no actor sends any.
+    # No actor sends further segments, so the next batches must not wait for fresh ones.
     buffer.adjust_plan(replace(plan, hurried_below=10**9))
     return Shard(buffer)
 
@@ -146,7 +146,7 @@ def make_shards() -> list[Shard]:
 
 
 def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
-    """One batch without fresh segments, as `ShardedBatchSource` makes it."""
+    """Draws one batch without fresh segments, as `ShardedBatchSource` does."""
     shares = shares_of_mass([shard.buffer.mass for shard in shards], PLAN.alpha, PLAN.half_life)
     counts = rounded(shares, count, uniform)
     parts = []
@@ -161,7 +161,7 @@ def names(batch: Batch, known: dict[bytes, tuple[int, int]]) -> list[tuple[int, 
 
 
 def known_content(shards: list[Shard]) -> dict[bytes, tuple[int, int]]:
-    """(shard, key) by the bytes of the first column."""
+    """Returns (shard, key) by the bytes of the first column."""
     known = {}
     for index, shard in enumerate(shards):
         headers = shard.buffer._store.headers
@@ -170,7 +170,7 @@ def known_content(shards: list[Shard]) -> dict[bytes, tuple[int, int]]:
     return known
 
 
-def test_probabilities_are_those_of_one_store_with_everything_in_it() -> None:
+def test_probabilities_equal_those_of_one_store_with_all_segments() -> None:
     shards = make_shards()
     known, oracle = known_content(shards), [shard.oracle() for shard in shards]
     total = sum(mass.sum() for mass in oracle)
@@ -189,7 +189,7 @@ def test_segments_of_three_stores_are_drawn_in_proportion_to_their_global_mass()
     assert len(expected) == 36
     draws, uniform = 3_000, np.random.default_rng(11)
     counted = dict.fromkeys(expected, 0)
-    # One segment a batch: draws of one batch depend on each other, and the test needs draws that do not.
+    # The draws of one batch depend on each other, and chi-square needs independent draws: one segment per batch.
     for step in range(draws):
         batch = draw(shards, step, 1, float(uniform.random()))
         (name,) = names(batch, known)
@@ -201,7 +201,7 @@ def test_segments_of_three_stores_are_drawn_in_proportion_to_their_global_mass()
     assert low < statistic < high
 
 
-# Parts into one batch
+# Assembly of parts into one batch
 
 
 def make_part(slot: int, environments: list[int], replayed: int, *, number: int = 3) -> Batch:
@@ -222,7 +222,7 @@ def make_part(slot: int, environments: list[int], replayed: int, *, number: int 
     )
 
 
-def test_fresh_segments_come_first_by_environment_and_replayed_ones_after_them_by_shard() -> None:
+def test_fresh_segments_are_ordered_by_environment_and_followed_by_replayed_ones_by_shard() -> None:
     parts = [make_part(0, [0, 0, 5], 1), make_part(1, [2, 6], 2), make_part(2, [], 1)]
     rows = place(parts)
     assert [part.tolist() for part in rows] == [[0, 1, 3, 5], [2, 4, 6, 7], [8]]
@@ -244,7 +244,7 @@ def changed(part: Batch, **values: Any) -> Batch:
     return Batch(replace(part.head, **values), part.columns)
 
 
-def test_shards_without_environment_numbers_follow_one_another() -> None:
+def test_segments_without_environment_numbers_are_ordered_by_shard() -> None:
     parts = [make_part(0, [7, 8], 0), changed(make_part(1, [0, 1], 1), environments=np.zeros(0, np.uint32))]
     assert [part.tolist() for part in place(parts)] == [[0, 1], [2, 3, 4]]
 
@@ -269,7 +269,7 @@ def test_each_segment_keeps_the_skipped_versions_of_its_own_shard() -> None:
     assert join(parts[:1], place(parts[:1]), [1.0], SCHEMA, PayloadPool()).head.skipped.size == 0
 
 
-def test_three_shards_whose_environments_interleave_give_the_order_of_one_store() -> None:
+def test_interleaved_environments_of_three_shards_are_in_the_order_of_one_store() -> None:
     environments = [[1, 4], [2, 5], [0, 3]]
     parts = [make_part(shard, numbers, 0) for shard, numbers in enumerate(environments)]
     rows = place(parts)

@@ -68,7 +68,7 @@ def test_a_client_that_does_not_read_is_disconnected(server: MetricsServer, port
             client = clients.enter_context(connect(port))
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        wait_for(lambda: not server._connections, "all connections are over")
+        wait_for(lambda: not server._connections, "the end of all connections")
         assert "penstock_evaluator_seconds_total" in scrape(port)
 
 

@@ -2,7 +2,7 @@ from helpers.segments import SCHEMA
 from penstock.types.payloads import PayloadPool, allocate, layout
 
 
-def test_memory_is_reused_once_no_view_of_it_is_left() -> None:
+def test_memory_is_reused_once_all_views_are_released() -> None:
     pool = PayloadPool()
     columns = allocate(SCHEMA, 4, pool)
     view, place = columns.arrays[1][1:], columns.arrays[0].__array_interface__["data"][0]

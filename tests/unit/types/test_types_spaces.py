@@ -36,7 +36,7 @@ def test_the_json_form_is_that_of_saved_checkpoints() -> None:
         (BoxSpace("float32", (2,), (1.0, 2.0), (1.0, 3.0)), True),
     ],
 )
-def test_a_space_of_one_member_leaves_no_choice(space: Space, has_choice: bool) -> None:
+def test_a_space_with_a_single_member_has_no_choice(space: Space, has_choice: bool) -> None:
     assert space.has_choice == has_choice
 
 

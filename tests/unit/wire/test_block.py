@@ -24,7 +24,7 @@ from penstock.wire.block import (
 from penstock.wire.schema import decode_schema, encode_schema
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
-"""Four segments are 5.01 MB: two parts."""
+"""Schema of which four segments have 5.01 MB and need two parts."""
 
 NAMES = [(0, 1, sequence) for sequence in (1, 2, 3, 4)]
 
@@ -140,11 +140,11 @@ def test_payloads_of_every_length_are_framed_correctly(size: int) -> None:
 
 def test_the_fragments_of_all_parts_form_the_columns() -> None:
     columns, reader = make_columns(NAMES, IMAGES), BlockReader(2**30)
-    came = [np.full(array.nbytes, 0xEE, np.uint8) for array in columns.arrays]
+    assembled = [np.full(array.nbytes, 0xEE, np.uint8) for array in columns.arrays]
     for message in encode(columns):
         for fragment in reader.add(IMAGES, message).fragments():
-            came[fragment.column][fragment.offset : fragment.offset + fragment.data.size] = fragment.data
-    for array, content in zip(columns.arrays, came, strict=True):
+            assembled[fragment.column][fragment.offset : fragment.offset + fragment.data.size] = fragment.data
+    for array, content in zip(columns.arrays, assembled, strict=True):
         assert array.tobytes() == content.tobytes()
 
 
@@ -152,9 +152,9 @@ def test_a_part_0_starts_a_new_block() -> None:
     columns, assembler = make_columns(NAMES, IMAGES), BlockAssembler(2**30)
     first, second = encode(columns)
     assert [assembler.add(IMAGES, first) for _ in range(2)] == [None, None]
-    came = assembler.add(IMAGES, second)
-    assert came is not None
-    assert_same_columns(came, columns)
+    assembled = assembler.add(IMAGES, second)
+    assert assembled is not None
+    assert_same_columns(assembled, columns)
 
 
 # The final field
@@ -220,7 +220,7 @@ def test_the_schema_hash_is_the_one_of_the_contract() -> None:
     assert schema.hash == int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
 
 
-# What is refused
+# Refused messages
 
 
 def set_offset(column: int, offset: int) -> Callable[[block_pb2.Block], None]:
@@ -320,7 +320,7 @@ def test_a_payload_above_the_limit_is_refused_before_it_is_allocated() -> None:
         Schema(3, (Column("large", "float64", (2**16, 2**16)),)),
     ],
 )
-def test_a_schema_that_can_not_describe_segments_is_refused(schema: Schema) -> None:
+def test_a_schema_that_cannot_describe_segments_is_refused(schema: Schema) -> None:
     with pytest.raises(InvalidSegment):
         decode_schema(encode_schema(schema))
 
@@ -340,9 +340,9 @@ TWO_BYTES = Schema(1, (Column("first", "uint8"), Column("second", "uint8")))
     ("offsets", "total"),
     [
         ((0, 12), 16),  # not aligned
-        ((0, 0), 8),  # on the same bytes
-        ((8, 0), 16),  # the other way round
-        ((0, 16), 16),  # past the end
+        ((0, 0), 8),  # overlapping
+        ((8, 0), 16),  # in the wrong order
+        ((0, 16), 16),  # beyond the end
     ],
 )
 def test_columns_that_are_not_aligned_overlap_or_end_outside_are_refused(offsets: tuple[int, int], total: int) -> None:

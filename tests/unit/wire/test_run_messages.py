@@ -1,4 +1,4 @@
-"""Numbers that no actor or evaluator can have are refused where their messages are read."""
+"""Messages of actors and evaluators are decoded, and impossible numbers in them are refused."""
 
 import dataclasses
 import hashlib
@@ -36,7 +36,7 @@ def test_a_report_of_more_steps_or_segments_than_an_actor_can_take_is_refused(na
         decode_report(message)
 
 
-def test_an_assignment_without_a_temperature_is_at_1() -> None:
+def test_an_assignment_without_a_temperature_has_temperature_1() -> None:
     assignment = Assignment(slot=1, incarnation=2, environments=(3, 4), token=b"5", seed=6, replay_address="host:1")
     message = encode_assignment(dataclasses.replace(assignment, temperature=0.5))
     assert decode_assignment(message).temperature == 0.5
@@ -52,7 +52,7 @@ def test_a_task_and_its_result_survive_encoding_and_decoding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message_text"),
     [
         ({"version": 5}, "its result has version 5"),
         ({"unfinished": 3}, "3 of them unfinished; 2 episodes"),
@@ -62,11 +62,11 @@ def test_a_task_and_its_result_survive_encoding_and_decoding() -> None:
         ({"seconds": -1.0}, "-1 seconds"),
     ],
 )
-def test_an_impossible_result_is_refused(change: dict[str, object], says: str) -> None:
-    with pytest.raises(InvalidSegment, match=says):
+def test_an_impossible_result_is_refused(change: dict[str, object], message_text: str) -> None:
+    with pytest.raises(InvalidSegment, match=message_text):
         decode_result(encode_result(dataclasses.replace(RESULT, **change)), TASK)  # type: ignore[arg-type]
 
 
-def test_chunks_of_one_task_carry_its_weights() -> None:
+def test_the_chunks_of_a_task_contain_its_weights() -> None:
     _, *chunks = encode_task(TASK)
     assert run_pb2.WeightsChunk(version=4, total_bytes=7, sha256=WEIGHTS.sha256, data=b"weights") == chunks[0].weights

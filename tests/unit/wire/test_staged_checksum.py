@@ -1,4 +1,4 @@
-"""The checksum of a staged window: what it is, and which differences between two views of a slot it finds."""
+"""The checksum of a staged window equals that of the contract and detects differences between two views of a slot."""
 
 import zlib
 
@@ -14,12 +14,12 @@ BYTES = Schema(1, (Column("byte", "uint8"),))
 
 
 def of_bytes(size: int) -> Columns:
-    """One column of random bytes."""
+    """Returns one column of random bytes."""
     return Columns(BYTES, (np.random.default_rng(size).integers(0, 256, (size, 1), dtype=np.uint8),))
 
 
-def described(columns: Columns) -> int:
-    """The checksum by the words of the protocol."""
+def reference_checksum(columns: Columns) -> int:
+    """Returns the checksum as the contract defines it."""
     sums = [0] * 509
     for array in columns.arrays:
         data = array.tobytes()
@@ -30,16 +30,16 @@ def described(columns: Columns) -> int:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 4071, 4072, 4073, 3 * 4072, 5 * 4072 + 1001])
 def test_the_checksum_is_the_one_of_the_contract(size: int) -> None:
-    assert staged_checksum(of_bytes(size)) == described(of_bytes(size))
+    assert staged_checksum(of_bytes(size)) == reference_checksum(of_bytes(size))
 
 
 def test_the_checksum_covers_all_columns() -> None:
     columns = make_window(segments=300).columns
     assert columns.schema is SCHEMA
-    assert staged_checksum(columns) == described(columns)
+    assert staged_checksum(columns) == reference_checksum(columns)
 
 
-def test_every_flipped_bit_is_found() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     for columns in (of_bytes(4072 + 65), make_window(segments=2).columns):
         sound = staged_checksum(columns)
         for array in columns.arrays:
@@ -51,14 +51,14 @@ def test_every_flipped_bit_is_found() -> None:
         assert staged_checksum(columns) == sound
 
 
-def test_pages_that_are_zeros_or_older_or_swapped_are_found() -> None:
+def test_zeroed_older_and_swapped_pages_are_detected() -> None:
     columns, older = of_bytes(8 * PAGE), of_bytes(8 * PAGE + 1).arrays[0][1:]
     sound, data = staged_checksum(columns), columns.arrays[0]
     pages = [slice(first, first + PAGE) for first in range(0, data.size, PAGE)]
     for page in pages:
         kept = data[page].copy()
-        for instead in (np.zeros_like(kept), older[page]):
-            data[page] = instead
+        for replacement in (np.zeros_like(kept), older[page]):
+            data[page] = replacement
             assert staged_checksum(columns) != sound
         for other in pages[: pages.index(page)]:
             data[page], data[other] = data[other], kept

@@ -20,9 +20,9 @@ def test_successive_weights_survive_encoding_and_decoding() -> None:
     assembler = WeightsAssembler()
     assert len(chunks()) == 3
     for _ in range(2):
-        *none, came = [assembler.add(chunk) for chunk in chunks()]
+        *none, assembled = [assembler.add(chunk) for chunk in chunks()]
         assert none == [None, None]
-        assert came == Weights(7, DATA, hashlib.sha256(DATA).digest())
+        assert assembled == Weights(7, DATA, hashlib.sha256(DATA).digest())
 
 
 @pytest.mark.parametrize(("order", "due"), [((1,), 0), ((0, 2), MAX_PART_BYTES), ((0, 1, 1), 2 * MAX_PART_BYTES)])

@@ -51,11 +51,11 @@ def read_windows(messages: list[bytes], schema: Schema, segments: int) -> Window
     return window
 
 
-def assert_same_window(came: Window | None, expected: Window) -> None:
-    assert came is not None
+def assert_same_window(decoded: Window | None, expected: Window) -> None:
+    assert decoded is not None
     for field in fields(WindowHead):
-        np.testing.assert_array_equal(getattr(came.head, field.name), getattr(expected.head, field.name))
-    assert_same_columns(came.columns, expected.columns)
+        np.testing.assert_array_equal(getattr(decoded.head, field.name), getattr(expected.head, field.name))
+    assert_same_columns(decoded.columns, expected.columns)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_a_window_survives_encoding_and_decoding(schema: Schema, segments: int, 
 
 def test_messages_that_protobuf_serialises_again_are_decoded_to_the_same_columns() -> None:
     window = make_window(11, segments=4, slot=3, incarnation=2, version=6, schema=IMAGES)
-    again = []
+    serialised_again = []
     for message in encode_window(window):
         request = replay_pb2.AppendSegmentsRequest()
         request.ParseFromString(message)
         assert request.SerializeToString(deterministic=True) == message
-        again.append(request.SerializeToString())
-    assert_same_window(decode_window(parse_windows(again), IMAGES, 4), window)
+        serialised_again.append(request.SerializeToString())
+    assert_same_window(decode_window(parse_windows(serialised_again), IMAGES, 4), window)
 
 
 def test_a_payload_before_its_head_is_decoded_to_the_same_columns() -> None:
@@ -134,7 +134,7 @@ def test_a_window_without_a_block_is_refused() -> None:
         decode_window([replay_pb2.Window(first_sequence=1)], SCHEMA, 4)
 
 
-def test_the_parts_of_a_window_must_come_in_order() -> None:
+def test_parts_of_a_window_out_of_order_are_refused() -> None:
     first, second = parse_windows(list(encode_window(make_window(segments=4, slot=3, schema=IMAGES))))
     for parts in ([second], [second, first]):
         with pytest.raises(InvalidSegment):
@@ -182,14 +182,14 @@ def test_a_batch_survives_encoding_and_decoding(schema: Schema, segments: int, p
     assert len(messages) == parts
     assert {(message.batch, message.part, message.parts) for message in parsed} == {(2**40, 1, 2)}
     assembler = BatchAssembler(2**30)
-    *none, came = [assembler.add(schema, read_sample_response(message)) for message in messages]
+    *none, decoded = [assembler.add(schema, read_sample_response(message)) for message in messages]
     assert none == [None] * (parts - 1)
-    assert came is not None
-    assert (came.number, came.fresh_segments, came.counts) == (batch.number, batch.fresh_segments, COUNTS)
-    assert came.head.mass == batch.head.mass
+    assert decoded is not None
+    assert (decoded.number, decoded.fresh_segments, decoded.counts) == (batch.number, batch.fresh_segments, COUNTS)
+    assert decoded.head.mass == batch.head.mass
     for field in ("keys", "versions", "priorities", "probabilities", "skipped"):
-        np.testing.assert_array_equal(getattr(came.head, field), getattr(batch.head, field), strict=True)
-    assert_same_columns(came.columns, batch.columns)
+        np.testing.assert_array_equal(getattr(decoded.head, field), getattr(batch.head, field), strict=True)
+    assert_same_columns(decoded.columns, batch.columns)
 
 
 @pytest.mark.parametrize("field", ["keys", "versions", "priorities", "probabilities"])
@@ -232,7 +232,7 @@ def test_an_invalid_plan_is_refused(change: dict[str, float]) -> None:
         decode_plan(encode_plan(plan))
 
 
-def test_an_acknowledgement_carries_the_grants() -> None:
+def test_an_acknowledgement_contains_the_grants() -> None:
     message = encode_append_response(17, [Grant(4, 2), Grant(5, 2)])
     assert message.stored_sequence == 17
     assert [(grant.batch, grant.minimum_version) for grant in message.grants] == [(4, 2), (5, 2)]
@@ -247,15 +247,17 @@ def test_a_head_whose_segments_differ_from_its_block_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "size", "says"),
+    ("field", "size", "message_text"),
     [("skipped", 8, "5 skips for 6 segments"), ("environments", -8, "2 environments for 1 fresh segments")],
 )
-def test_a_head_with_too_few_skips_or_too_many_environments_is_refused(field: str, size: int, says: str) -> None:
+def test_a_head_with_too_few_skips_or_too_many_environments_is_refused(
+    field: str, size: int, message_text: str
+) -> None:
     (data,) = encode_batch(make_batch(SCHEMA, 6), part=0, parts=1)
     message = replay_pb2.SampleBatchesResponse.FromString(data)
     column = getattr(message, field)
     setattr(message, field, column[:-size] if size > 0 else column + bytes(-size))
-    with pytest.raises(InvalidSegment, match=says):
+    with pytest.raises(InvalidSegment, match=message_text):
         BatchAssembler(2**30).add(SCHEMA, read_sample_response(message.SerializeToString()))
 
 

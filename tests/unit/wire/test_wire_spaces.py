@@ -51,7 +51,7 @@ def test_frames_that_do_not_divide_the_first_axis_are_refused(shape: tuple[int, 
 
 
 @pytest.mark.parametrize("bounds", [(), (0.0, 1.0), (0.0,) * 5])
-def test_neither_one_bound_nor_one_per_element_is_refused(bounds: tuple[float, ...]) -> None:
+def test_a_wrong_number_of_bounds_is_refused(bounds: tuple[float, ...]) -> None:
     message = encode_environment(EnvironmentSpec("D-v0", BoxSpace("float32", (4,), bounds, (1.0,)), DiscreteSpace(3)))
     with pytest.raises(InvalidSegment, match="1 or 4 bounds"):
         decode_environment(message)
