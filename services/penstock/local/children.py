@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -118,7 +119,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class Children:
+class Children(AbstractContextManager["Children"]):
     """All services of a run. Use it as a context manager, which ends all of them on exit."""
 
     max_restarts: int
@@ -127,9 +128,6 @@ class Children:
     dismissed: list[tuple[Child, float]] = field(default_factory=list)
     """Children that received SIGTERM, each with its deadline by `time.monotonic`."""
     guard: Guard = field(default_factory=lambda: Guard(_ORPHANS_GRACE_S))
-
-    def __enter__(self) -> "Children":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         # This takes a bounded time, so signals can be ignored.
@@ -207,15 +205,12 @@ class Children:
         again = f"restarting in {pause_s:g} s" if pause_s else "restarting"
         return f"{child.name} ended with {how}; {again} (see {log})"
 
-    def _all(self) -> list[Child]:
-        return [*self.members, *(child for child, _ in self.dismissed)]
-
     def _end_all(self) -> None:
-        began = time.monotonic()
-        for child in self._all():
+        began, children = time.monotonic(), [*self.members, *(child for child, _ in self.dismissed)]
+        for child in children:
             child.terminate()
         # Shortest grace period first, since all periods run at the same time.
-        for child in sorted(self._all(), key=_grace_s):
+        for child in sorted(children, key=_grace_s):
             child.end(max(0.0, began + _grace_s(child) - time.monotonic()))
 
 

@@ -53,13 +53,13 @@ def check_environment(config: Config, report: Callable[[str], None]) -> None:
     """
     reading, writing = os.pipe()
     try:
-        with Guard(0.0) as guard, contextlib.ExitStack() as stack:
+        with contextlib.closing(Guard(0.0)) as guard, contextlib.ExitStack() as stack:
             command = [sys.executable, "-Pm", "penstock.apps.environment_check", str(writing)]
             variables = service_environment("environment check")
             with signals_held_back():
                 process = CommandProcess(command, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
                 child = ProcessGroup(process, guard)
-                stack.callback(child.kill)
+                stack.callback(child.end, 0.0)
             answer = _Conversation(child, reading, config, report=report).run()
     finally:
         os.close(reading)

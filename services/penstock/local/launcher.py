@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import shlex
 import shutil
 import time
@@ -117,7 +116,7 @@ def _answers(folder: RunFolder) -> bool:
 
     A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
     """
-    return any(is_serving(address, _LIVE_TIMEOUT_S) for address in json.loads(folder.services.read_text()).values())
+    return any(is_serving(address, _LIVE_TIMEOUT_S) for address in folder.addresses().values())
 
 
 class _Session:
@@ -148,8 +147,8 @@ class _Session:
                     count,
                     self._children,
                     folder=folder,
-                    settings=self._settings(places),
-                    others=_named(places),
+                    settings=places.options,
+                    others=places.named,
                     step_timeout_s=config.actor.step_timeout_s,
                 )
                 try:
@@ -166,9 +165,6 @@ class _Session:
             release_ports()
             self._thread.close()
 
-    def _settings(self, places: Places) -> list[str]:
-        return ["--config", str(self._folder.config), *places.options]
-
     def _await_template(self) -> None:
         waiting = dataclasses.replace(self._status, waiting_for="the services to load")
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -177,7 +173,7 @@ class _Session:
             time.sleep(0.02)
 
     def _start_services(self, places: Places, actors: Actors) -> None:
-        settings, logs = self._settings(places), self._folder.logs
+        settings, logs = places.options, self._folder.logs
         for shard, name in enumerate(places.replay_names):
             own = places.replay_options(shard, self._config, self._folder)
             self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
@@ -188,8 +184,9 @@ class _Session:
     def _await_health(self, places: Places) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         learner = self._children.find("learner")
-        replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
-        for name, address in (*replays, ("learner", places.learner)):
+        for name, address in places.named.items():
+            if name == "evaluator":
+                continue  # Evaluations may begin later.
             # A learner with nothing left to do may exit before it is seen serving.
             while not is_serving(address, _POLL_S) and learner.exit_code != 0:
                 waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
@@ -245,12 +242,6 @@ class _Session:
             checkpoints = self._folder.numbered_checkpoints()
             saved_steps = int(checkpoints[-1].stem) if checkpoints else None
             raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
-
-
-def _named(places: Places) -> dict[str, str]:
-    """Returns the names and addresses of all services other than actors."""
-    replays = dict(zip(places.replay_names, (address for address, _ in places.replays), strict=True))
-    return {**replays, "learner": places.learner, "evaluator": places.evaluator}
 
 
 def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:

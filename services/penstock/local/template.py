@@ -14,8 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from types import TracebackType
+from contextlib import AbstractContextManager, suppress
 from typing import IO
 
 from penstock.local.variables import without_settings
@@ -30,7 +29,7 @@ _PADDING = "." * 4096
 """Space for the command line of a service, which is cut if it is longer."""
 
 
-class Template:
+class Template(AbstractContextManager["Template"]):
     """The launcher's side of the template. Use it as a context manager.
 
     Only one thread may call `fork` and use the processes that it returns.
@@ -58,15 +57,7 @@ class Template:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> "Template":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Ends the template process, and kills services that still run."""
         self._lose()
         if self._process is not None:
