@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from penstock.errors import ConfigurationError
 from penstock.setting_types import (
@@ -421,21 +420,13 @@ class TrainConfig(Section):
         return self
 
 
-class Config(BaseSettings):
+class Config(pydantic.BaseModel):
     """All settings of a run: the given values, and defaults for all others.
 
     No preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        # Otherwise PPO and ppo would both name the section, and one of the two would be lost.
-        case_sensitive=True,
-        env_prefix="PENSTOCK__",
-        env_nested_delimiter="__",
-        use_attribute_docstrings=True,
-    )
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     run: RunConfig = RunConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
@@ -449,20 +440,6 @@ class Config(BaseSettings):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Reads keyword arguments only. `cli.options` merges the other sources, so that code that imports Penstock does
-        not depend on environment variables.
-        """
-        return (init_settings,)
 
     @pydantic.model_validator(mode="after")
     def _check_gate(self) -> "Config":
@@ -563,7 +540,7 @@ def _without_none(value: object) -> object:
 def build(values: dict[str, object]) -> Config:
     """Builds the configuration from nested values. Raises a `ConfigurationError` that lists all errors in one line."""
     try:
-        return Config(**values)  # type: ignore[arg-type]
+        return Config(**values)
     except pydantic.ValidationError as error:
         raise ConfigurationError(_explain(error)) from None
 

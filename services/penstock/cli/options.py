@@ -101,7 +101,7 @@ def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict
     """Returns the nested values of the options that are settings, and all parsed options."""
     try:
         source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
-            Config,
+            Config,  # type: ignore[arg-type]
             cli_parse_args=list(arguments),
             root_parser=parser,
             cli_kebab_case=True,

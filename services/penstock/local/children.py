@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.exit_codes import GAVE_UP, USAGE_ERROR
@@ -54,8 +53,7 @@ def service_command(*arguments: str) -> list[str]:
 
 def service_environment(name: str) -> dict[str, str]:
     """Returns a child's environment variables: its name, and no settings, which it reads from the run's file."""
-    kept = without_settings(os.environ)
-    return kept | {SUPERVISED_VARIABLE: name}
+    return without_settings(os.environ) | {SUPERVISED_VARIABLE: name}
 
 
 @dataclass(slots=True)
@@ -92,15 +90,8 @@ class Child:
         self.ended_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
             forked = template.fork(self.command, self.name, file.fileno()) if template else None
-            self.group = ProcessGroup(forked or self._command_process(file), guard)
-
-    def _command_process(self, output: IO[bytes]) -> CommandProcess:
-        return CommandProcess(self.command, stdout=output, environment=service_environment(self.name))
-
-    def progressed(self, amount: int) -> None:
-        """Records the work done so far; growth resets the number of deaths."""
-        if amount > self.progress:
-            self.progress, self.deaths = amount, 0
+            process = forked or CommandProcess(self.command, stdout=file, environment=service_environment(self.name))
+            self.group = ProcessGroup(process, guard)
 
     def terminate(self) -> None:
         """Sends SIGTERM if the service runs."""
@@ -153,9 +144,10 @@ class Children(AbstractContextManager["Children"]):
         child.terminate()
 
     def progressed(self, amounts: Mapping[str, int]) -> None:
-        """Records the work that each child has done so far, by name."""
+        """Records the work that each child has done so far, by name; growth resets its number of deaths."""
         for child in self.members:
-            child.progressed(amounts.get(child.name, 0))
+            if amounts.get(child.name, 0) > child.progress:
+                child.progress, child.deaths = amounts[child.name], 0
 
     def revive(self) -> list[str]:
         """Restarts children that died; returns a line for each death. A learner with exit code 0 has finished the run.

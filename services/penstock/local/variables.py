@@ -43,7 +43,13 @@ def settings_of_variables() -> dict[str, object]:
     """
     for name, text in os.environ.items():
         _check(name.upper(), name, text)
-    source = EnvSettingsSource(Config, case_sensitive=False, env_parse_none_str=NONE)
+    source = EnvSettingsSource(
+        Config,  # type: ignore[arg-type]
+        case_sensitive=False,
+        env_prefix=SETTING_PREFIX,
+        env_nested_delimiter="__",
+        env_parse_none_str=NONE,
+    )
     try:
         return source()
     except SettingsError:
