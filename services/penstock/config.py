@@ -442,23 +442,6 @@ class Config(pydantic.BaseModel):
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @pydantic.model_validator(mode="after")
-    def _check_gate(self) -> "Config":
-        fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
-        if degree == 0 and fresh % window:
-            raise ValueError(
-                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" actor.environments {window}, or no batch could fill; change sampling.batch_segments,"
-                " sampling.fresh_fraction or actor.environments"
-            )
-        if degree > 0 and fresh and window > degree * fresh:
-            raise ValueError(
-                f"actor.environments {window} exceeds sampling.off_policy_degree {degree} times the {fresh} fresh"
-                " segments of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
-                " actor.environments"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
     def _check_normalisation(self) -> "Config":
         if self.sampling.fresh_segments == 0 and (self.policy.normalise_observations or self.policy.normalise_returns):
             raise ValueError(
@@ -468,7 +451,7 @@ class Config(pydantic.BaseModel):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _check_shards(self) -> "Config":
+    def _check_gate(self) -> "Config":
         fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
         if shards > 1 and fresh == 0:
@@ -476,17 +459,18 @@ class Config(pydantic.BaseModel):
                 f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts"
                 " of a batch are matched by its fresh segments; raise the fraction or use one service"
             )
-        if shards > 1 and degree == 0 and fresh % (shards * window):
+        times = f" times {shards} replay services" if shards > 1 else ""
+        if degree == 0 and fresh % (shards * window):
             raise ValueError(
                 f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" {shards} replay services times actor.environments {window}; change sampling.batch_segments or"
-                " actor.environments"
+                f" actor.environments {window}{times}, or no batch could fill; change sampling.batch_segments,"
+                " sampling.fresh_fraction or actor.environments"
             )
-        if shards > 1 and degree > 0 and shards * -(-window // degree) > fresh:
+        if degree > 0 and fresh and shards * -(-window // degree) > fresh:
             raise ValueError(
-                f"the {fresh} fresh segments of a batch are too few for {shards} replay services with actors of"
-                f" {window} environments at sampling.off_policy_degree {degree}; raise sampling.batch_segments or lower"
-                " actor.environments"
+                f"actor.environments {window}{times} is too large for the {fresh} fresh segments of a batch at"
+                f" sampling.off_policy_degree {degree}, so that the gate could never open; raise"
+                " sampling.batch_segments or lower actor.environments"
             )
         return self
 

@@ -82,7 +82,9 @@ def _check_toolkit(info: Mapping[str, object]) -> Finding:
 def _check_published(folder: Path) -> Finding:
     given = {**_read_variables(folder / VARIABLES_FILE), **os.environ}
     ports = {name: given.get(name) or str(number) for name, number in PUBLISHED}
-    if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not _is_port(port)]:
+    if wrong := [
+        f"{name} is {port!r}" for name, port in ports.items() if not (port.isdecimal() and 0 < int(port) < 65536)
+    ]:
         return Finding("host ports", False, f"{' and '.join(wrong)}; set it to a port number in {VARIABLES_FILE}")
     own = _ports_of_this_project(folder)
     taken = [name for name, port in ports.items() if f":{port}->" not in own and refusal("127.0.0.1", int(port))]
@@ -91,10 +93,6 @@ def _check_published(folder: Path) -> Finding:
         todo = f"set {' and '.join(taken)} to another port in {VARIABLES_FILE}"
         return Finding("host ports", False, f"in use: {shown}; {todo}")
     return Finding("host ports", True, f"free, or used by this project: {', '.join(ports.values())}")
-
-
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and 0 < int(text) < 65536
 
 
 def _ports_of_this_project(folder: Path) -> str:

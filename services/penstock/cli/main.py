@@ -16,7 +16,7 @@ from penstock.local.imports import uncollected
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
 _LEAVING_S = 5.0
-"""Seconds that a finished service may take to exit: environments may have left threads that never end."""
+"""Seconds that a finished service may take to exit. Environments may have left threads that never end."""
 
 _COMMANDS = {
     "train": "train an agent, with all services as processes on this machine",
@@ -30,7 +30,7 @@ _COMMANDS = {
     "health": "check whether a service is ready",
     "doctor": "check whether this machine meets the requirements of the settings",
 }
-"""Commands and what they do."""
+"""Commands with their descriptions."""
 
 _OF_REPLAY = {"snapshot": "snapshots", "snapshots": "snapshots", "restore": "restore"}
 """Modules of the commands that follow `penstock replay`; other arguments are options of the service."""

@@ -42,12 +42,9 @@ def command(arguments: Sequence[str]) -> int:
     run = Path(options.config.run.dir) if options.config.run.dir else None
     with contextlib.closing(LoopThread()) as thread:
         if name == TAKE:
-            return _take(thread, _learner_address(options.config, run), name=options.operand, run=run)
+            learner = options.config.evaluation.learner_address if run is None else _services(run)["learner"]
+            return _take(thread, learner, name=options.operand, run=run)
         return _list(thread, _replay_addresses(options.config, run))
-
-
-def _learner_address(config: Config, run: Path | None) -> str:
-    return config.evaluation.learner_address if run is None else _services(run)["learner"]
 
 
 def _replay_addresses(config: Config, run: Path | None) -> list[str]:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.cli.coordination import sections
+from penstock.cli.coordination import sections, summary_lines
 from penstock.cli.display import status_line, variant_lines
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import how_to_resume
-from penstock.cli.summary_lines import summary_lines
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.rpc.clients.status import StatusClient

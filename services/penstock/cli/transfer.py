@@ -4,15 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
 
 from penstock.types.snapshots import SnapshotProgress
 
@@ -28,11 +20,9 @@ def wide_console() -> Console:
 @contextlib.contextmanager
 def progress_bars(console: Console) -> Iterator[Callable[[str, SnapshotProgress], None]]:
     """Yields a function that shows the progress of a copy, given a label, in one bar per label."""
-    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    columns = "{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     tasks: dict[str, TaskID] = {}
-    with Progress(
-        TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as display:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
 
         def show(label: str, progress: SnapshotProgress) -> None:
             if label not in tasks:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 MOST_BYTES = 64 * 2**20
-"""Size in bytes above which a log is cut: larger than the logs of normal runs, small beside a run's other files."""
+"""Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""
 
 HEAD_BYTES, TAIL_BYTES = 2**20, 15 * 2**20
 """Bytes kept from the beginning and the end of a log that is cut."""
@@ -36,16 +36,13 @@ class ChildLog:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Opens the log for the child's next process, which appends to it.
-
-        If the log can't be opened, the output is discarded: a full or read-only disk must not keep a child from
-        starting.
-        """
-        with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context(self.path.open("ab"))
-            except OSError:
-                file = stack.enter_context(Path(os.devnull).open("ab"))
+        """Opens the log for the child's next process, which appends to it."""
+        try:
+            file = self.path.open("ab")
+        except OSError:
+            # A full or read-only disk must not keep a child from starting.
+            file = Path(os.devnull).open("ab")  # noqa: SIM115 - closed below
+        with file:
             self._life_from = file.tell()
             yield file
 

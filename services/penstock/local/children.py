@@ -36,11 +36,7 @@ _DISMISSAL_S = 60.0
 """Seconds to end for a superfluous actor. It may first finish and send its window, and nothing waits for it."""
 
 _END_OF_RUN_S = 5.0
-"""Seconds until an exit with code 0 counts as a death.
-
-If the child exited because the run is over, the learner ends within this time. Otherwise the child was stopped from
-outside.
-"""
+"""Seconds until an exit with code 0 counts as a death. If the run is over, the learner ends within this time."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 """Seconds before the second restart without progress, doubled for each further one. The first is immediate."""

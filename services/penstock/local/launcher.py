@@ -54,11 +54,9 @@ def train(
         started: Start time of the command, by `time.monotonic`; None: now.
 
     Raises:
-        ConfigurationError: The environment, the folder or a setting can't be used. Nothing was trained, and the run's
-            folder is unchanged.
+        ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
         PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
-        Interrupted: Ctrl-C after training began; all processes have ended. It is a `KeyboardInterrupt`; before
-            training, a plain one is raised.
+        Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     started = time.monotonic() if started is None else started
     if resume:
@@ -77,13 +75,7 @@ def train(
             _Session(config, folder, start, observer=observer, template=template).run()
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    try:
-        return _conclude(folder, started)
-    except OSError as error:
-        raise PenstockError(
-            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
-            " space there, and draw the curve with penstock plot"
-        ) from error
+    return _conclude(folder, started)
 
 
 def with_run_dir(config: Config) -> Config:
@@ -107,16 +99,10 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
             f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))}, or choose"
             " another --run-dir"
         )
-    if folder.services.exists() and _answers(folder):
+    # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
+    addresses = folder.addresses().values() if folder.services.exists() else ()
+    if any(is_serving(address, _LIVE_TIMEOUT_S) for address in addresses):
         raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
-
-
-def _answers(folder: RunFolder) -> bool:
-    """Returns whether any service of the run still answers.
-
-    A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
-    """
-    return any(is_serving(address, _LIVE_TIMEOUT_S) for address in folder.addresses().values())
 
 
 class _Session:
@@ -187,7 +173,7 @@ class _Session:
         for name, address in places.named.items():
             if name == "evaluator":
                 continue  # Evaluations may begin later.
-            # A learner with nothing left to do may exit before it is seen serving.
+            # The learner of a finished run may exit before it serves.
             while not is_serving(address, _POLL_S) and learner.exit_code != 0:
                 waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
                 self._observer(waiting, self._children.revive())
@@ -225,19 +211,16 @@ class _Session:
     def _stop(self, error: BaseException) -> None:
         """Lets the learner finish its batch and save a checkpoint while the replay service still runs.
 
-        Raises:
-            Interrupted: In place of a `KeyboardInterrupt`, if a batch was trained.
+        Raises `Interrupted` in place of a `KeyboardInterrupt`, if a batch was trained.
         """
         learner = next((child for child in self._children.members if child.name == "learner"), None)
         if learner is None or (isinstance(error, PenstockError) and not self._start.has_trained):
             return
-        if isinstance(error, KeyboardInterrupt):
-            finished = stopping.finish(learner, self._status, self._observer)
-        elif isinstance(error, PenstockError):
-            finished = stopping.finish(learner, self._status, self._observer, reason=str(error))
-        else:
+        if not isinstance(error, (KeyboardInterrupt, PenstockError)):
             # The observer may have raised the error, so it is not called again.
-            finished = stopping.finish(learner, self._status, lambda status, news: None)
+            self._observer = lambda status, news: None
+        reason = str(error) if isinstance(error, PenstockError) else ""
+        finished = stopping.finish(learner, self._status, self._observer, reason=reason)
         if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
             checkpoints = self._folder.numbered_checkpoints()
             saved_steps = int(checkpoints[-1].stem) if checkpoints else None
@@ -255,17 +238,20 @@ def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Returns a value that changes when the file is replaced; None if there is no file."""
-    if not path.exists():
-        return None
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _conclude(folder: RunFolder, started: float) -> Summary:
-    if folder.metrics.exists():
-        draw([folder], folder.learning_curve)
-    summary = Summary.read(folder.summary).timed(time.monotonic() - started)
-    summary.write(folder.summary)
+    try:
+        if folder.metrics.exists():
+            draw([folder], folder.learning_curve)
+        summary = Summary.read(folder.summary).timed(time.monotonic() - started)
+        summary.write(folder.summary)
+    except OSError as error:
+        raise PenstockError(
+            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
+            " space there, and draw the curve with penstock plot"
+        ) from error
     if summary.stopped != "interrupted":
         # If a finished run is extended later, it starts from new experience.
         shutil.rmtree(folder.replay, ignore_errors=True)

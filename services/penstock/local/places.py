@@ -11,16 +11,12 @@ from penstock.run_folder import RunFolder, of_service, replay_services
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Addresses of the services, and the options that all of them share."""
+    """Addresses (host:port) of the services, with the metrics ports of replays and actors, and their shared options."""
 
     learner: str
-    """Address (host:port) of the learner."""
     evaluator: str
-    """Address of the evaluator."""
     replays: list[tuple[str, int]]
-    """Address and metrics port of each replay service."""
     actors: list[tuple[str, int]]
-    """Address and metrics port of each of the first actors."""
     options: list[str]
 
     @property

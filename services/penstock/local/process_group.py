@@ -1,4 +1,4 @@
-"""Child processes that lead their own process groups, and the handling of this process's signals meanwhile.
+"""Child processes that lead their own process groups, and the signals of this process while it starts them.
 
 A group is killed when its leader ends for any reason: processes forked by an environment must not outlive their actor.
 If this process is killed, `local.run_guard` kills the groups.
@@ -65,14 +65,7 @@ class CommandProcess(subprocess.Popen[bytes]):
         environment: Mapping[str, str],
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Starts the command.
-
-        Args:
-            command: Program and arguments.
-            stdout: File, descriptor or `subprocess.PIPE` for standard output and standard error.
-            environment: All environment variables of the command.
-            pass_fds: Descriptors that the command inherits.
-        """
+        """Starts the command with these environment variables; `stdout` receives its standard error as well."""
         super().__init__(
             command,
             stdin=subprocess.PIPE,
@@ -99,23 +92,8 @@ class ProcessGroup:
         Start the process and create its group inside `signals_held_back`: an interrupt between the two would leave a
         process that nothing ends.
         """
-        self._guard, self._process = guard, process
+        self._guard, self._process, self.pid = guard, process, process.pid
         guard.note("+", process.pid)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the leader, which is also the id of the group."""
-        return self._process.pid
-
-    @property
-    def stdin(self) -> IO[bytes] | None:
-        """The leader's standard input, which reaches its end when this process ends."""
-        return self._process.stdin
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """The leader's output if it is a pipe, else None."""
-        return self._process.stdout
 
     @property
     def exit_code(self) -> int | None:

@@ -43,6 +43,7 @@ class Template(AbstractContextManager["Template"]):
         self._started: int | None = None
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
         if sys.platform != "linux":
             return
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -56,6 +57,7 @@ class Template(AbstractContextManager["Template"]):
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        self.pid = self._process.pid
 
     def __exit__(self, *exception: object) -> None:
         """Ends the template process, and kills services that still run."""
@@ -65,11 +67,6 @@ class Template(AbstractContextManager["Template"]):
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the template; None if there is no process."""
-        return self._process.pid if self._process is not None else None
 
     @property
     def pending(self) -> bool:
@@ -82,13 +79,12 @@ class Template(AbstractContextManager["Template"]):
         """Starts a service in a process that leads its own session and process group.
 
         Args:
-            command: Command line of the service, which begins with `PENSTOCK`.
+            command: Command line of the service; the template forks those that begin with `PENSTOCK`.
             name: Name of the service in this run.
             output: Descriptor of the file for standard output and standard error.
 
         Returns:
-            Process of the service, or None if the template can't fork this command now. The caller then starts the
-            command itself.
+            Process of the service, or None if the template can't fork it now; the caller then starts the command.
         """
         program, arguments = list(command[: len(PENSTOCK)]), list(command[len(PENSTOCK) :])
         if program != PENSTOCK or self.pending or self._control is None:
@@ -169,7 +165,6 @@ class ForkedProcess:
     def __init__(self, template: Template, pid: int, stdin: IO[bytes]) -> None:
         self._template = template
         self.pid, self.stdin = pid, stdin
-        self.stdout: IO[bytes] | None = None
         self.returncode: int | None = None
 
     def has_ended(self) -> bool:

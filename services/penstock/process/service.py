@@ -17,10 +17,7 @@ from penstock.telemetry import logs
 from penstock.telemetry.metrics_server import MetricsServer
 
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
-"""Variable that a launcher sets to the service's name.
-
-The service then stops when its standard input ends, because the launcher holds the other end.
-"""
+"""Variable that a launcher sets to the service's name. The service then stops when its standard input ends."""
 
 _ORPHAN_PATIENCE_S = 10.0
 _LOOK_S = 0.1
@@ -116,7 +113,7 @@ class Service:
         while os.read(0, 1):
             pass
         self._stopped_by = self._stopped_by or "the end of the launcher"
-        # The launcher that would kill a hung process is gone, so the process exits.
+        # The launcher that would kill a hung process has ended, so the process exits.
         time.sleep(_ORPHAN_PATIENCE_S)
         os._exit(1)
 
