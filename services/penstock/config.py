@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from penstock.errors import ConfigurationError
 from penstock.setting_types import (
@@ -421,21 +420,13 @@ class TrainConfig(Section):
         return self
 
 
-class Config(BaseSettings):
+class Config(pydantic.BaseModel):
     """All settings of a run: the given values, and defaults for all others.
 
     No preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        # Otherwise PPO and ppo would both name the section, and one of the two would be lost.
-        case_sensitive=True,
-        env_prefix="PENSTOCK__",
-        env_nested_delimiter="__",
-        use_attribute_docstrings=True,
-    )
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     run: RunConfig = RunConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
@@ -450,37 +441,6 @@ class Config(BaseSettings):
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Reads keyword arguments only. `cli.options` merges the other sources, so that code that imports Penstock does
-        not depend on environment variables.
-        """
-        return (init_settings,)
-
-    @pydantic.model_validator(mode="after")
-    def _check_gate(self) -> "Config":
-        fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
-        if degree == 0 and fresh % window:
-            raise ValueError(
-                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" actor.environments {window}, or no batch could fill; change sampling.batch_segments,"
-                " sampling.fresh_fraction or actor.environments"
-            )
-        if degree > 0 and fresh and window > degree * fresh:
-            raise ValueError(
-                f"actor.environments {window} exceeds sampling.off_policy_degree {degree} times the {fresh} fresh"
-                " segments of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
-                " actor.environments"
-            )
-        return self
-
     @pydantic.model_validator(mode="after")
     def _check_normalisation(self) -> "Config":
         if self.sampling.fresh_segments == 0 and (self.policy.normalise_observations or self.policy.normalise_returns):
@@ -491,7 +451,7 @@ class Config(BaseSettings):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _check_shards(self) -> "Config":
+    def _check_gate(self) -> "Config":
         fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
         if shards > 1 and fresh == 0:
@@ -499,17 +459,18 @@ class Config(BaseSettings):
                 f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts"
                 " of a batch are matched by its fresh segments; raise the fraction or use one service"
             )
-        if shards > 1 and degree == 0 and fresh % (shards * window):
+        times = f" times {shards} replay services" if shards > 1 else ""
+        if degree == 0 and fresh % (shards * window):
             raise ValueError(
                 f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" {shards} replay services times actor.environments {window}; change sampling.batch_segments or"
-                " actor.environments"
+                f" actor.environments {window}{times}, or no batch could fill; change sampling.batch_segments,"
+                " sampling.fresh_fraction or actor.environments"
             )
-        if shards > 1 and degree > 0 and shards * -(-window // degree) > fresh:
+        if degree > 0 and fresh and shards * -(-window // degree) > fresh:
             raise ValueError(
-                f"the {fresh} fresh segments of a batch are too few for {shards} replay services with actors of"
-                f" {window} environments at sampling.off_policy_degree {degree}; raise sampling.batch_segments or lower"
-                " actor.environments"
+                f"actor.environments {window}{times} is too large for the {fresh} fresh segments of a batch at"
+                f" sampling.off_policy_degree {degree}, so that the gate could never open; raise"
+                " sampling.batch_segments or lower actor.environments"
             )
         return self
 
@@ -563,7 +524,7 @@ def _without_none(value: object) -> object:
 def build(values: dict[str, object]) -> Config:
     """Builds the configuration from nested values. Raises a `ConfigurationError` that lists all errors in one line."""
     try:
-        return Config(**values)  # type: ignore[arg-type]
+        return Config(**values)
     except pydantic.ValidationError as error:
         raise ConfigurationError(_explain(error)) from None
 

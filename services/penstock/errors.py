@@ -14,11 +14,7 @@ class ConfigurationError(PenstockError):
 
 
 class DamagedFile(ConfigurationError):
-    """A file of a run that can't be read, or whose bytes differ from those that were written.
-
-    Attributes:
-        finding: The file and its fault, without the remedy.
-    """
+    """A file that can't be read, or whose bytes differ from those written. `finding` names it and its fault."""
 
     def __init__(self, finding: str, remedy: str = "") -> None:
         super().__init__(f"{finding}; {remedy}" if remedy else finding)
@@ -54,11 +50,7 @@ class PeerFailed(Unavailable):
 
 
 class PlaceLost(PenstockError):
-    """An actor's slot is no longer its own: it must join again as a new actor.
-
-    Attributes:
-        taken_by: Incarnation that has taken the actor's slot; 0 if none has.
-    """
+    """An actor has lost its slot and must join as a new actor. `taken_by` is the slot's new incarnation; 0: none."""
 
     def __init__(self, message: str, taken_by: int = 0) -> None:
         super().__init__(message)

@@ -9,9 +9,9 @@ import fcntl
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.config import Config
 from penstock.errors import ConfigurationError
@@ -30,15 +30,8 @@ Show = Callable[[str, SnapshotProgress], None]
 """Callback that receives the name of a replay service and the progress of its store."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredRun:
-    """A run made from a snapshot.
-
-    Attributes:
-        version: Policy version at which the run continues.
-        env_steps: Environment steps that the policy was trained with.
-        stores: Restored store of each replay service.
-    """
+class RestoredRun(NamedTuple):
+    """A run made from a snapshot: the policy version and the steps at which it continues, and its restored stores."""
 
     version: int
     env_steps: int
@@ -51,15 +44,15 @@ def restore_run(
     """Makes a new run from a snapshot.
 
     Args:
-        config: Settings of the new run, except `run.dir` and `replay.snapshots.folder`, which are those of the old run.
+        config: Settings of the new run, except `run.dir` and `replay.snapshot_folder`, which are those of the old run.
         name: Name of the snapshot.
         into: Folder of the new run, which must not exist.
         stores: Folder of the new store, for replay services without a launcher; None: `replay` in the run's folder.
         show: Callback that receives the progress of each store.
 
     Raises:
-        ConfigurationError: A folder exists already or can't be written, or the snapshot is missing, damaged, or not of
-            one moment. No new folder is left behind.
+        ConfigurationError: A folder exists or can't be written, or the snapshot is missing, damaged, or not of one
+            moment. No new folder remains.
     """
     run = RunFolder(Path(config.run.dir or "."))
     services = replay_services(config.train.replay_shards)
@@ -69,27 +62,22 @@ def restore_run(
     _check_belong_together(name, services, manifests)
     if stores is not None and into.resolve() in stores.resolve().parents:
         raise ConfigurationError(f"{stores} is in the new run's folder {into}; omit it, or name a folder elsewhere")
+    capacity_bytes, restored = int(config.replay.capacity_bytes), list[Restored]()
     try:
         with _built(into, *([stores] if stores is not None else [])) as places:
             folder = RunFolder(places[0])
-            restored = tuple(
-                restore_store(
-                    source,
-                    manifest,
-                    of_service(places[1] if stores is not None else folder.replay, service, len(services)),
-                    int(config.replay.capacity_bytes),
-                    functools.partial(show, service),
+            new_root = folder.replay if stores is None else places[1]
+            for service, source, manifest in zip(services, sources, manifests, strict=True):
+                store = of_service(new_root, service, len(services))
+                restored.append(
+                    restore_store(source, manifest, store, capacity_bytes, functools.partial(show, service))
                 )
-                for service, source, manifest in zip(services, sources, manifests, strict=True)
-            )
             progress = _write_run(folder, run, config, sources[0].policy(manifests[0]), restored)
             _check_still_there(name, sources, manifests)
     except OSError as error:
-        raise ConfigurationError(
-            f"can't restore snapshot {name!r} into {into}: {error.strerror or error}; free space, or choose another"
-            " folder"
-        ) from None
-    return RestoredRun(progress.version, progress.env_steps, restored)
+        reason = f"can't restore snapshot {name!r} into {into}: {error.strerror or error}"
+        raise ConfigurationError(f"{reason}; free space, or choose another folder") from None
+    return RestoredRun(progress.version, progress.env_steps, tuple(restored))
 
 
 def _check_belong_together(name: str, services: list[str], manifests: list[Manifest]) -> None:
@@ -115,7 +103,7 @@ def _check_still_there(name: str, sources: list[SnapshotFolder], manifests: list
 
 
 def _write_run(
-    folder: RunFolder, run: RunFolder, config: Config, policy: bytes, stores: tuple[Restored, ...]
+    folder: RunFolder, run: RunFolder, config: Config, policy: bytes, stores: Sequence[Restored]
 ) -> checkpoints.RunProgress:
     """Writes all files of the run except the store; returns its progress."""
     folder.create()
@@ -193,16 +181,11 @@ def _held(place: Path, folder: Path) -> Iterator[None]:
                 f"another process is restoring a snapshot into {folder}; wait until it ends"
             ) from None
         # A process that was killed may have left files.
-        _clear(place)
+        for path in place.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         yield
     finally:
         os.close(descriptor)
-
-
-def _clear(place: Path) -> None:
-    """Removes everything in a folder."""
-    for path in place.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

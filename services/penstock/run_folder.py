@@ -13,8 +13,8 @@ replay/                the mapped store, while the run is active
 snapshots/             snapshots of the policy and that store, if any were taken
 """
 
+import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import ConfigurationError
@@ -40,103 +40,37 @@ def damaged_lines_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}.damaged")
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of one run."""
+    """Paths of one run, below its folder `root`."""
 
-    root: Path
-
-    @property
-    def config(self) -> Path:
-        """The configuration of the run."""
-        return self.root / "config.toml"
-
-    @property
-    def metrics(self) -> Path:
-        """Records of training and evaluation, one JSON object per line."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """The results of the run."""
-        return self.root / "summary.json"
-
-    @property
-    def learning_curve(self) -> Path:
-        """The plot of the returns."""
-        return self.root / "learning_curve.png"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def best_checkpoint(self) -> Path:
-        """The checkpoint with the best evaluation."""
-        return self.checkpoints / "best.safetensors"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the services' logs."""
-        return self.root / "logs"
-
-    @property
-    def versions(self) -> Path:
-        """The high-water mark of published versions."""
-        return self.root / "versions.json"
-
-    @property
-    def roster(self) -> Path:
-        """The actors with their slots and incarnations."""
-        return self.root / "roster.json"
-
-    @property
-    def roster_copy(self) -> Path:
-        """The copy of the roster."""
-        return copy_of(self.roster)
-
-    @property
-    def damaged_metrics(self) -> Path:
-        """Lines of the metrics file that are not records."""
-        return damaged_lines_of(self.metrics)
-
-    @property
-    def replay(self) -> Path:
-        """The folder of the mapped store."""
-        return self.root / "replay"
-
-    @property
-    def snapshots(self) -> Path:
-        """The folder of the run's snapshots, which outlive its store."""
-        return self.root / "snapshots"
-
-    @property
-    def services(self) -> Path:
-        """The addresses of the services of a local run, while it is active."""
-        return self.root / "services.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "config.toml"
+        self.metrics = root / "metrics.jsonl"
+        self.damaged_metrics = damaged_lines_of(self.metrics)
+        self.services = root / "services.json"
+        self.summary = root / "summary.json"
+        self.learning_curve = root / "learning_curve.png"
+        self.checkpoints = root / "checkpoints"
+        self.best_checkpoint = self.checkpoints / "best.safetensors"
+        self.logs = root / "logs"
+        self.versions = root / "versions.json"
+        self.roster = root / "roster.json"
+        self.roster_copy = copy_of(self.roster)
+        self.replay = root / "replay"
+        self.snapshots = root / "snapshots"
 
     def checkpoint(self, env_steps: int) -> Path:
         """Returns the path of the checkpoint at this number of environment steps."""
         return self.checkpoints / f"{env_steps:012d}.safetensors"
 
-    def everything(self) -> tuple[Path, ...]:
-        """Returns every file and folder that a run creates in its folder."""
-        return (
-            self.config,
-            self.metrics,
-            self.damaged_metrics,
-            self.summary,
-            self.learning_curve,
-            self.checkpoints,
-            self.logs,
-            self.versions,
-            self.roster,
-            self.roster_copy,
-            self.replay,
-            self.snapshots,
-            self.services,
-        )
+    def everything(self) -> set[Path]:
+        """Returns every file and folder that a run creates directly in its folder."""
+        return {path for path in vars(self).values() if path.parent == self.root != path}
+
+    def addresses(self) -> dict[str, str]:
+        """Returns host:port of each service by name, while the run is active."""
+        return {name: str(address) for name, address in json.loads(self.services.read_text()).items()}
 
     def create(self) -> None:
         """Creates the folder. Raises `ConfigurationError` if it can't be written."""

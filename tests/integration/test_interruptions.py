@@ -201,7 +201,7 @@ def test_services_end_after_the_launcher_was_killed(orphaned: tuple[Session, flo
     assert listening(session.ports) == set()
     for name in ("replay", "learner", "evaluator", "actor-0"):
         last = json.loads((folder / "logs" / f"{name}.log").read_text().splitlines()[-1])
-        assert (last["event"], last["told_by"]) == ("stopped", "the end of the launcher"), name
+        assert (last["event"], last["stopped_by"]) == ("stopped", "the end of the launcher"), name
 
 
 def test_a_killed_launcher_loses_no_training(orphaned: tuple[Session, float, Bound]) -> None:

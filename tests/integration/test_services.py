@@ -28,7 +28,7 @@ class Alone:
         serving: Whether it said so at its address.
         metrics: What its metrics port answered.
         end: How it ended when it was told to.
-        told_by: The signal that told it.
+        stopped_by: Name of the signal that stopped the service.
         ports: Its own.
         others: Ports that were named to it where something stronger named its own.
     """
@@ -36,7 +36,7 @@ class Alone:
     serving: bool
     metrics: str
     end: Ended
-    told_by: str
+    stopped_by: str
     ports: set[int]
     others: set[int]
 
@@ -130,7 +130,7 @@ def test_a_service_logs_only_one_json_object_per_line(alone: dict[str, Alone], s
     assert {event["service"] for event in events} == {service}
     assert all({"event", "level", "timestamp"} <= set(event) for event in events)
     assert events[-1]["event"] == "stopped"
-    assert events[-1]["told_by"] == alone[service].told_by
+    assert events[-1]["stopped_by"] == alone[service].stopped_by
     assert alone[service].end.stdout == ""
 
 

@@ -106,7 +106,7 @@ def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
     folder = RunFolder(Path(config.run.dir))
     if reason := nothing_left(folder.summary, config.run):
         # The learner was killed after the run's end, or started again: the results must not be replaced.
-        logger.warning("nothing to do", reason=reason)
+        logger.warning("run already finished", reason=reason)
         return None
     folder.create()
     for leftover in [*remove_leftovers(folder.root), *remove_leftovers(folder.checkpoints)]:

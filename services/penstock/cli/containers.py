@@ -14,6 +14,7 @@ from penstock.cli.finding import Finding
 from penstock.local.ports import refusal
 
 _TIMEOUT_S = 20.0
+_NO_ANSWER = 127
 _LEAST_COMPOSE = (2, 24)
 """Oldest version with optional env files, as in docker-compose.yml, and `!reset`, as in compose.cpu.yaml."""
 
@@ -29,7 +30,7 @@ def check_containers(folder: Path) -> Iterator[Finding]:
     """Yields a finding for each requirement of docker-compose.yml, which would be started from `folder`."""
     try:
         info = json.loads(_docker("info", "--format", "{{json .}}").stdout)
-    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
+    except json.JSONDecodeError:
         yield Finding("Docker", None, "not installed or not responding; `penstock train` does not need it")
         return
     if not info.get("ServerVersion"):
@@ -54,9 +55,8 @@ def _without_engine(reason: str) -> str:
 
 def _check_compose() -> Finding:
     least = ".".join(map(str, _LEAST_COMPOSE))
-    try:
-        answer = _docker("compose", "version", "--short")
-    except (OSError, subprocess.TimeoutExpired):
+    answer = _docker("compose", "version", "--short")
+    if answer.returncode == _NO_ANSWER:
         return Finding("Compose", False, "not responding; restart the engine")
     version = answer.stdout.strip().removeprefix("v")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -82,7 +82,9 @@ def _check_toolkit(info: Mapping[str, object]) -> Finding:
 def _check_published(folder: Path) -> Finding:
     given = {**_read_variables(folder / VARIABLES_FILE), **os.environ}
     ports = {name: given.get(name) or str(number) for name, number in PUBLISHED}
-    if wrong := [f"{name} is {port!r}" for name, port in ports.items() if not _is_port(port)]:
+    if wrong := [
+        f"{name} is {port!r}" for name, port in ports.items() if not (port.isdecimal() and 0 < int(port) < 65536)
+    ]:
         return Finding("host ports", False, f"{' and '.join(wrong)}; set it to a port number in {VARIABLES_FILE}")
     own = _ports_of_this_project(folder)
     taken = [name for name, port in ports.items() if f":{port}->" not in own and refusal("127.0.0.1", int(port))]
@@ -93,17 +95,10 @@ def _check_published(folder: Path) -> Finding:
     return Finding("host ports", True, f"free, or used by this project: {', '.join(ports.values())}")
 
 
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and 0 < int(text) < 65536
-
-
 def _ports_of_this_project(folder: Path) -> str:
     """Returns the published ports of the containers that were started from this folder."""
     label = f"label=com.docker.compose.project.working_dir={folder.resolve()}"
-    try:
-        return _docker("ps", "--filter", label, "--format", "{{.Ports}}").stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    return _docker("ps", "--filter", label, "--format", "{{.Ports}}").stdout
 
 
 def _read_variables(path: Path) -> dict[str, str]:
@@ -114,4 +109,8 @@ def _read_variables(path: Path) -> dict[str, str]:
 
 
 def _docker(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    """Runs a docker command. Returns no output, and `_NO_ANSWER`, if it is not installed or does not respond."""
+    try:
+        return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.CompletedProcess(words, _NO_ANSWER, "", "")

@@ -1,10 +1,11 @@
-"""Text output of a coordinator's statistics: sections for `penstock status`, two lines for `penstock train`."""
+"""Text output of a run's statistics and summary, for `penstock status` and the end of `penstock train`."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.hints import actors_waiting_share, hints
+from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Declared, Drops, LearningNumbers, declared
 
 _SHOWN_WAITS = 3
@@ -36,7 +37,7 @@ def sections(statistics: CoordinatorStatistics) -> RenderableType:
 
 
 def named(name: str, line: str | Text, style: str = "") -> Text:
-    """Returns a labelled line. A table would fold or cut lines wider than the terminal; this line stays whole."""
+    """Returns a labelled line. A table would fold or cut a line that is wider than the terminal."""
     return Text.assemble((f"{name:<13}", "dim"), line if isinstance(line, Text) else (line, style))
 
 
@@ -80,6 +81,29 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
             )
         )
     return rows
+
+
+def summary_lines(summary: Summary) -> list[Text]:
+    """Returns the result of a run as labelled lines."""
+    statistics, lines = summary.statistics, []
+    if summary.evaluation:
+        mean = (f"{summary.evaluation.return_mean:.1f}", "bold")
+        lines.append(named("return", Text.assemble(mean, _spread(summary.evaluation))))
+    for number, variant in enumerate(summary.variants):
+        outcome = variant.evaluation
+        shown = f"{outcome.return_mean:.1f}{_spread(outcome)}" if outcome else "-"
+        lines.append(named(f"variant {number}", f"{shown}, {variant.arguments}"))
+    lines.append(named("environment", f"{summary.env_id}, seed {summary.seed}"))
+    speed = f"({summary.env_steps_per_s:,.0f}/s)"
+    lines.append(named("steps", f"{summary.env_steps:,} {speed}, ended by {summary.stopped}"))
+    if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
+        reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
+        lines.append(named("threshold", reached))
+    if statistics is not None:
+        lines += in_short(statistics)
+        # A run that reached its threshold has learnt and needs no hints.
+        lines += advice(statistics) if summary.env_steps_to_threshold is None else []
+    return [*lines, named("wall time", f"{summary.wall_s:.1f} s"), named("run", summary.run_dir)]
 
 
 def _learning(statistics: CoordinatorStatistics) -> Table:
@@ -136,6 +160,10 @@ def _shown(each: Declared, value: float | None) -> str:
             return _share(value)
         case "number":
             return _plain(value)
+
+
+def _spread(outcome: EvaluationOutcome) -> str:
+    return f" ± {outcome.return_std:.1f} over {outcome.episodes} episodes"
 
 
 def _seconds(seconds: float | None) -> str:

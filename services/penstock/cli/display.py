@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,15 +25,12 @@ def make_display(console: Console) -> "PanelDisplay | LineDisplay":
     return PanelDisplay(console) if console.is_terminal else LineDisplay(console)
 
 
-class LineDisplay:
+class LineDisplay(AbstractContextManager["LineDisplay"]):
     """A display of one line every few seconds, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._due = 0.0
-
-    def __enter__(self) -> "LineDisplay":
-        return self
 
     def __exit__(self, *exception: object) -> None: ...
 
@@ -84,7 +81,7 @@ def variant_lines(status: RunStatus) -> list[str]:
     ]
 
 
-class PanelDisplay:
+class PanelDisplay(AbstractContextManager["PanelDisplay"]):
     """A display that redraws a panel in place."""
 
     def __init__(self, console: Console) -> None:
@@ -93,13 +90,11 @@ class PanelDisplay:
         self._evaluated_version = -1
 
     def __enter__(self) -> "PanelDisplay":
-        self._live.__enter__()
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
 
     def __call__(self, status: RunStatus, news: list[str]) -> None:
         """Draws the status; news lines stay above the panel."""

@@ -21,7 +21,7 @@ from penstock.local.environment_check import check_environment
 from penstock.local.ports import refusal
 
 _BESIDE_STORE_BYTES = 200 * 2**20
-"""Most memory in bytes that a replay service needs beside its store."""
+"""Largest memory in bytes that a replay service needs in addition to its store."""
 _ACTOR_BYTES = 350 * 2**20
 _LEAST_SHARED_BYTES = 2**26
 
@@ -29,10 +29,7 @@ _LEAST_SHARED_BYTES = 2**26
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = parse(
-        "penstock doctor",
-        "Check whether this machine meets the requirements of the settings.",
-        arguments,
-        trains=False,
+        "penstock doctor", "Check whether this machine meets the requirements of the settings.", arguments, trains=False
     )
     console, fit = Console(highlight=False), True
     for finding in examine(options.config):

@@ -1,7 +1,9 @@
 """`penstock evaluate`: plays episodes with a trained policy, and records one on request."""
 
+import argparse
 import secrets
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from penstock.acting.environments import has_native_form, import_modules
@@ -14,38 +16,18 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
-from penstock.types.evaluation import EvaluationTask
+from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
 from penstock.types.spaces import EnvironmentSpec
 
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    parser = OneLineParser(prog="penstock evaluate", description="Play episodes with a trained policy.")
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="run folder (its best checkpoint is played) or checkpoint file"
-    )
-    parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
-    parser.add_argument(
-        "--stochastic", action="store_true", help="sample actions instead of taking the most likely ones"
-    )
-    parser.add_argument("--seed", type=int, help="seed of the episodes (default: random)")
-    parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
-    parser.add_argument(
-        "--variant", type=int, help="number of the only environment variant to play (default: all of the run in turn)"
-    )
-    parser.add_argument(
-        "--record-video", action="store_true", help="record one episode in the run folder, under videos/"
-    )
-    named = parser.parse_args(list(arguments))
-    if named.episodes < 1:
-        raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
+    named = _parse(arguments)
     use_one_thread()
     path = find_checkpoint(named.run)
     policy = load_policy(path)
     config = _config_of(path, named.env_id)
-    environment = config.environment
-    if named.seed is not None and not 0 <= named.seed < 2**63:
-        raise ConfigurationError(f"--seed must be at least 0 and less than 2**63, got {named.seed}")
+    environment, max_steps = config.environment, config.evaluation.max_episode_steps
     variants = _chosen_variants(config, named.variant)
     if named.episodes < len(variants):
         raise ConfigurationError(
@@ -53,34 +35,50 @@ def command(arguments: Sequence[str]) -> int:
             " --episodes, or choose one variant with --variant"
         )
     kwargs = [environment.variant_kwargs[variant] for variant in variants]
-    environments = make_of(environment, named.episodes, kwargs)
-    _check_same_spaces(path, policy, environments.spec)
     seed = secrets.randbits(63) if named.seed is None else named.seed
-    max_steps = config.evaluation.max_episode_steps
     task = EvaluationTask(
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
-    try:
+    with closing(make_of(environment, named.episodes, kwargs)) as environments:
+        _check_same_spaces(path, policy, environments.spec)
         result = evaluate(task, environments, lambda: False)
-    finally:
-        environments.close()
     assert result is not None
     print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
-    print(f"return {result.return_mean:.1f} ± {result.return_std:.1f} over {named.episodes} episodes")
-    print(
-        f"from {min(result.returns):.1f} to {max(result.returns):.1f}, mean length"
-        f" {sum(result.steps) / named.episodes:.0f} steps"
-    )
+    print(f"return {_spread(result)} over {named.episodes} episodes")
+    lowest, highest, length = min(result.returns), max(result.returns), sum(result.steps) / named.episodes
+    print(f"from {lowest:.1f} to {highest:.1f}, mean length {length:.0f} steps")
     if result.unfinished:
         print(f"{result.unfinished} episodes did not end within {max_steps:,} steps; their returns so far are counted")
     if environment.variants:
         for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
-            name = environment.variant_names[variant]
-            print(f"variant {variant} ({name}): return {returns.return_mean:.1f} ± {returns.return_std:.1f}")
+            print(f"variant {variant} ({environment.variant_names[variant]}): return {_spread(returns)}")
     if named.record_video:
         folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
         print(film(policy, environment, kwargs[0], folder=folder / "videos", seed=seed))
     return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(prog="penstock evaluate", description="Play episodes with a trained policy.")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="run folder (its best checkpoint is played) or checkpoint file"
+    )
+    parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest ones")
+    parser.add_argument("--seed", type=int, help="seed of the episodes (default: random)")
+    parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
+    parser.add_argument("--variant", type=int, help="number of the environment variant to play (default: all in turn)")
+    parser.add_argument("--record-video", action="store_true", help="record one episode in the run folder's videos/")
+    named = parser.parse_args(list(arguments))
+    if named.episodes < 1:
+        raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
+    if named.seed is not None and not 0 <= named.seed < 2**63:
+        raise ConfigurationError(f"--seed must be at least 0 and less than 2**63, got {named.seed}")
+    return named
+
+
+def _spread(returns: EvaluationResult | VariantReturns) -> str:
+    return f"{returns.return_mean:.1f} ± {returns.return_std:.1f}"
 
 
 def _chosen_variants(config: Config, named: int | None) -> list[int]:

@@ -23,17 +23,7 @@ _ENLARGEMENT = 4
 def film(
     policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
 ) -> Path:
-    """Plays and films an episode.
-
-    Args:
-        policy: Policy to play with.
-        environment: Environment to play.
-        kwargs: Arguments of the variant to play.
-        folder: Folder for the film; it is created if it is missing.
-        seed: Seed of the episode.
-
-    Returns:
-        Path of the film.
+    """Plays an episode with the variant's arguments, and films it into the folder; returns the path of the film.
 
     Raises:
         ConfigurationError: The environment can't be made or rendered.

@@ -6,34 +6,25 @@ A pure function computes them, so that `penstock status` and the end of `penstoc
 from penstock.types.statistics import CoordinatorStatistics, LearningNumbers
 
 ENOUGH_BATCHES = 20
-"""Fewest recent batches for hints on learning. Before that, values are untrained and means cover too little data."""
+"""Fewest recent batches for hints on learning. The means of fewer cover too little data."""
 
 LEAST_EFFECTIVE_SHARE = 0.3
-"""Effective sample share below which a batch teaches as little as one of a third its size.
-
-A few steps with large weights then dominate it.
-"""
+"""Effective sample share below which a few steps with large weights dominate a batch."""
 
 MOST_CLIPPED = 0.5
-"""Share of clipped ratios above which most steps have no gradient, so that later epochs change only the others."""
+"""Share of clipped ratios above which most steps have no gradient, so that later epochs train only the others."""
 
-STANDING_KL = 1e-4
-"""KL divergence in nats per batch below which a policy hardly changes.
+LEAST_KL = 1e-4
+"""KL divergence in nats per batch below which a policy hardly changes; usual values of target_kl are 0.01 to 0.03."""
 
-Policies that learn change by a hundred times as much; usual values of target_kl are 0.01 to 0.03.
-"""
-
-STANDING_ENTROPY_SHARE, STANDING_ENTROPY = 0.02, 0.01
-"""Largest changes of an unchanged entropy, as a share of the first entropy and in nats; the larger one applies."""
+LEAST_ENTROPY_CHANGE_SHARE, LEAST_ENTROPY_CHANGE = 0.02, 0.01
+"""Changes below which the entropy is unchanged, as a share of the first entropy and in nats; the larger applies."""
 
 MOST_WAITED = 0.5
-"""Share of the time spent waiting above which the cause of the waiting limits the run's speed, not the learner."""
+"""Share of the time spent waiting above which the cause of the wait, not the learner, limits the run's speed."""
 
 MOST_LATE = 0.1
-"""Share of late segments above which too much of the environments' work is not trained as fresh.
-
-The off-policy degree or the speed of some actors is then unsuitable.
-"""
+"""Share of late segments above which the off-policy degree or the speed of some actors is unsuitable."""
 
 MOST_OVERWRITTEN = 0.1
 """Share of overwritten segments above which the store is too small: they are overwritten between draw and commit."""
@@ -57,7 +48,7 @@ def _of_values(statistics: CoordinatorStatistics) -> list[str]:
         )
     if absurd := statistics.drops.unsound_rows + statistics.drops.left_out_values:
         lines.append(
-            f"{absurd:,} numbers were a million times larger than the others and were excluded from training: check the"
+            f"{absurd:,} values were a million times larger than the others and were excluded from training: check the"
             " environment's observations and rewards"
         )
     if refused := statistics.drops.refused_segments:
@@ -91,7 +82,7 @@ def _of_steps(statistics: CoordinatorStatistics, recent: LearningNumbers) -> lis
             f"policy updates are too large, {recent.clipped_share:.0%} of the ratios are clipped: lower"
             " ppo.learning_rate or ppo.epochs, or set ppo.target_kl"
         )
-    if _stands_still(recent, statistics.first_entropy):
+    if _hardly_changes(recent, statistics.first_entropy):
         lines.append(
             f"the policy hardly changes, by a KL divergence of {recent.approximate_kl:.1g} per batch: raise"
             " ppo.learning_rate or ppo.epochs, and check that rewards differ"
@@ -104,11 +95,11 @@ def _of_steps(statistics: CoordinatorStatistics, recent: LearningNumbers) -> lis
     return lines
 
 
-def _stands_still(recent: LearningNumbers, first_entropy: float | None) -> bool:
+def _hardly_changes(recent: LearningNumbers, first_entropy: float | None) -> bool:
     if recent.approximate_kl is None or recent.entropy is None or first_entropy is None:
         return False
-    tolerance = max(STANDING_ENTROPY, STANDING_ENTROPY_SHARE * abs(first_entropy))
-    return abs(recent.approximate_kl) < STANDING_KL and abs(recent.entropy - first_entropy) < tolerance
+    tolerance = max(LEAST_ENTROPY_CHANGE, LEAST_ENTROPY_CHANGE_SHARE * abs(first_entropy))
+    return abs(recent.approximate_kl) < LEAST_KL and abs(recent.entropy - first_entropy) < tolerance
 
 
 def _of_drops(statistics: CoordinatorStatistics) -> list[str]:

@@ -1,11 +1,12 @@
 """`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `exit_codes`."""
 
 import faulthandler
+import importlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import ConfigurationError, EnvironmentFailed, PenstockError
@@ -15,7 +16,24 @@ from penstock.local.imports import uncollected
 _SERVICES = ("replay", "learner", "actor", "evaluator")
 _MAKE_ENVIRONMENTS = ("actor", "evaluator", "evaluate")
 _LEAVING_S = 5.0
-"""Seconds that a finished service may take to exit: environments may have left threads that never end."""
+"""Seconds that a finished service may take to exit. Environments may have left threads that never end."""
+
+_COMMANDS = {
+    "train": "train an agent, with all services as processes on this machine",
+    "evaluate": "play episodes with a trained policy",
+    "plot": "draw the learning curves of runs",
+    "status": "show the status of a run",
+    "replay": "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
+    "learner": "run the learner service",
+    "actor": "run an actor service",
+    "evaluator": "run the evaluator service",
+    "health": "check whether a service is ready",
+    "doctor": "check whether this machine meets the requirements of the settings",
+}
+"""Commands with their descriptions."""
+
+_OF_REPLAY = {"snapshot": "snapshots", "snapshots": "snapshots", "restore": "restore"}
+"""Modules of the commands that follow `penstock replay`; other arguments are options of the service."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,7 +78,7 @@ def _run(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         return _fail(f"unknown command {name!r}; choose from: {', '.join(_COMMANDS)}")
     try:
-        return _COMMANDS[name][0](rest)
+        return _execute(name, rest)
     except ConfigurationError as error:
         return _fail(str(error))
     except EnvironmentFailed as error:
@@ -85,92 +103,29 @@ def _fail(message: str, code: int = USAGE_ERROR) -> int:
 
 def _help() -> str:
     lines = ["usage: penstock COMMAND [options]", ""]
-    lines += [f"  {name:<10} {description}" for name, (_, description) in _COMMANDS.items()]
+    lines += [f"  {name:<10} {description}" for name, description in _COMMANDS.items()]
     return "\n".join([*lines, "", "`penstock COMMAND --help` lists a command's options."])
 
 
-# Each command imports its modules when it runs: the replay service must not load torch, and `--help` loads nothing.
-
-
-def _train(arguments: list[str]) -> int:
+def _execute(name: str, arguments: list[str]) -> int:
+    """Imports and runs a command: the replay service must not load torch, and `--help` loads nothing."""
+    module = _OF_REPLAY.get(arguments[0]) if name == "replay" and arguments else None
+    if name in _SERVICES and module is None:
+        return _serve(name, arguments)
     with uncollected():
-        from penstock.cli.train import command
-    return command(arguments)
+        command = importlib.import_module(f"penstock.cli.{module or name}").command
+    code: int = command(arguments)
+    return code
 
 
-def _service(name: str) -> Callable[[list[str]], int]:
-    def command(arguments: list[str]) -> int:
-        import importlib
-
-        with uncollected():
-            from penstock.cli.options import parse
-
-        # A crash in a library leaves a stack in the log.
-        faulthandler.enable()
-        description = _COMMANDS[name][1]
-        options = parse(f"penstock {name}", description, arguments, trains=False)
-        with uncollected():
-            service = importlib.import_module(f"penstock.apps.{name}")
-        service.run(options.config)
-        return 0
-
-    return command
-
-
-def _replay(arguments: list[str]) -> int:
-    if arguments and arguments[0] in ("snapshot", "snapshots"):
-        with uncollected():
-            from penstock.cli import snapshots
-        return snapshots.command(arguments[0], arguments[1:])
-    if arguments and arguments[0] == "restore":
-        with uncollected():
-            from penstock.cli import restore
-        return restore.command(arguments[1:])
-    return _service("replay")(arguments)
-
-
-def _evaluate(arguments: list[str]) -> int:
+def _serve(name: str, arguments: list[str]) -> int:
+    """Runs a service until it ends."""
     with uncollected():
-        from penstock.cli.evaluate import command
-    return command(arguments)
-
-
-def _plot(arguments: list[str]) -> int:
+        from penstock.cli.options import parse
+    # A crash in a library leaves a stack in the log.
+    faulthandler.enable()
+    options = parse(f"penstock {name}", _COMMANDS[name], arguments, trains=False)
     with uncollected():
-        from penstock.cli.plot import command
-    return command(arguments)
-
-
-def _status(arguments: list[str]) -> int:
-    with uncollected():
-        from penstock.cli.status import command
-    return command(arguments)
-
-
-def _health(arguments: list[str]) -> int:
-    with uncollected():
-        from penstock.cli.health import command
-    return command(arguments)
-
-
-def _doctor(arguments: list[str]) -> int:
-    with uncollected():
-        from penstock.cli.doctor import command
-    return command(arguments)
-
-
-_COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "train": (_train, "train an agent, with all services as processes on this machine"),
-    "evaluate": (_evaluate, "play episodes with a trained policy"),
-    "plot": (_plot, "draw the learning curves of runs"),
-    "status": (_status, "show the status of a run"),
-    "replay": (
-        _replay,
-        "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
-    ),
-    "learner": (_service("learner"), "run the learner service"),
-    "actor": (_service("actor"), "run an actor service"),
-    "evaluator": (_service("evaluator"), "run the evaluator service"),
-    "health": (_health, "check whether a service is ready"),
-    "doctor": (_doctor, "check whether this machine meets the requirements of the settings"),
-}
+        service = importlib.import_module(f"penstock.apps.{name}")
+    service.run(options.config)
+    return 0

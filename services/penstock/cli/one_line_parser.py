@@ -1,7 +1,6 @@
 """The option parser of all commands."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigurationError
@@ -29,13 +28,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class _StoreOnce(argparse.Action):
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
         earlier = getattr(namespace, self.dest, self.default)
         if earlier not in (self.default, values):
             parser.error(f"{'/'.join(self.option_strings)} is given as {earlier!r} and as {values!r}; give it once")

@@ -79,18 +79,29 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
                 "--resume uses the settings of the run and can't be combined with --config, --preset or"
                 " PENSTOCK_PRESET; change individual settings with options"
             )
-        return Options(_resumed(resume, merge(*layers)), None, resume)
+        run: dict[str, object] = {"run": {"dir": str(resume)}}
+        return Options(build(merge(load_toml(settings_of(resume)), *layers, run)), None, resume)
     file = load_toml(named.config) if named.config else {}
     # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(merge(file, *layers), preset=preset if trains or preset is not None else NO_PRESET)
     return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""))
 
 
+def settings_of(folder: Path) -> Path:
+    """Returns the file with a run's settings. Raises `ConfigurationError` if the folder is not that of a run."""
+    file = RunFolder(folder).config
+    if not file.exists():
+        raise ConfigurationError(
+            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
+        )
+    return file
+
+
 def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict[str, object], argparse.Namespace]:
     """Returns the nested values of the options that are settings, and all parsed options."""
     try:
         source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
-            Config,
+            Config,  # type: ignore[arg-type]
             cli_parse_args=list(arguments),
             root_parser=parser,
             cli_kebab_case=True,
@@ -116,12 +127,3 @@ def _with_scalars(values: dict[str, object]) -> dict[str, object]:
                 if is_table(fields[key].annotation)
             }
     return read
-
-
-def _resumed(folder: Path, values: dict[str, object]) -> Config:
-    run = RunFolder(folder)
-    if not run.config.exists():
-        raise ConfigurationError(
-            f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
-        )
-    return build(merge(load_toml(run.config), values, {"run": {"dir": str(folder)}}))

@@ -12,11 +12,7 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock plot", description="Draw the learning curves of runs.")
     parser.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="run folders; runs that differ only by seed share a curve",
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folders; runs that differ only by seed share a curve"
     )
     parser.add_argument(
         "--output",
@@ -25,8 +21,8 @@ def command(arguments: Sequence[str]) -> int:
         help="file to draw (default: learning_curve.png, in the run folder if there is only one)",
     )
     named = parser.parse_args(list(arguments))
-    default = named.runs[0] / "learning_curve.png" if len(named.runs) == 1 else Path("learning_curve.png")
-    output = named.output or default
-    draw([RunFolder(run) for run in named.runs], output)
+    folders = [RunFolder(run) for run in named.runs]
+    output = named.output or (folders[0].learning_curve if len(folders) == 1 else Path("learning_curve.png"))
+    draw(folders, output)
     print(output)
     return 0

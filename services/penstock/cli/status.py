@@ -1,16 +1,15 @@
 """`penstock status`: shows the status of an active run, or the result of an ended one."""
 
-import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 
-from penstock.cli.coordination import sections
+from penstock.cli.coordination import sections, summary_lines
 from penstock.cli.display import status_line, variant_lines
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import how_to_resume
-from penstock.cli.summary_lines import summary_lines
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.rpc.clients.status import StatusClient
@@ -35,17 +34,10 @@ def command(arguments: Sequence[str]) -> int:
     if folder.config.exists() and not folder.services.exists():
         _show_ended(folder, console)
         return 0
-    thread = LoopThread()
-    try:
-        client = StatusClient(thread, _learner_address(named.run))
-        try:
-            status = client.get(_TIMEOUT_S)
-        finally:
-            client.close()
-    finally:
-        thread.close()
-    for line in [status_line(status), *variant_lines(status), *actor_lines(status)]:
-        console.print(line, markup=False, soft_wrap=True)
+    with closing(LoopThread()) as thread, closing(StatusClient(thread, _addresses(named.run)["learner"])) as client:
+        status = client.get(_TIMEOUT_S)
+    lines = [status_line(status), *variant_lines(status), *actor_lines(status)]
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
     for line in disk_lines(named.run):
         console.print(line, markup=False, soft_wrap=True)
     if status.coordinator is not None:
@@ -78,15 +70,11 @@ def disk_lines(run: str) -> list[str]:
     ]
 
 
-def _learner_address(run: str) -> str:
-    return _addresses(run)["learner"]
-
-
 def _addresses(run: str) -> dict[str, str]:
     """Returns host:port of services by name: all that the run's folder lists, or the learner at address `run`."""
     folder = RunFolder(Path(run))
     if folder.services.exists():
-        return {name: str(address) for name, address in json.loads(folder.services.read_text()).items()}
+        return folder.addresses()
     if ":" not in run:
         raise ConfigurationError(f"{run} is neither a run folder nor host:port of a learner")
     return {"learner": run}

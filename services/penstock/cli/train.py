@@ -10,15 +10,14 @@ from types import FrameType
 
 from rich.console import Console
 
+from penstock.cli.coordination import summary_lines
 from penstock.cli.display import make_display
 from penstock.cli.options import parse
 from penstock.cli.program import how_to_resume, program
-from penstock.cli.summary_lines import summary_lines
 from penstock.exit_codes import INTERRUPTED
 from penstock.local import launcher
 from penstock.local.stopping import REPEAT_S, Interrupted
 from penstock.run_folder import RunFolder
-from penstock.summary import Summary
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -44,7 +43,10 @@ def command(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as end:
         console.print(_describe_end(end, str(config.run.dir)), markup=False, soft_wrap=True)
         return INTERRUPTED
-    _print_summary(console, summary)
+    for line in summary_lines(summary):
+        console.print(line, soft_wrap=True)
+    film = f"watch it:  {program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
+    console.print(film, style="dim", markup=False, soft_wrap=True)
     return 0
 
 
@@ -56,7 +58,7 @@ class _Interrupt:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # The terminal is gone, and further output must not fail.
+            # The terminal is closed, and further output must not fail.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)
@@ -74,19 +76,8 @@ def _describe_end(end: KeyboardInterrupt, run_dir: str) -> str:
     saved = None if end.saved_steps is None else f"the checkpoint of step {end.saved_steps:,}"
     if end.finished and saved:
         return f"stopped; {saved} is saved. Resume with:\n  {how_to_resume(run_dir)}"
-    lost = f"training after it, up to step {end.trained_steps:,} or later, is lost"
     if saved:
-        return (
-            f"killed before it could save; {saved} is the newest, and {lost}. Resume with:\n  {how_to_resume(run_dir)}"
-        )
-    return (
-        f"killed before the first checkpoint was saved; all {end.trained_steps:,} steps are lost. Start again with:\n"
-        f"  {how_to_resume(run_dir)}"
-    )
-
-
-def _print_summary(console: Console, summary: Summary) -> None:
-    for line in summary_lines(summary):
-        console.print(line, soft_wrap=True)
-    command = f"watch it:  {program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
-    console.print(command, style="dim", markup=False, soft_wrap=True)
+        lost = f"training after it, up to step {end.trained_steps:,} or later, is lost. Resume with"
+        return f"killed before it could save; {saved} is the newest, and {lost}:\n  {how_to_resume(run_dir)}"
+    lost = f"all {end.trained_steps:,} steps are lost. Start again with"
+    return f"killed before the first checkpoint was saved; {lost}:\n  {how_to_resume(run_dir)}"

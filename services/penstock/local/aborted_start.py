@@ -7,7 +7,6 @@ folder behind. Once a batch has been trained, nothing is removed.
 import contextlib
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.files import write_atomically
@@ -26,52 +25,43 @@ class AbortedStart:
         self._checkpoints = folder.numbered_checkpoints()
         self._has_trained = False
 
+    def note_training(self) -> None:
+        """Records that a batch was trained; from then on, nothing is undone."""
+        self._has_trained = True
+
     @property
     def has_trained(self) -> bool:
         """Whether a batch has been trained since the start."""
         return self._has_trained or self._folder.numbered_checkpoints() != self._checkpoints
 
-    def note_training(self) -> None:
-        """Records that a batch was trained; from then on, nothing is undone."""
-        self._has_trained = True
-
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
         """Restores the folder if settings are refused or the user interrupts before training has begun.
 
-        Raises:
-            PenstockError: In place of a `ConfigurationError` raised after training has begun, because the command
-                itself was correct.
+        After that, a `ConfigurationError` becomes a `PenstockError`, because the command itself was correct.
         """
         try:
             yield
-        except ConfigurationError as error:
-            if self.has_trained:
-                raise PenstockError(str(error)) from error
-            self._undo()
-            raise
-        except KeyboardInterrupt:
+        except (ConfigurationError, KeyboardInterrupt) as error:
             if not self.has_trained:
                 self._undo()
+            elif isinstance(error, ConfigurationError):
+                raise PenstockError(str(error)) from error
             raise
 
     def _undo(self) -> None:
         for path in self._new:
-            _remove(path)
+            with contextlib.suppress(OSError):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+                # Temporary files of interrupted writes.
+                for left in path.parent.glob(f".{path.name}.*"):
+                    left.unlink(missing_ok=True)
         if self._config is not None and self._folder.config.read_bytes() != self._config:
             write_atomically(self._folder.config, self._config)
         for path in self._missing:
             # A folder that is not empty stays.
             with contextlib.suppress(OSError):
                 path.rmdir()
-
-
-def _remove(path: Path) -> None:
-    """Removes a file or folder and the temporary files of interrupted writes beside it; ignores errors."""
-    with contextlib.suppress(OSError):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-        for left in path.parent.glob(f".{path.name}.*"):
-            left.unlink(missing_ok=True)

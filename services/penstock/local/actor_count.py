@@ -1,7 +1,7 @@
 """The number of actors under `--actors auto`, adjusted to where the time of a run on one machine is spent."""
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import RunStatus
@@ -13,10 +13,7 @@ STARVED = 0.1
 """Share of the learner's time spent waiting for fresh segments, above which another actor is tried."""
 
 IDLE_ACTORS = 1.25
-"""Number of actors times the share of their time spent waiting, above which one is removed.
-
-The other actors can then do its work and still wait.
-"""
+"""Actors times the share of their time spent waiting, above which the others can do one's work and still wait."""
 
 WORTH_IT = 1.05
 """Least ratio of the run's speeds after and before adding an actor; without a free core, an actor stays below it."""
@@ -28,8 +25,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(NamedTuple):
+    """Running totals of a session. Two looks differ by what happened in between."""
+
     seconds: float
     env_steps: int
     starved_s: float
@@ -39,7 +37,7 @@ class _Look:
 
     @classmethod
     def at(cls, status: RunStatus, statistics: CoordinatorStatistics) -> "_Look":
-        # A session's mean times its batches is a running total; two totals differ by the time spent in between.
+        # A session's mean times its batches is a running total.
         times, batches = statistics.times, statistics.batches_trained
         return cls(
             status.elapsed_s,
@@ -52,19 +50,10 @@ class _Look:
 
 
 class ActorCount:
-    """Decides from successive observations of the run whether to add or remove an actor.
-
-    Attributes:
-        wanted: Number of actors that the run should have now.
-    """
+    """Decides from successive observations of a run how many actors it should have, which is `wanted`."""
 
     def __init__(self, least: int = 1, most: int | None = None) -> None:
-        """Begins with one actor for every two cores.
-
-        Args:
-            least: Minimum number of actors.
-            most: Maximum number of actors; None: the number of cores.
-        """
+        """Begins with one actor for every two cores, between `least` and `most` (None: the number of cores)."""
         cores = usable_cores()
         self._least, self._most = least, max(least, cores if most is None else most)
         self.wanted = min(self._most, max(least, cores // 2))

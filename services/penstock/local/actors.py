@@ -33,17 +33,16 @@ class Actors:
 
         Args:
             places: Address (host:port) and metrics port of each of the first actors.
-            count: Rule for the number of actors during the run; None: the number does not change.
+            count: Rule for the number of actors; None: the number does not change.
             children: Child processes of the run, to which the actors are added.
-            folder: Folder of the run, whose list of services is kept up to date.
+            folder: Folder of the run, whose list of services is kept current.
             settings: Command-line options of every service.
             others: Names and addresses of all services other than actors.
             step_timeout_s: Seconds after which an actor with a hanging environment ends itself.
         """
         self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
-        self._count = count
+        self._first, self._count = places, count
         self._children, self._folder, self._settings, self._others = children, folder, settings, others
-        self._first = places
         self._addresses = [address for address, _ in places]
         self._list_services()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 MOST_BYTES = 64 * 2**20
-"""Size in bytes above which a log is cut: larger than the logs of normal runs, small beside a run's other files."""
+"""Size in bytes above which a log is cut: above the logs of normal runs, and small compared with the store."""
 
 HEAD_BYTES, TAIL_BYTES = 2**20, 15 * 2**20
 """Bytes kept from the beginning and the end of a log that is cut."""
@@ -23,6 +23,7 @@ _LONGEST_CAUSE = 500
 _OURS = "penstock: "
 _TRACEBACK = "Traceback (most recent call last):"
 _FATAL = "Fatal Python error: "
+"""Line of Python's faulthandler, which writes stacks after it."""
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: |$)")
 
 
@@ -35,16 +36,13 @@ class ChildLog:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Opens the log for the child's next process, which appends to it.
-
-        If the log can't be opened, the output is discarded: a full or read-only disk must not keep a child from
-        starting.
-        """
-        with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context(self.path.open("ab"))
-            except OSError:
-                file = stack.enter_context(Path(os.devnull).open("ab"))
+        """Opens the log for the child's next process, which appends to it."""
+        try:
+            file = self.path.open("ab")
+        except OSError:
+            # A full or read-only disk must not keep a child from starting.
+            file = Path(os.devnull).open("ab")  # noqa: SIM115 - closed below
+        with file:
             self._life_from = file.tell()
             yield file
 
@@ -57,12 +55,12 @@ class ChildLog:
     def cause(self) -> str:
         """Returns the reason why the process gave up or died, as far as the log shows it, in one line."""
         lines = self._last_lines()
-        reason = _own_reason(lines) or _fatal_error(lines) or _exception(lines) or _last_of_others(lines)
+        reason = _last_after(_OURS, lines) or _last_after(_FATAL, lines) or _exception(lines) or _last_of_others(lines)
         return reason[:_LONGEST_CAUSE] or "no output"
 
     def own_reason(self) -> str:
         """Returns the reason that Penstock itself logged when it gave up; empty if there is none."""
-        return _own_reason(self._last_lines())
+        return _last_after(_OURS, self._last_lines())
 
     def _cut(self) -> None:
         with self.path.open("r+b") as file:
@@ -93,13 +91,9 @@ class ChildLog:
             return []
 
 
-def _own_reason(lines: list[str]) -> str:
-    return next((line.removeprefix(_OURS) for line in reversed(lines) if line.startswith(_OURS)), "")
-
-
-def _fatal_error(lines: list[str]) -> str:
-    """Returns the fatal error reported by Python's faulthandler, which writes the stacks after it."""
-    return next((line.removeprefix(_FATAL) for line in reversed(lines) if line.startswith(_FATAL)), "")
+def _last_after(prefix: str, lines: list[str]) -> str:
+    """Returns the rest of the last line that begins with the prefix."""
+    return next((line.removeprefix(prefix) for line in reversed(lines) if line.startswith(prefix)), "")
 
 
 def _exception(lines: list[str]) -> str:

@@ -4,9 +4,9 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.exit_codes import GAVE_UP, USAGE_ERROR
@@ -36,11 +36,7 @@ _DISMISSAL_S = 60.0
 """Seconds to end for a superfluous actor. It may first finish and send its window, and nothing waits for it."""
 
 _END_OF_RUN_S = 5.0
-"""Seconds until an exit with code 0 counts as a death.
-
-If the child exited because the run is over, the learner ends within this time. Otherwise the child was stopped from
-outside.
-"""
+"""Seconds until an exit with code 0 counts as a death. If the run is over, the learner ends within this time."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 """Seconds before the second restart without progress, doubled for each further one. The first is immediate."""
@@ -53,8 +49,7 @@ def service_command(*arguments: str) -> list[str]:
 
 def service_environment(name: str) -> dict[str, str]:
     """Returns a child's environment variables: its name, and no settings, which it reads from the run's file."""
-    kept = without_settings(os.environ)
-    return kept | {SUPERVISED_VARIABLE: name}
+    return without_settings(os.environ) | {SUPERVISED_VARIABLE: name}
 
 
 @dataclass(slots=True)
@@ -91,15 +86,8 @@ class Child:
         self.ended_at = self.restart_at = None
         with self.log.opened() as file, signals_held_back():
             forked = template.fork(self.command, self.name, file.fileno()) if template else None
-            self.group = ProcessGroup(forked or self._command_process(file), guard)
-
-    def _command_process(self, output: IO[bytes]) -> CommandProcess:
-        return CommandProcess(self.command, stdout=output, environment=service_environment(self.name))
-
-    def progressed(self, amount: int) -> None:
-        """Records the work done so far; growth resets the number of deaths."""
-        if amount > self.progress:
-            self.progress, self.deaths = amount, 0
+            process = forked or CommandProcess(self.command, stdout=file, environment=service_environment(self.name))
+            self.group = ProcessGroup(process, guard)
 
     def terminate(self) -> None:
         """Sends SIGTERM if the service runs."""
@@ -118,7 +106,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class Children:
+class Children(AbstractContextManager["Children"]):
     """All services of a run. Use it as a context manager, which ends all of them on exit."""
 
     max_restarts: int
@@ -127,9 +115,6 @@ class Children:
     dismissed: list[tuple[Child, float]] = field(default_factory=list)
     """Children that received SIGTERM, each with its deadline by `time.monotonic`."""
     guard: Guard = field(default_factory=lambda: Guard(_ORPHANS_GRACE_S))
-
-    def __enter__(self) -> "Children":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         # This takes a bounded time, so signals can be ignored.
@@ -155,9 +140,10 @@ class Children:
         child.terminate()
 
     def progressed(self, amounts: Mapping[str, int]) -> None:
-        """Records the work that each child has done so far, by name."""
+        """Records the work that each child has done so far, by name; growth resets its number of deaths."""
         for child in self.members:
-            child.progressed(amounts.get(child.name, 0))
+            if amounts.get(child.name, 0) > child.progress:
+                child.progress, child.deaths = amounts[child.name], 0
 
     def revive(self) -> list[str]:
         """Restarts children that died; returns a line for each death. A learner with exit code 0 has finished the run.
@@ -207,15 +193,12 @@ class Children:
         again = f"restarting in {pause_s:g} s" if pause_s else "restarting"
         return f"{child.name} ended with {how}; {again} (see {log})"
 
-    def _all(self) -> list[Child]:
-        return [*self.members, *(child for child, _ in self.dismissed)]
-
     def _end_all(self) -> None:
-        began = time.monotonic()
-        for child in self._all():
+        began, children = time.monotonic(), [*self.members, *(child for child, _ in self.dismissed)]
+        for child in children:
             child.terminate()
         # Shortest grace period first, since all periods run at the same time.
-        for child in sorted(self._all(), key=_grace_s):
+        for child in sorted(children, key=_grace_s):
             child.end(max(0.0, began + _grace_s(child) - time.monotonic()))
 
 

@@ -43,24 +43,22 @@ def check_environment(config: Config, report: Callable[[str], None]) -> None:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
     Args:
-        config: Configuration; the check uses the section `environment` and the environment counts of actors and
-            evaluations.
+        config: All settings, of which the check uses the environment and the numbers of environments and episodes.
         report: Callback that receives one line at a time: a warning, or a message that a stage takes long.
 
     Raises:
-        ConfigurationError: The environment can't be used for training; the message names the stage, the reason and a
-            remedy.
+        ConfigurationError: The environment can't be used; the message names the stage, the reason and a remedy.
     """
     reading, writing = os.pipe()
     try:
-        with Guard(0.0) as guard, contextlib.ExitStack() as stack:
+        with contextlib.closing(Guard(0.0)) as guard, contextlib.ExitStack() as stack:
             command = [sys.executable, "-Pm", "penstock.apps.environment_check", str(writing)]
             variables = service_environment("environment check")
             with signals_held_back():
                 process = CommandProcess(command, stdout=subprocess.PIPE, environment=variables, pass_fds=(writing,))
                 child = ProcessGroup(process, guard)
-                stack.callback(child.kill)
-            answer = _Conversation(child, reading, config, report=report).run()
+                stack.callback(child.end, 0.0)
+            answer = _Conversation(process, child, reading, config, report=report).run()
     finally:
         os.close(reading)
         os.close(writing)
@@ -92,7 +90,17 @@ def _request(config: Config) -> dict[str, Any]:
 class _Conversation:
     """Sends the request and reads the child's messages until it answers, dies or exceeds the time for a stage."""
 
-    def __init__(self, child: ProcessGroup, reading: int, config: Config, *, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        process: CommandProcess,
+        child: ProcessGroup,
+        reading: int,
+        config: Config,
+        *,
+        report: Callable[[str], None],
+    ) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._request_to, self._output_of = process.stdin, process.stdout
         self._child, self._reading, self._report = child, reading, report
         self._request = _request(config)
         self._limit_s = config.environment.check_timeout_s
@@ -102,22 +110,20 @@ class _Conversation:
 
     def run(self) -> dict[str, Any]:
         """Returns the answer, with the key `warnings` or `refused`."""
-        assert self._child.stdin is not None and self._child.stdout is not None
         os.set_blocking(self._reading, False)
-        os.set_blocking(self._child.stdout.fileno(), False)
-        try:
-            self._child.stdin.write(json.dumps(self._request).encode() + b"\n")
-            self._child.stdin.flush()
-        except OSError:
-            # The child died immediately, which is reported below.
-            pass
+        os.set_blocking(self._output_of.fileno(), False)
+        # A child that died immediately is reported below.
+        with contextlib.suppress(OSError):
+            self._request_to.write(json.dumps(self._request).encode() + b"\n")
+            self._request_to.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(self._reading, selectors.EVENT_READ)
-            selector.register(self._child.stdout, selectors.EVENT_READ)
+            selector.register(self._output_of, selectors.EVENT_READ)
             while True:
                 ended = self._child.exit_code is not None
                 selector.select(0.0 if ended else _POLL_S)
-                self._read_output(self._child.stdout.fileno())
+                # A full pipe would block the environment.
+                self._output = (self._output + _read(self._output_of.fileno()))[-_KEPT_OUTPUT_BYTES:]
                 answer = self._read_answer()
                 if answer is not None:
                     return answer
@@ -136,10 +142,6 @@ class _Conversation:
             self._stage, self._name = message["stage"], message["name"]
             self._since, self._report_at = time.monotonic(), time.monotonic() + _SLOW_S
         return None
-
-    def _read_output(self, descriptor: int) -> None:
-        """Reads the environment's output, so that a full pipe never blocks it, and keeps the end."""
-        self._output = (self._output + _read(descriptor))[-_KEPT_OUTPUT_BYTES:]
 
     def _check_time(self) -> str:
         now = time.monotonic()

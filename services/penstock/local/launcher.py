@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import shlex
 import shutil
 import time
@@ -55,11 +54,9 @@ def train(
         started: Start time of the command, by `time.monotonic`; None: now.
 
     Raises:
-        ConfigurationError: The environment, the folder or a setting can't be used. Nothing was trained, and the run's
-            folder is unchanged.
+        ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
         PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
-        Interrupted: Ctrl-C after training began; all processes have ended. It is a `KeyboardInterrupt`; before
-            training, a plain one is raised.
+        Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     started = time.monotonic() if started is None else started
     if resume:
@@ -78,13 +75,7 @@ def train(
             _Session(config, folder, start, observer=observer, template=template).run()
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
-    try:
-        return _conclude(folder, started)
-    except OSError as error:
-        raise PenstockError(
-            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
-            " space there, and draw the curve with penstock plot"
-        ) from error
+    return _conclude(folder, started)
 
 
 def with_run_dir(config: Config) -> Config:
@@ -108,16 +99,10 @@ def _check_folder(folder: RunFolder, *, resume: bool) -> None:
             f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))}, or choose"
             " another --run-dir"
         )
-    if folder.services.exists() and _answers(folder):
+    # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
+    addresses = folder.addresses().values() if folder.services.exists() else ()
+    if any(is_serving(address, _LIVE_TIMEOUT_S) for address in addresses):
         raise ConfigurationError(f"the run in {folder.root} is still active; stop it first, or wait for its end")
-
-
-def _answers(folder: RunFolder) -> bool:
-    """Returns whether any service of the run still answers.
-
-    A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
-    """
-    return any(is_serving(address, _LIVE_TIMEOUT_S) for address in json.loads(folder.services.read_text()).values())
 
 
 class _Session:
@@ -148,8 +133,8 @@ class _Session:
                     count,
                     self._children,
                     folder=folder,
-                    settings=self._settings(places),
-                    others=_named(places),
+                    settings=places.options,
+                    others=places.named,
                     step_timeout_s=config.actor.step_timeout_s,
                 )
                 try:
@@ -166,9 +151,6 @@ class _Session:
             release_ports()
             self._thread.close()
 
-    def _settings(self, places: Places) -> list[str]:
-        return ["--config", str(self._folder.config), *places.options]
-
     def _await_template(self) -> None:
         waiting = dataclasses.replace(self._status, waiting_for="the services to load")
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -177,7 +159,7 @@ class _Session:
             time.sleep(0.02)
 
     def _start_services(self, places: Places, actors: Actors) -> None:
-        settings, logs = self._settings(places), self._folder.logs
+        settings, logs = places.options, self._folder.logs
         for shard, name in enumerate(places.replay_names):
             own = places.replay_options(shard, self._config, self._folder)
             self._children.add(name, service_command("replay", *settings, *own), logs / f"{name}.log")
@@ -188,9 +170,10 @@ class _Session:
     def _await_health(self, places: Places) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         learner = self._children.find("learner")
-        replays = zip(places.replay_names, (address for address, _ in places.replays), strict=True)
-        for name, address in (*replays, ("learner", places.learner)):
-            # A learner with nothing left to do may exit before it is seen serving.
+        for name, address in places.named.items():
+            if name == "evaluator":
+                continue  # Evaluations may begin later.
+            # The learner of a finished run may exit before it serves.
             while not is_serving(address, _POLL_S) and learner.exit_code != 0:
                 waiting = dataclasses.replace(self._status, waiting_for=f"the {name} service to start")
                 self._observer(waiting, self._children.revive())
@@ -228,29 +211,20 @@ class _Session:
     def _stop(self, error: BaseException) -> None:
         """Lets the learner finish its batch and save a checkpoint while the replay service still runs.
 
-        Raises:
-            Interrupted: In place of a `KeyboardInterrupt`, if a batch was trained.
+        Raises `Interrupted` in place of a `KeyboardInterrupt`, if a batch was trained.
         """
         learner = next((child for child in self._children.members if child.name == "learner"), None)
         if learner is None or (isinstance(error, PenstockError) and not self._start.has_trained):
             return
-        if isinstance(error, KeyboardInterrupt):
-            finished = stopping.finish(learner, self._status, self._observer)
-        elif isinstance(error, PenstockError):
-            finished = stopping.finish(learner, self._status, self._observer, reason=str(error))
-        else:
+        if not isinstance(error, (KeyboardInterrupt, PenstockError)):
             # The observer may have raised the error, so it is not called again.
-            finished = stopping.finish(learner, self._status, lambda status, news: None)
+            self._observer = lambda status, news: None
+        reason = str(error) if isinstance(error, PenstockError) else ""
+        finished = stopping.finish(learner, self._status, self._observer, reason=reason)
         if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
             checkpoints = self._folder.numbered_checkpoints()
             saved_steps = int(checkpoints[-1].stem) if checkpoints else None
             raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
-
-
-def _named(places: Places) -> dict[str, str]:
-    """Returns the names and addresses of all services other than actors."""
-    replays = dict(zip(places.replay_names, (address for address, _ in places.replays), strict=True))
-    return {**replays, "learner": places.learner, "evaluator": places.evaluator}
 
 
 def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
@@ -264,17 +238,20 @@ def _progress(status: RunStatus, names: list[str]) -> dict[str, int]:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     """Returns a value that changes when the file is replaced; None if there is no file."""
-    if not path.exists():
-        return None
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _conclude(folder: RunFolder, started: float) -> Summary:
-    if folder.metrics.exists():
-        draw([folder], folder.learning_curve)
-    summary = Summary.read(folder.summary).timed(time.monotonic() - started)
-    summary.write(folder.summary)
+    try:
+        if folder.metrics.exists():
+            draw([folder], folder.learning_curve)
+        summary = Summary.read(folder.summary).timed(time.monotonic() - started)
+        summary.write(folder.summary)
+    except OSError as error:
+        raise PenstockError(
+            f"the run has ended, but its summary or curve could not be written in {folder.root}: {error.strerror}; free"
+            " space there, and draw the curve with penstock plot"
+        ) from error
     if summary.stopped != "interrupted":
         # If a finished run is extended later, it starts from new experience.
         shutil.rmtree(folder.replay, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Learning curves: read from the folders of runs and drawn into a file. Runs that differ only by seed share a curve."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.config import Config, build, load_toml
+from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
 
@@ -21,16 +22,9 @@ _COLOURS = ("#1f6feb", "#d1681a", "#2da44e", "#8250df", "#bf3989", "#57606a")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run's returns over environment steps.
+    """A run's returns over environment steps: <float64>[N, 2] steps and mean returns of each kind.
 
-    Attributes:
-        environment_id: Id of the environment.
-        settings: Names and values of all settings except the seed and the folder; runs that agree in them share a
-            curve.
-        seed: Seed of the run.
-        threshold: Return that counts as solved; None if there is none.
-        training: <float64>[N, 2] environment steps and mean return of recent training episodes.
-        evaluation: <float64>[M, 2] environment steps and mean return of an evaluation.
+    Runs that agree in `settings`, which are all settings except the seed and the folder, share a curve.
     """
 
     environment_id: str
@@ -48,31 +42,22 @@ def read_curve(folder: RunFolder) -> Curve:
             f"{folder.root} contains no run with metrics; choose a folder that `penstock train` created"
         )
     config = build(load_toml(folder.config))
-    records: list[dict[str, Any]] = []
+    points: dict[str, list[tuple[float, float]]] = {"training": [], "evaluation": []}
     for line in folder.metrics.read_text().splitlines():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # The last line of an active or killed run may be incomplete.
-    training = [
-        (record["env_steps"], record["return_mean"])
-        for record in records
-        if record["kind"] == "training" and record["return_mean"] is not None
-    ]
-    evaluation = [(record["env_steps"], record["return_mean"]) for record in records if record["kind"] == "evaluation"]
+        # The last line of an active or killed run may be incomplete.
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if record["kind"] in points and record["return_mean"] is not None:
+                points[record["kind"]].append((record["env_steps"], record["return_mean"]))
+    sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
     return Curve(
         environment_id=config.environment.id,
-        settings=_settings(config),
+        settings=tuple((f"{name}.{key}", str(value)) for name, values in sections for key, value in values.items()),
         seed=config.run.seed,
         threshold=config.evaluation.threshold,
-        training=np.array(training, np.float64).reshape(-1, 2),
-        evaluation=np.array(evaluation, np.float64).reshape(-1, 2),
+        training=np.array(points["training"], np.float64).reshape(-1, 2),
+        evaluation=np.array(points["evaluation"], np.float64).reshape(-1, 2),
     )
-
-
-def _settings(config: Config) -> tuple[tuple[str, str], ...]:
-    sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
-    return tuple((f"{section}.{name}", str(value)) for section, values in sections for name, value in values.items())
 
 
 def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:

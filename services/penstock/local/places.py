@@ -11,14 +11,12 @@ from penstock.run_folder import RunFolder, of_service, replay_services
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Address (host:port) of each service, and the options that all of them share."""
+    """Addresses (host:port) of the services, with the metrics ports of replays and actors, and their shared options."""
 
     learner: str
     evaluator: str
     replays: list[tuple[str, int]]
-    """Address and metrics port of each replay service."""
     actors: list[tuple[str, int]]
-    """Address and metrics port of each of the first actors."""
     options: list[str]
 
     @property
@@ -26,15 +24,24 @@ class Places:
         """Names of the replay services."""
         return replay_services(len(self.replays))
 
+    @property
+    def named(self) -> dict[str, str]:
+        """Addresses of all services other than actors, by name."""
+        replays = dict(zip(self.replay_names, (address for address, _ in self.replays), strict=True))
+        return {**replays, "learner": self.learner, "evaluator": self.evaluator}
+
     def replay_options(self, shard: int, config: Config, folder: RunFolder) -> list[str]:
         """Returns the options that apply only to this replay service."""
         address, metrics_port = self.replays[shard]
         roots = folder.replay, Path(config.replay.snapshot_folder or folder.snapshots)
         store, snapshots = (of_service(root, self.replay_names[shard], len(self.replays)) for root in roots)
-        options = [f"--replay.listen={address}", f"--replay.metrics-port={metrics_port}", f"--replay.folder={store}"]
-        # Outside the store's folder, which is removed when the run is finished.
-        options.append(f"--replay.snapshot-folder={snapshots}")
-        return options
+        return [
+            f"--replay.listen={address}",
+            f"--replay.metrics-port={metrics_port}",
+            f"--replay.folder={store}",
+            # Outside the store's folder, which is removed when the run is finished.
+            f"--replay.snapshot-folder={snapshots}",
+        ]
 
 
 def choose_places(folder: RunFolder, shards: int, actors: int) -> Places:
@@ -54,5 +61,5 @@ def choose_places(folder: RunFolder, shards: int, actors: int) -> Places:
         "evaluation.metrics-port": ports[3],
         "actor.learner-address": learner,
     }
-    options = [f"--{name}={value}" for name, value in settings.items()]
+    options = ["--config", str(folder.config), *(f"--{name}={value}" for name, value in settings.items())]
     return Places(learner, evaluator, replays, pairs[shards:], options)

@@ -31,10 +31,7 @@ def free_ports(count: int) -> list[int]:
     """Returns loopback ports that are free now, and reserves them until `release_ports` or the end of this process.
 
     A port stays free until its service listens, so runs that start together could choose the same one. On Linux a
-    reservation keeps other processes from choosing it.
-
-    Raises:
-        ConfigurationError: There are too few.
+    reservation keeps other processes from choosing it. Raises `ConfigurationError` if there are too few.
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):

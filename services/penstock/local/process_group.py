@@ -1,4 +1,4 @@
-"""Child processes that lead their own process groups, and the handling of this process's signals meanwhile.
+"""Child processes that lead their own process groups, and the signals of this process while it starts them.
 
 A group is killed when its leader ends for any reason: processes forked by an environment must not outlive their actor.
 If this process is killed, `local.run_guard` kills the groups.
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO
 
 from penstock.local import run_guard
@@ -25,14 +25,10 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Guard:
-    """A helper process that kills the remaining groups after this process has died. Use it as a context manager."""
+    """A helper process that kills the remaining groups after this process has died."""
 
     def __init__(self, grace_s: float) -> None:
-        """Starts the helper process.
-
-        Args:
-            grace_s: Seconds that the groups get to end by themselves after this process has died.
-        """
+        """Starts the helper process. After this process has died, groups get `grace_s` seconds to end by themselves."""
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(run_guard.__file__)), str(grace_s)],
             stdin=subprocess.PIPE,
@@ -41,16 +37,8 @@ class Guard:
             start_new_session=True,
         )
 
-    def __enter__(self) -> "Guard":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Ends the guard, which kills groups that are still registered after the grace period."""
+        """Ends the helper process, which kills groups that are still registered after the grace period."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -77,14 +65,7 @@ class CommandProcess(subprocess.Popen[bytes]):
         environment: Mapping[str, str],
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Starts the command.
-
-        Args:
-            command: Program and arguments.
-            stdout: File, descriptor or `subprocess.PIPE` for standard output and standard error.
-            environment: All environment variables of the command.
-            pass_fds: Descriptors that the command inherits.
-        """
+        """Starts the command with these environment variables; `stdout` receives its standard error as well."""
         super().__init__(
             command,
             stdin=subprocess.PIPE,
@@ -106,32 +87,13 @@ class ProcessGroup:
     """A process and the process group that it leads, which a Ctrl-C in the terminal does not reach."""
 
     def __init__(self, process: CommandProcess | ForkedProcess, guard: Guard) -> None:
-        """Takes over a process that was just started.
+        """Takes over a process that was just started as the leader of its own session and group.
 
         Start the process and create its group inside `signals_held_back`: an interrupt between the two would leave a
         process that nothing ends.
-
-        Args:
-            process: Leader of its own session and group.
-            guard: Guard that kills the group if this process dies.
         """
-        self._guard, self._process = guard, process
+        self._guard, self._process, self.pid = guard, process, process.pid
         guard.note("+", process.pid)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the leader, which is also the id of the group."""
-        return self._process.pid
-
-    @property
-    def stdin(self) -> IO[bytes] | None:
-        """The leader's standard input, which reaches its end when this process ends."""
-        return self._process.stdin
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """The leader's output if it is a pipe, else None."""
-        return self._process.stdout
 
     @property
     def exit_code(self) -> int | None:
@@ -151,21 +113,13 @@ class ProcessGroup:
         if self.exit_code is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """Kills the group and waits for the leader to end."""
-        self._kill_group()
-        while self.exit_code is None:
-            time.sleep(_POLL_S)
-
-    def end(self, timeout_s: float) -> int:
-        """Waits for the leader to end, kills the group after `timeout_s` seconds, and returns the exit code."""
+    def end(self, timeout_s: float) -> None:
+        """Waits for the leader to end, and kills the group after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
-        while self.exit_code is None and time.monotonic() < deadline:
+        while self.exit_code is None:
+            if time.monotonic() >= deadline:
+                self._kill_group()
             time.sleep(_POLL_S)
-        if self.exit_code is None:
-            self.kill()
-        assert self.exit_code is not None
-        return self.exit_code
 
     def _kill_group(self) -> None:
         if self._process.returncode is None:

@@ -1,7 +1,7 @@
 """Ends an interrupted run: the learner finishes its batch and saves a checkpoint while its progress is shown.
 
-The first Ctrl-C (or SIGTERM or SIGHUP) requests this, and another one kills the learner. A working learner is given
-the time that a batch may take; an idle one is killed sooner.
+The first Ctrl-C (or SIGTERM or SIGHUP) requests this, and another one kills the learner. A working learner has the
+time that a batch may take; an idle one is killed sooner.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def finish(
     """Lets the learner finish its batch and save a checkpoint; returns whether it did.
 
     Args:
-        learner: Process of the learner, which receives SIGTERM and is watched.
+        learner: Process of the learner, which receives SIGTERM.
         status: Last status of the run.
         observer: Callback that receives a status and lines of news, a few times per second.
         reason: Reason for ending the run; empty if the user ended it.
@@ -57,8 +57,7 @@ def finish(
     pressed: list[float] = []
     with signals_handled(lambda number, frame: pressed.append(time.monotonic())):
         learner.terminate()
-        begun_training = bool(status.env_steps)
-        what = "finishing a batch and saving a checkpoint" if begun_training else "ending all services"
+        what = "finishing a batch and saving a checkpoint" if status.env_steps else "ending all services"
         lead = f"{reason}; " if reason else ""
         status = dataclasses.replace(status, phase="stopping", waiting_for="the learner")
         # The kernel discards terminal output until it has handled the Ctrl-C.

@@ -14,8 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from types import TracebackType
+from contextlib import AbstractContextManager, suppress
 from typing import IO
 
 from penstock.local.variables import without_settings
@@ -30,7 +29,7 @@ _PADDING = "." * 4096
 """Space for the command line of a service, which is cut if it is longer."""
 
 
-class Template:
+class Template(AbstractContextManager["Template"]):
     """The launcher's side of the template. Use it as a context manager.
 
     Only one thread may call `fork` and use the processes that it returns.
@@ -44,6 +43,7 @@ class Template:
         self._started: int | None = None
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
         if sys.platform != "linux":
             return
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -57,16 +57,9 @@ class Template:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        self.pid = self._process.pid
 
-    def __enter__(self) -> "Template":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Ends the template process, and kills services that still run."""
         self._lose()
         if self._process is not None:
@@ -74,11 +67,6 @@ class Template:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the template; None if there is no process."""
-        return self._process.pid if self._process is not None else None
 
     @property
     def pending(self) -> bool:
@@ -91,13 +79,12 @@ class Template:
         """Starts a service in a process that leads its own session and process group.
 
         Args:
-            command: Command line of the service, which begins with `PENSTOCK`.
+            command: Command line of the service; the template forks those that begin with `PENSTOCK`.
             name: Name of the service in this run.
             output: Descriptor of the file for standard output and standard error.
 
         Returns:
-            Process of the service, or None if the template can't fork this command now. The caller then starts the
-            command itself.
+            Process of the service, or None if the template can't fork it now; the caller then starts the command.
         """
         program, arguments = list(command[: len(PENSTOCK)]), list(command[len(PENSTOCK) :])
         if program != PENSTOCK or self.pending or self._control is None:
@@ -178,7 +165,6 @@ class ForkedProcess:
     def __init__(self, template: Template, pid: int, stdin: IO[bytes]) -> None:
         self._template = template
         self.pid, self.stdin = pid, stdin
-        self.stdout: IO[bytes] | None = None
         self.returncode: int | None = None
 
     def has_ended(self) -> bool:

@@ -77,7 +77,7 @@ class _Template:
         self._selector.register(control, selectors.EVENT_READ)
 
     def serve(self) -> list[str] | None:
-        """Serves requests; returns None when the launcher is gone or, in a forked service, the service's arguments."""
+        """Serves requests; returns None after the launcher's end, or a forked service's arguments."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._control:

@@ -38,12 +38,17 @@ _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SC
 def settings_of_variables() -> dict[str, object]:
     """Returns the nested values of all `PENSTOCK__SECTION__KEY` variables.
 
-    Raises:
-        ConfigurationError: A variable with Penstock's prefix is unknown, or a table is not given as JSON.
+    Raises `ConfigurationError` if a variable with Penstock's prefix is unknown, or a table is not given as JSON.
     """
     for name, text in os.environ.items():
         _check(name.upper(), name, text)
-    source = EnvSettingsSource(Config, case_sensitive=False, env_parse_none_str=NONE)
+    source = EnvSettingsSource(
+        Config,  # type: ignore[arg-type]
+        case_sensitive=False,
+        env_prefix=SETTING_PREFIX,
+        env_nested_delimiter="__",
+        env_parse_none_str=NONE,
+    )
     try:
         return source()
     except SettingsError:
@@ -95,11 +100,11 @@ def _squeezed(name: str) -> str:
 
 
 def _unreadable(source: EnvSettingsSource) -> tuple[str, str | None]:
-    """Finds the variable that can't be parsed, since the error does not name it; returns its name and its text."""
+    """Returns the name and text of the variable that can't be parsed, since the error does not name it."""
     for name, text in dict(source.env_vars).items():
         source.env_vars = {name: text}
         try:
             source()
         except SettingsError:
             return name, text
-    raise AssertionError("each variable can be read alone")
+    raise AssertionError("no variable fails alone")

@@ -6,7 +6,7 @@
 import importlib.resources
 import re
 import tomllib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError
@@ -17,14 +17,8 @@ NO_PRESET = "none"
 _VERSION = re.compile(r"-v\d+$")
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """A configuration and the preset that it is based on.
-
-    Attributes:
-        config: All settings.
-        preset: Name of the preset; None: the configuration is based on the defaults.
-    """
+class Configured(NamedTuple):
+    """A configuration, and the name of the preset that it is based on; None: it is based on the defaults."""
 
     config: Config
     preset: str | None
@@ -59,9 +53,7 @@ def preset(name: str, **sections: dict[str, object]) -> Config:
     """Returns the configuration of a preset, overridden by the given values.
 
     Example: `preset("cartpole", run={"seed": 1}, ppo={"epochs": 4})`.
-
-    Raises:
-        ConfigurationError: As `configured`.
+    Raises `ConfigurationError` as `configured` does.
     """
     return configured(dict(sections), preset=name).config
 
@@ -70,9 +62,7 @@ def configure(**sections: dict[str, object]) -> Config:
     """Returns the configuration that `penstock train` uses: the given values on the environment's preset, if one ships.
 
     Example: `configure(environment={"id": "Pendulum-v1"}, run={"seed": 1})`.
-
-    Raises:
-        ConfigurationError: As `configured`.
+    Raises `ConfigurationError` as `configured` does.
     """
     return configured(dict(sections)).config
 

@@ -25,12 +25,9 @@ class DiskWatch:
     """A watch on the disk of one folder, which runs on its own thread until it is closed."""
 
     def __init__(self, folder: Path, noted: Callable[[bool], object]) -> None:
-        """Starts the watch.
+        """Starts the watch on an existing folder.
 
-        Args:
-            folder: Existing folder in which the file is written.
-            noted: Callback that receives whether the disk can be written, at the start and at each change. It is called
-                on the watch's thread.
+        `noted` receives whether the disk can be written, at the start and at each change, on the watch's thread.
         """
         self._folder, self._noted = folder, noted
         self._closed, self._lock = threading.Event(), threading.Lock()
@@ -78,14 +75,11 @@ def _probe(folder: Path) -> str:
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
             return os.strerror(errno.EROFS)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
+            with path.open("wb", buffering=0) as file:
                 # A full disk may accept only a part.
-                if os.write(descriptor, _PROBE) < len(_PROBE):
+                if file.write(_PROBE) < len(_PROBE):
                     return os.strerror(errno.ENOSPC)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+                os.fsync(file.fileno())
         finally:
             path.unlink(missing_ok=True)
     except OSError as error:

@@ -11,7 +11,7 @@ from penstock.types.run import ActorProgress
 
 _LOOK_S = 0.2
 _END_S = 5.0
-"""Seconds for a clean end, after which the process is ended anyway. Containers are given longer."""
+"""Seconds for a clean end, after which the process ends anyway. Containers have a longer stop grace period."""
 
 
 class HangWatch:
@@ -20,13 +20,9 @@ class HangWatch:
     def __init__(
         self, progress: Callable[[], ActorProgress], stopping: Callable[[], bool], *, timeout_s: float, env_id: str
     ) -> None:
-        """Starts the watch.
+        """Starts the watch of a thread that reports its `progress`, and whose calls may take `timeout_s` seconds.
 
-        Args:
-            progress: Function that returns the progress of the thread that steps the environments.
-            stopping: Function that returns whether the process is stopping.
-            timeout_s: Most seconds for one call of an environment.
-            env_id: Id of the environment, for the message.
+        `stopping` returns whether the process is stopping. `env_id` names the environment in the message.
         """
         self._progress, self._stopping, self._timeout_s, self._env_id = progress, stopping, timeout_s, env_id
         self._ends_by, self._code = float("inf"), 1

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from penstock.config import TelemetryConfig
 from penstock.process import allocator
@@ -17,10 +17,7 @@ from penstock.telemetry import logs
 from penstock.telemetry.metrics_server import MetricsServer
 
 SUPERVISED_VARIABLE = "PENSTOCK_SUPERVISED"
-"""Variable that a launcher sets to the service's name.
-
-The service then stops when its standard input ends, because the launcher holds the other end.
-"""
+"""Variable that a launcher sets to the service's name. The service then stops when its standard input ends."""
 
 _ORPHAN_PATIENCE_S = 10.0
 _LOOK_S = 0.1
@@ -33,11 +30,7 @@ class Service:
     def __init__(self, name: str, telemetry: TelemetryConfig, *, listen: str, metrics_port: int) -> None:
         """Sets up the allocator, the logger, the limit of open files and the metrics server.
 
-        Args:
-            name: Name of the service: replay, learner, actor or evaluator.
-            telemetry: Settings of the logs.
-            listen: gRPC address of the service; the metrics are served on the same host.
-            metrics_port: Port of the metrics; 0: they are not served.
+        Metrics are served on the host of the gRPC address `listen`, or not at all if `metrics_port` is 0.
         """
         allocator.keep_freed_memory()
         self._folder = Path.cwd()
@@ -54,18 +47,13 @@ class Service:
             threading.Thread(target=self._watch_launcher, name="launcher", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._metrics.close()
-        if error is None:
-            self.logger.info("stopped", told_by=self._stopped_by or None)
+        if exception[0] is None:
+            self.logger.info("stopped", stopped_by=self._stopped_by or None)
 
     def _raise_descriptor_limit(self) -> None:
-        """Raises the limit of open files to the most that the system allows, since each connection needs one.
-
-        The metric `process_max_fds` shows the limit.
-        """
+        """Raises the limit of open files, one per connection, to the system's maximum; `process_max_fds` shows it."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             try:
@@ -91,7 +79,7 @@ class Service:
 
     @property
     def stopping(self) -> bool:
-        """Whether the service was asked to stop."""
+        """Whether the service is to stop."""
         return bool(self._stopped_by)
 
     def wait(self, timeout_s: float) -> bool:
@@ -125,7 +113,7 @@ class Service:
         while os.read(0, 1):
             pass
         self._stopped_by = self._stopped_by or "the end of the launcher"
-        # The launcher that would kill a hung process is gone, so the process exits.
+        # The launcher that would kill a hung process has ended, so the process exits.
         time.sleep(_ORPHAN_PATIENCE_S)
         os._exit(1)
 

@@ -23,10 +23,7 @@ RPC_HANDLED = Counter(
     "grpc_server_handled", "RPCs completed on this server, by status code.", (*_RPC_LABELS, "grpc_code")
 )
 RPC_SECONDS = Histogram(
-    "grpc_server_handling_seconds",
-    "Duration of an RPC, in seconds.",
-    _RPC_LABELS,
-    buckets=_LATENCY_BUCKETS_S,
+    "grpc_server_handling_seconds", "Duration of an RPC, in seconds.", _RPC_LABELS, buckets=_LATENCY_BUCKETS_S
 )
 # A stream lasts as long as its client, so its speed is measured per answer.
 STREAM_SECONDS = Histogram(
@@ -38,114 +35,91 @@ STREAM_SECONDS = Histogram(
 )
 
 # The replay service.
-REPLAY_SEGMENTS = Gauge("penstock_replay_segments", "Number of segments in the store, by state.", ("state",))
+REPLAY_SEGMENTS = Gauge("penstock_replay_segments", "Segments in the store, by state.", ("state",))
 REPLAY_CAPACITY = Gauge("penstock_replay_capacity_segments", "Capacity of the store, in segments.")
-REPLAY_INSERTED = Counter("penstock_replay_inserted_segments", "Number of segments stored.")
-REPLAY_SAMPLED = Counter("penstock_replay_sampled_segments", "Number of segments sent in batches, by kind.", ("kind",))
+REPLAY_INSERTED = Counter("penstock_replay_inserted_segments", "Segments stored.")
+REPLAY_SAMPLED = Counter("penstock_replay_sampled_segments", "Segments sent in batches, by kind.", ("kind",))
 REPLAY_RECEIVED_BYTES = Counter("penstock_replay_received_bytes", "Bytes of segments received.")
 REPLAY_SENT_BYTES = Counter("penstock_replay_sent_bytes", "Bytes of segments sent.")
-REPLAY_ACTORS = Gauge("penstock_replay_actors", "Number of actors with an open append stream.")
+REPLAY_ACTORS = Gauge("penstock_replay_actors", "Actors with an open append stream.")
 REPLAY_STUCK_ACTORS = Gauge(
-    "penstock_replay_stuck_actors",
-    "Number of connected actors whose grants were withdrawn and that have made no progress since.",
+    "penstock_replay_stuck_actors", "Connected actors without progress since their grants were withdrawn."
 )
 REPLAY_TIMED_OUT = Gauge(
-    "penstock_replay_timed_out_grants",
-    "Number of grants withdrawn from actors that were silent or took no step, since the service started.",
+    "penstock_replay_timed_out_grants", "Grants withdrawn from silent or stuck actors since the service started."
 )
-REPLAY_GRANTED = Gauge("penstock_replay_granted_segments", "Number of granted segments that have not arrived.")
+REPLAY_GRANTED = Gauge("penstock_replay_granted_segments", "Granted segments that have not arrived.")
 REPLAY_LATE = Gauge(
-    "penstock_replay_late_segments", "Number of segments that arrived too old to be fresh, since the store was created."
+    "penstock_replay_late_segments", "Segments that arrived too late to be fresh, since the store was created."
 )
 REPLAY_IGNORED_PRIORITIES = Gauge(
-    "penstock_replay_ignored_priorities", "Number of priorities whose segments had been overwritten."
+    "penstock_replay_ignored_priorities", "Priorities whose segments had been overwritten."
 )
-REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Number of leased segments that were returned untrained.")
-REPLAY_REFUSED = Gauge(
-    "penstock_replay_refused_segments", "Number of segments refused because of their values, since the service started."
-)
+REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments that were returned untrained.")
+REPLAY_REFUSED = Gauge("penstock_replay_refused_segments", "Segments refused for their values since the start.")
 REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Size of the store in bytes, allocated at start.")
 REPLAY_STORED_BYTES = Gauge("penstock_replay_stored_bytes", "Bytes of the segments in the store.")
 REPLAY_MASS = Gauge("penstock_replay_mass", "Sum of all masses, at the reference version of the sum tree.")
-REPLAY_PRIORITY = Gauge(
-    "penstock_replay_priority", "Raw priority of the segments available for replay, by quantile.", ("quantile",)
-)
+REPLAY_PRIORITY = Gauge("penstock_replay_priority", "Raw priority of replayable segments, by quantile.", ("quantile",))
 REPLAY_AGE = Gauge(
-    "penstock_replay_age_versions", "Age of the segments available for replay, in versions, by quantile.", ("quantile",)
+    "penstock_replay_age_versions", "Age of replayable segments, in versions, by quantile.", ("quantile",)
 )
 REPLAY_DRAWN_AGE = Gauge(
-    "penstock_replay_drawn_age_versions",
-    "Age of the segments of the last batch, in versions, by quantile.",
-    ("quantile",),
+    "penstock_replay_drawn_age_versions", "Age of the last batch's segments, in versions, by quantile.", ("quantile",)
 )
-REPLAY_TORN = Gauge(
-    "penstock_replay_torn_segments", "Number of rows that were incomplete when the previous process ended."
-)
+REPLAY_TORN = Gauge("penstock_replay_torn_segments", "Rows left incomplete by the previous process.")
 REPLAY_DAMAGED = Gauge(
-    "penstock_replay_damaged_segments",
-    "Number of rows dropped since the service started because their checksum did not match.",
+    "penstock_replay_damaged_segments", "Rows dropped since the service started because their checksums did not match."
 )
-STORAGE_FAILS = Gauge(
-    "penstock_storage_fails",
-    "State of the disk under the folder of the store or of the run: 1 while writes fail, else 0.",
-)
+STORAGE_FAILS = Gauge("penstock_storage_fails", "1 while the disk of the store or of the run can't be written, else 0.")
 REPLAY_VERSION = Gauge("penstock_replay_policy_version", "Policy version of the last commit.")
 REPLAY_RUN_FINISHED = Gauge(
-    "penstock_replay_run_finished", "State of the run: 1 between the end of a run and the start of the next, else 0."
+    "penstock_replay_run_finished", "1 from the end of a run until the next one starts, else 0."
 )
 REPLAY_WAIT_SECONDS = Counter(
-    "penstock_replay_wait_seconds",
-    "Waiting time of streams, in seconds, by the waiting service and the reason.",
-    ("who", "reason"),
+    "penstock_replay_wait_seconds", "Waiting time of streams, in seconds, by service and reason.", ("who", "reason")
 )
-REPLAY_SNAPSHOTS = Counter("penstock_replay_snapshots", "Number of completed snapshots.")
-REPLAY_SNAPSHOT_FAILURES = Counter("penstock_replay_snapshot_failures", "Number of failed snapshots.")
+REPLAY_SNAPSHOTS = Counter("penstock_replay_snapshots", "Completed snapshots.")
+REPLAY_SNAPSHOT_FAILURES = Counter("penstock_replay_snapshot_failures", "Failed snapshots.")
 REPLAY_SNAPSHOT_TIME = Gauge(
-    "penstock_replay_snapshot_time_seconds", "Unix time at which the last snapshot was completed, in seconds."
+    "penstock_replay_snapshot_time_seconds", "Unix time of the last snapshot's completion, in seconds."
 )
 REPLAY_SNAPSHOT_SECONDS = Gauge("penstock_replay_snapshot_seconds", "Duration of the last snapshot, in seconds.")
 REPLAY_SNAPSHOT_SEGMENTS = Gauge(
     "penstock_replay_snapshot_segments",
-    "Number of segments in the last snapshot by outcome: kept, or the reason for exclusion.",
+    "Segments of the last snapshot: kept, or the reason for exclusion.",
     ("outcome",),
 )
 REPLAY_SNAPSHOT_BYTES = Gauge(
-    "penstock_replay_snapshot_bytes",
-    "Bytes of the last snapshot, by kind: written for it, or shared with the previous snapshot.",
-    ("kind",),
+    "penstock_replay_snapshot_bytes", "Bytes of the last snapshot: written, or shared with the previous one.", ("kind",)
 )
 
 # The learner.
 LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Policy version, which is the number of trained batches.")
-LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Number of environment steps trained.")
-LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Number of failed automatic snapshots.")
-LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Number of gradient steps.")
+LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
+LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Failed automatic snapshots.")
+LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Gradient steps.")
 LEARNER_STEP_SECONDS = Histogram(
     "penstock_learner_step_seconds", "Duration of training on one batch, in seconds.", buckets=_LATENCY_BUCKETS_S
 )
 LEARNER_WAIT_SECONDS = Counter(
-    "penstock_learner_wait_seconds",
-    "Time that the learner waited for a batch or an evaluation, in seconds, by reason.",
-    ("reason",),
+    "penstock_learner_wait_seconds", "Waiting time of the learner, in seconds, by reason.", ("reason",)
 )
 LEARNER_MAPPED = Gauge(
-    "penstock_learner_reads_mapped_store", "Transport of batches: 1 for the mapped file of the store, 0 for gRPC."
+    "penstock_learner_reads_mapped_store", "1 if batches are read from the mapped store, 0 if by gRPC."
 )
 LEARNER_SHARD_MASS = Gauge(
-    "penstock_learner_shard_mass_share", "Share of the mass in the draw of the last batch, by shard.", ("shard",)
+    "penstock_learner_shard_mass_share", "Share of the mass in the last draw, by shard.", ("shard",)
 )
 LEARNER_SHARD_FRESH = Gauge(
-    "penstock_learner_shard_fresh_segments", "Number of fresh segments of a batch requested from a shard.", ("shard",)
+    "penstock_learner_shard_fresh_segments", "Fresh segments requested for a batch, by shard.", ("shard",)
 )
 LEARNER_SHARD_TIMEOUTS = Counter(
-    "penstock_learner_shard_timeouts", "Number of batches for which the wait for a shard timed out.", ("shard",)
+    "penstock_learner_shard_timeouts", "Batches that stopped waiting for a shard.", ("shard",)
 )
-LEARNER_SHARD_ABSENCES = Counter(
-    "penstock_learner_shard_absences", "Number of batches without the part of a shard that did not answer.", ("shard",)
-)
+LEARNER_SHARD_ABSENCES = Counter("penstock_learner_shard_absences", "Batches without the part of a shard.", ("shard",))
 LEARNER_REDRAWS = Counter(
-    "penstock_learner_redrawn_batches",
-    "Number of batches in which a segment was overwritten while it was read from the store.",
+    "penstock_learner_redrawn_batches", "Batches with a segment that was overwritten during the read."
 )
 LEARNER_STALENESS = Histogram(
     "penstock_learner_staleness_versions",
@@ -154,91 +128,68 @@ LEARNER_STALENESS = Histogram(
 )
 LEARNER_OLDEST = Gauge("penstock_learner_oldest_versions", "Age of the oldest segment of the last batch, in versions.")
 LEARNER_STALENESS_BOUND = Gauge(
-    "penstock_learner_staleness_bound_versions", "Largest age that a trained segment may have, in versions."
+    "penstock_learner_staleness_bound_versions", "Largest age of a trained segment, in versions."
 )
 LEARNER_FRESH_LAG = Gauge(
-    "penstock_learner_fresh_lag_versions", "Mean age of the fresh segments of the last batch, in versions."
+    "penstock_learner_fresh_lag_versions", "Mean age of the last batch's fresh segments, in versions."
 )
 LEARNER_OFF_POLICY_DEGREE = Gauge(
-    "penstock_learner_off_policy_degree", "Number of batches that collection may run ahead of training."
+    "penstock_learner_off_policy_degree", "Batches that collection may run ahead of training."
 )
 LEARNER_REFUSED_STEPS = Counter(
-    "penstock_learner_refused_gradient_steps",
-    "Number of gradient steps refused because their gradient had no finite norm.",
+    "penstock_learner_refused_gradient_steps", "Gradient steps refused for a norm that is not finite."
 )
 LEARNER_UNSOUND_ROWS = Counter(
-    "penstock_learner_unsound_rows",
-    "Number of environment steps left out of training because a value in them or estimated from them was absurd.",
+    "penstock_learner_unsound_rows", "Environment steps not trained because of absurd values."
 )
 LEARNER_LEFT_OUT_VALUES = Counter(
-    "penstock_learner_left_out_values",
-    "Number of absurd values excluded from the running normalisation of observations or returns.",
-    ("kind",),
+    "penstock_learner_left_out_values", "Absurd values excluded from the running normalisation, by kind.", ("kind",)
 )
 LEARNER_LOSS = Gauge("penstock_learner_loss", "Loss of the last batch, by kind.", ("kind",))
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistic of the last batch, by name.", ("name",))
-LEARNER_ACTORS = Gauge("penstock_learner_actors", "Number of actors in the run.")
-LEARNER_STUCK_ACTORS = Gauge(
-    "penstock_learner_stuck_actors", "Number of actors whose environment step takes too long or that do not answer."
-)
+LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors in the run.")
+LEARNER_STUCK_ACTORS = Gauge("penstock_learner_stuck_actors", "Actors that do not answer or whose environment hangs.")
 LEARNER_DROPPED_WINDOWS = Counter(
-    "penstock_learner_dropped_windows", "Number of windows that actors dropped because an environment failed."
+    "penstock_learner_dropped_windows", "Windows that actors dropped because an environment failed."
 )
 LEARNER_PUBLISHED_TIME = Gauge(
-    "penstock_learner_published_time_seconds", "Unix time at which the latest weights were published, in seconds."
+    "penstock_learner_published_time_seconds", "Unix time of the latest publication of weights, in seconds."
 )
 LEARNER_WEIGHTS_BYTES = Counter("penstock_learner_weights_sent_bytes", "Bytes of weights sent to actors.")
 LEARNER_WRITE_FAILURES = Counter(
-    "penstock_learner_write_failures",
-    "Number of failed writes to the folder of the run, by file; each is retried.",
-    ("file",),
+    "penstock_learner_write_failures", "Failed writes to the run's folder, by file.", ("file",)
 )
 LEARNER_ENV_STEPS_TAKEN = Gauge(
-    "penstock_learner_environment_steps_taken",
-    "Number of environment steps that actors reported, including those that arrived too late, were refused or were"
-    " returned untrained.",
+    "penstock_learner_environment_steps_taken", "Environment steps that actors reported, trained or not."
 )
 EPISODE_RETURN = Gauge("penstock_episode_return", "Mean return of the last 100 training episodes.")
-EPISODES = Counter("penstock_episodes", "Number of training episodes that ended.")
+EPISODES = Counter("penstock_episodes", "Training episodes that ended.")
 EVALUATION_RETURN = Gauge("penstock_evaluation_return", "Mean return of the last evaluation.")
-EVALUATIONS = Counter("penstock_evaluations", "Number of completed evaluations.")
+EVALUATIONS = Counter("penstock_evaluations", "Completed evaluations.")
 EVALUATIONS_CUT = Counter(
     "penstock_evaluations_cut",
-    "Number of evaluations that were not completed, by reason: steps, seconds, error (of the environment) or"
-    " unanswered.",
+    "Evaluations that were not completed, by reason: steps, seconds, error (of the environment) or unanswered.",
     ("reason",),
 )
 VARIANT_EPISODE_RETURN = Gauge(
-    "penstock_variant_episode_return",
-    "Mean return of the last 100 training episodes in an environment variant, by its number.",
-    ("variant",),
+    "penstock_variant_episode_return", "Mean return of a variant's last 100 training episodes.", ("variant",)
 )
-VARIANT_EPISODES = Counter(
-    "penstock_variant_episodes",
-    "Number of training episodes that ended in an environment variant, by its number.",
-    ("variant",),
-)
+VARIANT_EPISODES = Counter("penstock_variant_episodes", "Training episodes that ended, by variant.", ("variant",))
 VARIANT_EVALUATION_RETURN = Gauge(
-    "penstock_variant_evaluation_return",
-    "Mean return of the episodes of the last evaluation in an environment variant, by its number.",
-    ("variant",),
+    "penstock_variant_evaluation_return", "Mean return of the last evaluation, by variant.", ("variant",)
 )
 
 # Actors and evaluators.
-ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Number of environment steps taken.")
-ACTOR_DROPPED_WINDOWS = Counter(
-    "penstock_actor_dropped_windows", "Number of windows dropped because an environment failed."
-)
+ACTOR_STEPS = Counter("penstock_actor_environment_steps", "Environment steps taken.")
+ACTOR_DROPPED_WINDOWS = Counter("penstock_actor_dropped_windows", "Windows dropped because an environment failed.")
 ACTOR_SECONDS = Counter("penstock_actor_seconds", "Time of an actor, in seconds, by activity.", ("activity",))
 ACTOR_VERSION = Gauge("penstock_actor_policy_version", "Policy version with which the actor acts.")
 ACTOR_WEIGHTS_TIME = Gauge(
-    "penstock_actor_weights_time_seconds", "Unix time at which the newest weights arrived, in seconds."
+    "penstock_actor_weights_time_seconds", "Unix time of the newest weights' arrival, in seconds."
 )
-ACTOR_STAGES = Gauge(
-    "penstock_actor_stages_windows", "Transport of windows: 1 for shared memory of the replay service, 0 for gRPC."
-)
-ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Number of windows sent and not acknowledged.")
-RECONNECTIONS = Counter("penstock_reconnections", "Number of streams that were reopened, by peer.", ("peer",))
+ACTOR_STAGES = Gauge("penstock_actor_stages_windows", "1 if windows are sent in shared memory, 0 if by gRPC.")
+ACTOR_UNACKNOWLEDGED = Gauge("penstock_actor_unacknowledged_windows", "Windows sent and not acknowledged.")
+RECONNECTIONS = Counter("penstock_reconnections", "Streams that were reopened, by peer.", ("peer",))
 EVALUATOR_SECONDS = Counter("penstock_evaluator_seconds", "Time spent on evaluations, in seconds.")
 
 # The machine, as every service sees it, and the GPU that a learner trains on.
@@ -247,7 +198,7 @@ GPU_UTILISATION = Gauge("penstock_gpu_utilisation_ratio", "GPU utilisation, 0 to
 GPU_MEMORY = Gauge("penstock_gpu_memory_bytes", "Memory of a GPU, in bytes.", ("device",))
 GPU_MEMORY_USED = Gauge(
     "penstock_gpu_memory_used_bytes",
-    "Memory of a GPU in use, in bytes, by kind: of all processes, reserved by the learner, or in its tensors.",
+    "GPU memory in use, in bytes, by kind: of all processes, reserved by the learner, or in its tensors.",
     ("device", "kind"),
 )
 

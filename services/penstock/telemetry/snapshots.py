@@ -5,15 +5,12 @@ from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 from penstock.types.snapshots import Snapshot
 
-_SEGMENTS, _BYTES = ("kept", "absent", "damaged"), ("written", "shared")
-"""Label values of the snapshot metrics."""
-
 
 def show_zeros() -> None:
     """Creates every series at 0: a query for a series that does not exist yet returns nothing."""
-    for name in _SEGMENTS:
+    for name in ("kept", "absent", "damaged"):
         metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name)
-    for kind in _BYTES:
+    for kind in ("written", "shared"):
         metrics.REPLAY_SNAPSHOT_BYTES.labels(kind)
 
 
@@ -37,8 +34,8 @@ def note(outcome: Snapshot | PenstockError, logger: Logger) -> None:
     metrics.REPLAY_SNAPSHOTS.inc()
     metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
     metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
-    counts, sizes = (outcome.segments, outcome.absent, outcome.damaged), (outcome.written_bytes, outcome.shared_bytes)
-    for name, count in zip(_SEGMENTS, counts, strict=True):
-        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
-    for kind, size in zip(_BYTES, sizes, strict=True):
-        metrics.REPLAY_SNAPSHOT_BYTES.labels(kind).set(size)
+    metrics.REPLAY_SNAPSHOT_SEGMENTS.labels("kept").set(outcome.segments)
+    metrics.REPLAY_SNAPSHOT_SEGMENTS.labels("absent").set(outcome.absent)
+    metrics.REPLAY_SNAPSHOT_SEGMENTS.labels("damaged").set(outcome.damaged)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
+    metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)

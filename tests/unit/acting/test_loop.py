@@ -316,7 +316,7 @@ def test_an_actor_that_lost_its_place_joins_again() -> None:
     assert outside.lost_to == [4]
     assert [window.head.slot for window in outside.windows] == [0, 5]
     assert outside.sinks[0].ends == ["closed"]
-    assert "joining again" in outside.events
+    assert "slot lost, joining as a new actor" in outside.events
 
 
 def test_the_end_of_the_run_ends_the_actor() -> None:

@@ -79,5 +79,5 @@ def test_a_learner_started_on_a_finished_run_logs_this_and_exits_with_code_0(fol
     command += [f"--run.dir={folder.root}", "--learner.metrics-port=0"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=dict(os.environ))
     assert ended.returncode == 0, ended.stderr
-    assert "nothing to do" in ended.stderr and "1,000 steps" in ended.stderr
+    assert "run already finished" in ended.stderr and "1,000 steps" in ended.stderr
     assert files_of(folder) == before

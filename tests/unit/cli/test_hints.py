@@ -71,7 +71,7 @@ def test_a_healthy_run_gets_no_hint() -> None:
         (replace(HEALTHY, drops=Drops(refused_steps=2)), "2 gradient steps were refused"),
         (
             replace(HEALTHY, drops=Drops(unsound_rows=3, left_out_values=1)),
-            "4 numbers were a million times larger than the others",
+            "4 values were a million times larger than the others",
         ),
     ],
 )

@@ -38,7 +38,7 @@ def test_ctrl_c_while_a_library_defines_a_class_is_an_ordinary_interrupt(tmp_pat
                 attribute = Attribute()
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        main._COMMANDS["status"] = (command, "")
+        main._execute = lambda name, arguments: command(arguments)
         main.main(["status"])
     """
     end = run(["-c", textwrap.dedent(script)], tmp_path)
@@ -56,7 +56,7 @@ def test_a_service_ends_even_if_an_environment_left_threads(ends: str, code: int
             {ends}
 
         main._LEAVING_S = 0.2
-        main._COMMANDS["actor"] = (command, "")
+        main._execute = lambda name, arguments: command(arguments)
         main.main(["actor"])
     """
     end = run(["-c", textwrap.dedent(script)], tmp_path)
@@ -66,14 +66,14 @@ def test_a_service_ends_even_if_an_environment_left_threads(ends: str, code: int
 
 def test_a_service_logs_the_errors_of_grpc_and_a_command_does_not_print_them(tmp_path: Path) -> None:
     script = """
-        import faulthandler, os, sys
+        import os
         from penstock.cli import main
 
         def command(arguments):
             print(os.environ["GRPC_VERBOSITY"])
             return 0
 
-        main._COMMANDS[sys.argv[1]] = (command, "")
+        main._execute = lambda name, arguments: command(arguments)
         main.main()
     """
     for name, level in (("learner", "ERROR"), ("status", "NONE")):

@@ -84,7 +84,7 @@ def test_a_service_leads_a_group_shows_its_command_and_can_be_signalled(template
     assert not process.has_ended()
     process.send_signal(signal.SIGTERM)
     assert end(process) == 0
-    assert '"told_by": "SIGTERM"' in (tmp_path / "output").read_text()
+    assert '"stopped_by": "SIGTERM"' in (tmp_path / "output").read_text()
     process.send_signal(signal.SIGTERM)
 
 
