@@ -60,7 +60,7 @@ class PolicyRunner:
 
         Args:
             observation: [N, ...] raw observations.
-            noise: <float32>[N, policy.noise.size] random numbers from `acting.randomness.draw`.
+            noise: <float32>[N, policy.noise.size] random numbers from `Streams.draw`.
 
         Returns:
             The actions, <int64>[N] or <float32>[N, A], and their log probabilities at that temperature, <float32>[N].

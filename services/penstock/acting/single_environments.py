@@ -1,6 +1,7 @@
 """Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -9,13 +10,28 @@ from numpy.typing import NDArray
 
 from penstock.acting import faults
 from penstock.acting.progress import Progress
-from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
 _NOTHING = object()
 _RESET = (0.0, False, False)
 _LARGEST = faults.LARGEST
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The outcome of one step of N environments.
+
+    Attributes:
+        reward: <float32>[N] raw rewards.
+        terminated, truncated: <bool>[N] whether the episode ended, and how.
+        valid: <bool>[N] whether the row is trained on; False where it only reset.
+    """
+
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
 
 
 class SingleEnvironments:

@@ -8,7 +8,7 @@ from penstock.acting.environments import has_native_form, import_modules
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import use_one_thread
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
-from penstock.apps.environments import make_of
+from penstock.apps.environments import variants_of
 from penstock.cli.film import film
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
@@ -53,7 +53,7 @@ def command(arguments: Sequence[str]) -> int:
             " --episodes, or choose one variant with --variant"
         )
     kwargs = [environment.variant_kwargs[variant] for variant in variants]
-    environments = make_of(environment, named.episodes, kwargs)
+    environments = variants_of(environment, kwargs).make_mixed(named.episodes)
     _check_same_spaces(path, policy, environments.spec)
     seed = secrets.randbits(63) if named.seed is None else named.seed
     max_steps = config.evaluation.max_episode_steps

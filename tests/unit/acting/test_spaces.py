@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.environments import fresh_policy, spec_of
 from helpers.spaces import ACTIONS, NAMES, OBSERVATION
-from penstock.acting import randomness
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap, Role, describe, describe_fault, segment_schema
 from penstock.algo import weights as policy_weights
 from penstock.errors import ConfigurationError
@@ -30,9 +30,7 @@ def test_a_policy_acts_in_every_kind_of_action_space(space: gymnasium.Space[obje
     assert described(space) == spec
     environment = EnvironmentSpec("Some-v0", OBSERVATION, spec)
     runner = PolicyRunner(policy_weights.dump(fresh_policy(environment), 0))
-    noise = randomness.draw(
-        runner.policy.noise, seed=0, incarnation=0, environments=np.arange(7, dtype=np.uint32), first_step=0, steps=1
-    )
+    noise = Streams(0, 0, np.arange(7, dtype=np.uint32)).draw(runner.policy.noise, 0, 1)
     actions, log_prob = runner.act(np.zeros((7, 3), np.float32), noise[:, 0])
     column = segment_schema(environment, 4).columns[1]
     assert (actions.dtype.name, actions.shape) == (column.dtype, (7, *column.shape))
