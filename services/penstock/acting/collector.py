@@ -184,10 +184,8 @@ class Collector:
             ("action", "an observation for which the policy's action is {}"),
             ("behaviour_log_prob", "an observation for which the policy's log-probability is {}"),
         ):
-            column = self._columns.column(name)
-            if not faults.all_usable(column):
-                index, value = faults.unusable_row(column)
-                raise faults.failure(what.format(faults.not_finite(value)), "in its last window", env_id, index)
+            if unusable := faults.find_unusable(self._columns.column(name)):
+                raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
         if self._warning is None:
             found = self._bounds.find_outside(self._columns.column("observation"))
             if found is not None:

@@ -162,11 +162,6 @@ def recover(folder: RunFolder) -> Recovered:
     return Recovered(newest.path, progress, _policy_of(newest).spec, evaluation, tuple(complaints))
 
 
-def read_spec(path: Path) -> EnvironmentSpec:
-    """Returns the spaces for which a checkpoint was trained. Raises `ConfigurationError` as `restore` does."""
-    return _policy_of(_read(path)).spec
-
-
 def read_progress(path: Path) -> RunProgress:
     """Returns the run's progress at a checkpoint. Raises `ConfigurationError` as `restore` does."""
     return _progress(_read(path))
