@@ -26,7 +26,7 @@ from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
-from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
+from penstock.types.replay import Batch, CommitOutcome
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import Stopped
 from penstock.types.waits import Awaited, WaitReason
@@ -97,7 +97,8 @@ class TrainingRun:
             updates=progress.updates,
         )
         self._publish()
-        self._plan = self._first_plan()
+        seed, session = self._config.run.seed, secrets.randbits(63) | 1
+        self._plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
         self._note_plan()
         self._source.open(self._plan)
         self._snapshots.open()
@@ -149,14 +150,6 @@ class TrainingRun:
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return "stop_at_return"
         return None
-
-    def _first_plan(self) -> SamplingPlan:
-        return plan_of(
-            self._config.sampling,
-            session=secrets.randbits(63) | 1,
-            next_batch=self._progress.version,
-            seed=self._config.run.seed,
-        )
 
     def _next_batch(self) -> Batch | None:
         # Read before waiting, because it is None once the batch has arrived.
