@@ -22,6 +22,7 @@ from penstock.learning.checkpoints import Recovered, RunProgress
 from penstock.learning.learner import Learner
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.session import LearnerParts
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion, TrainingRun
 from penstock.run_folder import RunFolder
@@ -187,7 +188,7 @@ def open_session(
     if recovered.path is not None:
         checkpoints.restore(learner, recovered.path)
     session = assembly.open_session(config, folder, recovered)
-    parts = assembly.LearnerParts(
+    parts = LearnerParts(
         learner=learner,
         feed=BatchFeed(CPU),
         source=outside,

@@ -26,11 +26,12 @@ from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured
 from penstock.config import Config
-from penstock.learning.assembly import LearnerParts, learner_of, open_session, training_run
+from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import Recovered
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
 from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.session import LearnerParts
 from penstock.learning.training import Conclusion
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from helpers import single_process as study
 from helpers.processes import Command, end_of
 from helpers.servers import Loopback
-from penstock.acting import randomness
+from penstock.acting.randomness import Streams
 from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
 from penstock.errors import Unavailable
@@ -131,13 +131,13 @@ def textbook(config: Config, iterations: int) -> TextbookPPO:
         max_gradient_norm=config.ppo.max_gradient_norm,
     )
     numbers = np.arange(ENVIRONMENTS, dtype=np.uint32)
-    streams = {"seed": config.run.seed, "incarnation": 1, "environments": numbers}
-    draw = randomness.uniforms if config.environment.id.startswith("CartPole") else randomness.normals
+    streams = Streams(config.run.seed, 1, numbers)
+    draw = streams.uniforms if config.environment.id.startswith("CartPole") else streams.normals
 
     def noise(first_step: int) -> np.ndarray:
-        return draw(**streams, first_step=first_step, steps=settings.steps, size=1)
+        return draw(first_step, settings.steps, 1)
 
-    learner = TextbookPPO(settings, randomness.reset_seeds(**streams), noise, flatten)
+    learner = TextbookPPO(settings, streams.reset_seeds(), noise, flatten)
     learner.train(iterations)
     return learner
 

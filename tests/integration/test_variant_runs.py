@@ -179,5 +179,5 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
             if temperature != 1.0:
                 assert np.abs(found - plain.log_prob(action).numpy()[mine]).mean() > 0.5
             # The frequency under a normal distribution of that deviation: actions were drawn from it.
-            deviations = (action - plain.mode()).numpy()[mine] / np.exp(plain.gaussian.log_std.numpy()[mine])
+            deviations = (action - plain.mode()).numpy()[mine] / np.exp(plain.log_std.numpy()[mine])
             assert np.std(deviations) == pytest.approx(temperature, rel=0.1)

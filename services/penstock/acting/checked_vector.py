@@ -41,9 +41,8 @@ class CheckedVector:
         if reward.shape != (self.count,) or reward.dtype.kind not in "fiub":
             raise self._failure(f"rewards of shape {reward.shape} and type {reward.dtype}, not numbers of shape"
                                 f" {(self.count,)}", None)  # fmt: skip
-        if not faults.all_usable(reward):
-            index, value = faults.unusable_row(reward)
-            raise self._failure(f"step returned the reward {faults.not_finite(value)}", index)
+        if found := faults.find_unusable(reward):
+            raise self._failure(f"step returned the reward {found[1]}", found[0])
         observation = self._checked(observation, "in step")
         return observation, reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
 
@@ -67,9 +66,8 @@ class CheckedVector:
     def _checked(self, observation: NDArray[np.generic], where: str) -> NDArray[np.generic]:
         if observation.shape != self._shape:
             raise self._failure(f"observations of shape {observation.shape}, not {self._shape}", None, where)
-        if not faults.all_usable(observation):
-            index, value = faults.unusable_row(observation)
-            raise self._failure(f"an observation with {faults.not_finite(value)}", index, where)
+        if found := faults.find_unusable(observation):
+            raise self._failure(f"an observation with {found[1]}", found[0], where)
         return observation
 
     def _failure(self, what: str, index: int | None, where: str = "in step") -> EnvironmentFailed:

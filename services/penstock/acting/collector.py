@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting import faults, randomness
+from penstock.acting import faults
 from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.randomness import Streams
+from penstock.acting.single_environments import StepOutcome
 from penstock.acting.spaces import ActionMap, segment_schema
-from penstock.algo.distributions import Noise
 from penstock.errors import EnvironmentFailed
 from penstock.types.replay import Window, WindowHead
 from penstock.types.run import Assignment, Episode
@@ -51,7 +52,8 @@ class Collector:
             EnvironmentFailed: An environment failed in its reset.
         """
         self._environments, self._assignment = environments, assignment
-        self._numbers = np.array(assignment.environments, np.uint32)
+        numbers = np.array(assignment.environments, np.uint32)
+        self._streams = Streams(assignment.seed, assignment.incarnation, numbers)
         self._unroll_length, self._discount = unroll_length, np.float32(discount)
         self._columns = segment_schema(environments.spec, unroll_length).empty(environments.count)
         self._action_map = ActionMap(environments.spec.action)
@@ -85,12 +87,7 @@ class Collector:
         progress = self._environments.progress
         progress.numbers, progress.doing = self._assignment.environments, "reset"
         progress.window_step, progress.window_steps = 0, self._unroll_length
-        seeds = randomness.reset_seeds(
-            seed=self._assignment.seed,
-            incarnation=self._assignment.incarnation,
-            environments=self._numbers,
-            failures=self._failures,
-        )
+        seeds = self._streams.reset_seeds(failures=self._failures)
         try:
             with self._numbered():
                 self._environments.reset(seeds)
@@ -115,7 +112,8 @@ class Collector:
         Raises:
             EnvironmentFailed: An environment failed, or its values can't be trained on.
         """
-        noise, ended_before = self._noise(runner.policy.noise), len(self._episodes)
+        noise = self._streams.draw(runner.policy.noise, self._steps, self._unroll_length)
+        ended_before = len(self._episodes)
         self._steps += self._unroll_length
         self._environments.progress.doing = "step"
         try:
@@ -133,7 +131,7 @@ class Collector:
                 incarnation=self._assignment.incarnation,
                 first_sequence=self._sequence,
                 version=runner.version,
-                environments=self._numbers,
+                environments=self._streams.environments,
             ),
             self._columns,
         )
@@ -167,7 +165,7 @@ class Collector:
             terminated[:, step], truncated[:, step] = outcome.terminated, outcome.truncated
             self._discounted_return = self._discounted_return * self._discount + outcome.reward
             discounted_return[:, step] = self._discounted_return
-            self._count_episodes(outcome.reward, outcome.terminated, outcome.truncated, outcome.valid)
+            self._count_episodes(outcome)
             self.timing.policy_s += acted - started
             self.timing.environment_s += stepped - acted
         observation[:, self._unroll_length] = environments.observation
@@ -186,14 +184,12 @@ class Collector:
             ("action", "an observation for which the policy's action is {}"),
             ("behaviour_log_prob", "an observation for which the policy's log-probability is {}"),
         ):
-            column = self._columns.column(name)
-            if not faults.all_usable(column):
-                index, value = faults.unusable_row(column)
-                raise faults.failure(what.format(faults.not_finite(value)), "in its last window", env_id, index)
+            if unusable := faults.find_unusable(self._columns.column(name)):
+                raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
         if self._warning is None:
             found = self._bounds.find_outside(self._columns.column("observation"))
             if found is not None:
-                self._warning = f"environment {self._numbers[found[0]]}: {found[1]} ({env_id})"
+                self._warning = f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})"
 
     def take_warning(self) -> str:
         """Returns the first warning about the observations once; empty otherwise."""
@@ -202,26 +198,10 @@ class Collector:
             self._warning = ""
         return warning or ""
 
-    def _noise(self, noise: Noise) -> NDArray[np.float32]:
-        return randomness.draw(
-            noise,
-            seed=self._assignment.seed,
-            incarnation=self._assignment.incarnation,
-            environments=self._numbers,
-            first_step=self._steps,
-            steps=self._unroll_length,
-        )
-
-    def _count_episodes(
-        self,
-        reward: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        valid: NDArray[np.bool_],
-    ) -> None:
-        self._episode_return += reward
-        self._episode_steps += valid
-        ended = terminated | truncated
+    def _count_episodes(self, outcome: StepOutcome) -> None:
+        self._episode_return += outcome.reward
+        self._episode_steps += outcome.valid
+        ended = outcome.terminated | outcome.truncated
         if not ended.any():
             return
         for index in np.flatnonzero(ended):
@@ -229,8 +209,8 @@ class Collector:
                 Episode(
                     float(self._episode_return[index]),
                     int(self._episode_steps[index]),
-                    int(self._numbers[index]),
-                    bool(truncated[index]),
+                    self._assignment.environments[index],
+                    bool(outcome.truncated[index]),
                 )
             )
         self._episode_return[ended] = 0.0

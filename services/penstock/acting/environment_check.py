@@ -13,8 +13,7 @@ import gymnasium
 import numpy as np
 
 from penstock.acting import faults, first_values
-from penstock.acting.arguments import check_arguments
-from penstock.acting.environments import import_modules, make_environments
+from penstock.acting.environments import check_arguments, import_modules, make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe

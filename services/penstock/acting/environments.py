@@ -6,6 +6,7 @@ its action only resets. Vector environments in SAME_STEP mode are adapted to the
 
 import contextlib
 import importlib
+import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -16,13 +17,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting import faults
-from penstock.acting.arguments import check_arguments
 from penstock.acting.checked_vector import CheckedVector
 from penstock.acting.progress import Progress
 from penstock.acting.shared_generator import SeparateGenerators
-from penstock.acting.single_environments import SingleEnvironments
+from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
-from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec
 
@@ -65,23 +64,22 @@ class NextStepEnvironments:
     def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress | None = None) -> None:
         self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
         self._envs = CheckedVector(envs, spec, self.progress)
-        self._ended: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
+        # Environments whose next row is not trained on.
+        self._invalid: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.observation: NDArray[np.generic] = np.zeros(0)
         self.acting_observation: NDArray[np.generic] = self.observation
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts new episodes."""
-        self.observation = self._envs.reset(seeds)
-        self.acting_observation = self.observation
-        self._ended = np.zeros(self.count, np.bool_)
+        self.observation = self.acting_observation = self._envs.reset(seeds)
+        self._invalid = np.zeros(self.count, np.bool_)
 
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
         """Takes one step in each environment."""
         self.observation, reward, terminated, truncated, _ = self._envs.step(action)
         self.acting_observation = self.observation
-        valid = ~self._ended
-        self._ended = terminated | truncated
+        valid, self._invalid = ~self._invalid, terminated | truncated
         return StepOutcome(reward, terminated, truncated, valid)
 
     def close(self) -> None:
@@ -89,7 +87,7 @@ class NextStepEnvironments:
         self._envs.close()
 
 
-class SameStepEnvironments:
+class SameStepEnvironments(NextStepEnvironments):
     """Environments in SAME_STEP autoreset mode, adapted to the rows of NEXT_STEP mode.
 
     The row after an episode's end records the final observation. At the same time, the policy takes the first step of
@@ -97,39 +95,19 @@ class SameStepEnvironments:
     not trained on.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress | None = None) -> None:
-        self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
-        self._envs = CheckedVector(envs, spec, self.progress)
-        self._hidden: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
-        self.observation: NDArray[np.generic] = np.zeros(0)
-        self.acting_observation: NDArray[np.generic] = self.observation
-        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
-
-    def reset(self, seeds: Sequence[int]) -> None:
-        """Starts new episodes."""
-        self.observation = self._envs.reset(seeds)
-        self.acting_observation = self.observation
-        self._hidden = np.zeros(self.count, np.bool_)
-
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
         """Takes one step in each environment."""
         following, reward, terminated, truncated, infos = self._envs.step(action)
-        valid = ~self._hidden
-        ended = terminated | truncated
+        valid = ~self._invalid
         # An episode that ends in its hidden first step has no row to record, so the next episode begins at once.
-        self._hidden = ended & valid
-        self.acting_observation = following
-        self.observation = following
-        if self._hidden.any():
+        self._invalid = (terminated | truncated) & valid
+        self.observation = self.acting_observation = following
+        if self._invalid.any():
             self.observation = following.copy()
-            for index in np.flatnonzero(self._hidden):
+            for index in np.flatnonzero(self._invalid):
                 self.observation[index] = infos["final_obs"][index]
             self._envs.check(self.observation)
         return StepOutcome(reward, terminated, truncated, valid)
-
-    def close(self) -> None:
-        """Closes the environments."""
-        self._envs.close()
 
 
 def make_environments(
@@ -193,6 +171,25 @@ def import_modules(names: Sequence[str]) -> None:
             raise ConfigurationError(
                 f"can't import {name!r}: {error}; install it, or run penstock in the folder that contains it"
             ) from error
+
+
+def check_arguments(
+    made: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], env_id: str, kwargs: Mapping[str, object]
+) -> None:
+    """Raises `ConfigurationError` if an argument of a made environment is text and its default is True or False.
+
+    An argument such as "no" remains text, and a constructor treats any text that is not empty as true.
+    """
+    texts = {name: value for name, value in kwargs.items() if isinstance(value, str)}
+    if not texts:
+        return
+    parameters = inspect.signature(type(made.unwrapped)).parameters
+    for name, text in texts.items():
+        if name in parameters and isinstance(default := parameters[name].default, bool):
+            raise ConfigurationError(
+                f"the argument {name} of {env_id} must be True or False (its default is {default}), not the text"
+                f" {text!r}; write {name}=True or {name}=False"
+            )
 
 
 def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None) -> Environments:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from penstock.acting import randomness
 from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.randomness import Purpose, Streams
 from penstock.acting.spaces import ActionMap
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
@@ -37,11 +37,9 @@ def evaluate(
     started = clock()
     runner, action_map = PolicyRunner(task.weights), ActionMap(environments.spec.action)
     numbers = np.arange(environments.count, dtype=np.uint32)
-    environments.reset(
-        randomness.reset_seeds(
-            seed=task.seed, incarnation=0, environments=numbers, purpose=randomness.Purpose.EVALUATION
-        )
-    )
+    environments.reset(Streams(task.seed, 0, numbers).reset_seeds(Purpose.EVALUATION))
+    # The complement separates these streams from those of a run with the same seed.
+    streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
     playing = np.ones(environments.count, np.bool_)
     step, out_of_time = 0, False
@@ -52,15 +50,7 @@ def evaluate(
             action = runner.act_greedily(environments.acting_observation)
         else:
             if step % _NOISE_STEPS == 0:
-                # The complement separates these streams from those of a run with the same seed.
-                noise = randomness.draw(
-                    runner.policy.noise,
-                    seed=~task.seed & 0xFFFFFFFFFFFFFFFF,
-                    incarnation=0,
-                    environments=numbers,
-                    first_step=step,
-                    steps=_NOISE_STEPS,
-                )
+                noise = streams.draw(runner.policy.noise, step, _NOISE_STEPS)
             action, _ = runner.act(environments.acting_observation, noise[:, step % _NOISE_STEPS])
         outcome = environments.step(action_map(action, squashed=runner.squashes))
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.

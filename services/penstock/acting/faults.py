@@ -64,11 +64,13 @@ def all_usable(values: NDArray[np.generic]) -> bool:
     return bool((np.abs(values) <= LARGEST).all())
 
 
-def unusable_row(values: NDArray[np.generic]) -> tuple[int, float]:
-    """Returns the first row of <float>[N, ...] with a value that is not finite as float32, and that value."""
-    bad = ~(np.abs(values.reshape(len(values), -1)) <= LARGEST)
-    row = int(np.flatnonzero(bad.any(axis=1))[0])
-    return row, float(values.reshape(len(values), -1)[row][bad[row]][0])
+def find_unusable(values: NDArray[np.generic]) -> tuple[int, str] | None:
+    """Returns the first row of <number>[N, ...] with a value that can't be trained on, and why; None if all can."""
+    if all_usable(values):
+        return None
+    rows = values.reshape(len(values), -1)
+    row, element = np.argwhere(~(np.abs(rows) <= LARGEST))[0].tolist()
+    return row, not_finite(float(rows[row, element]))
 
 
 def not_finite(value: float) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
+from penstock.acting.single_environments import StepOutcome
 from penstock.acting.spaces import channels_first, stacked
-from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import BoxSpace, is_image
 

@@ -5,7 +5,6 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Policy
 from penstock.types.run import Weights
 
 _ROW_MULTIPLE = 16
@@ -24,7 +23,12 @@ def use_one_thread() -> None:
 
 
 class PolicyRunner:
-    """A policy that acts on batches of observations. Used by one thread."""
+    """A policy that acts on batches of observations. Used by one thread.
+
+    Attributes:
+        policy: Torch module.
+        version: Version of the loaded weights.
+    """
 
     def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
         """Loads the policy.
@@ -33,23 +37,18 @@ class PolicyRunner:
             weights: Initial weights.
             temperature: Sampling temperature of `act`; `refresh` does not change it.
         """
-        self._policy, self._temperature = policy_weights.load(weights), temperature
+        self.policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
-
-    @property
-    def policy(self) -> Policy:
-        """The torch module."""
-        return self._policy
 
     @property
     def squashes(self) -> bool:
         """Whether the policy's continuous actions must pass through a tanh."""
-        return self._policy.network.squash_actions
+        return self.policy.network.squash_actions
 
     def refresh(self, weights: Weights) -> None:
         """Loads weights of the same architecture, unless their version is already loaded."""
         if weights.version != self.version:
-            policy_weights.load_into(self._policy, weights)
+            policy_weights.load_into(self.policy, weights)
             self.version = weights.version
 
     @torch.inference_mode()
@@ -60,13 +59,13 @@ class PolicyRunner:
 
         Args:
             observation: [N, ...] raw observations.
-            noise: <float32>[N, policy.noise.size] random numbers from `acting.randomness.draw`.
+            noise: <float32>[N, policy.noise.size] random numbers from `Streams.draw`.
 
         Returns:
             The actions, <int64>[N] or <float32>[N, A], and their log probabilities at that temperature, <float32>[N].
         """
         count = len(observation)
-        distribution = self._policy.distribution(torch.from_numpy(_pad(observation))).tempered(self._temperature)
+        distribution = self.policy.distribution(torch.from_numpy(_pad(observation))).tempered(self._temperature)
         action = distribution.sample(torch.from_numpy(_pad(noise)))
         log_prob = distribution.log_prob(action)
         return action.numpy()[:count], log_prob.numpy()[:count]
@@ -74,7 +73,7 @@ class PolicyRunner:
     @torch.inference_mode()
     def act_greedily(self, observation: NDArray[np.generic]) -> NDArray[np.generic]:
         """Returns the most likely action per row, <int64>[N] or <float32>[N, A], for [N, ...] raw observations."""
-        distribution = self._policy.distribution(torch.from_numpy(_pad(observation)))
+        distribution = self.policy.distribution(torch.from_numpy(_pad(observation)))
         mode: NDArray[np.generic] = distribution.mode().numpy()[: len(observation)]
         return mode
 

@@ -5,6 +5,7 @@ steps it, no two environments share a stream, and an actor that returns in a new
 """
 
 import enum
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -38,103 +39,68 @@ def _philox(counters: list[NDArray[np.uint64]], seed: int) -> list[NDArray[np.ui
     return [first, second, third, fourth]
 
 
-def uniforms(
-    *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int, size: int
-) -> NDArray[np.float32]:
-    """Returns uniform noise in [0, 1) for a window.
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Random streams of N environments.
 
-    Args:
+    `first_step` is the number of steps, below 2^48, that each environment has taken in this incarnation.
+
+    Attributes:
         seed: Seed of the run, 64 bits.
         incarnation: Incarnation of the actor, below 2^32.
         environments: <uint32>[N] run-wide numbers of the environments.
-        first_step: Steps that each environment has taken in this incarnation, below 2^48.
-        steps: Steps in the window, T.
-        size: Random numbers per step.
-
-    Returns:
-        <float32>[N, T, size].
     """
-    blocks = -(-size // 4)
-    step = np.arange(first_step, first_step + steps, dtype=np.uint64)[None, :, None]
-    lane = np.arange(blocks, dtype=np.uint64)[None, None, :]
-    environment = environments.astype(np.uint64)[:, None, None]
-    shape = (environments.size, steps, blocks)
-    counters = [
-        np.broadcast_to(step & _LOW, shape),
-        np.broadcast_to(lane | step >> _HALF << np.uint64(16), shape),
-        np.broadcast_to(environment, shape),
-        np.full(shape, incarnation, np.uint64),
-    ]
-    words = np.stack(_philox(counters, seed), axis=-1).reshape(environments.size, steps, 4 * blocks)[..., :size]
-    # A float32 has 24 significant bits; more could round up to 1.
-    return (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
+    seed: int
+    incarnation: int
+    environments: NDArray[np.uint32]
 
-def normals(
-    *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int, size: int
-) -> NDArray[np.float32]:
-    """Returns standard normal noise <float32>[N, T, size], by Box and Muller (1958) from `uniforms` of the stream."""
-    pairs = -(-size // 2)
-    noise = uniforms(
-        seed=seed,
-        incarnation=incarnation,
-        environments=environments,
-        first_step=first_step,
-        steps=steps,
-        size=2 * pairs,
-    )
-    # 1 - u is in (0, 1], where the logarithm is finite.
-    radius = np.sqrt(-2.0 * np.log1p(-noise[..., :pairs]))
-    angle = np.float32(2.0 * np.pi) * noise[..., pairs:]
-    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
-    return both[..., :size].astype(np.float32)
+    def draw(self, noise: Noise, first_step: int, steps: int) -> NDArray[np.float32]:
+        """Returns the random numbers from which a policy samples T actions, <float32>[N, T, noise.size]."""
+        match noise.kind:
+            case NoiseKind.UNIFORM:
+                return self.uniforms(first_step, steps, noise.size)
+            case NoiseKind.NORMAL:
+                return self.normals(first_step, steps, noise.size)
+            case _:
+                assert_never(noise.kind)
 
+    def uniforms(self, first_step: int, steps: int, size: int) -> NDArray[np.float32]:
+        """Returns uniform noise in [0, 1) for T steps, <float32>[N, T, size]."""
+        blocks = -(-size // 4)
+        step = np.arange(first_step, first_step + steps, dtype=np.uint64)[None, :, None]
+        lane = np.arange(blocks, dtype=np.uint64)[None, None, :]
+        environment = self.environments.astype(np.uint64)[:, None, None]
+        shape = (environment.size, steps, blocks)
+        counters = [
+            np.broadcast_to(step & _LOW, shape),
+            np.broadcast_to(lane | step >> _HALF << np.uint64(16), shape),
+            np.broadcast_to(environment, shape),
+            np.full(shape, self.incarnation, np.uint64),
+        ]
+        words = np.stack(_philox(counters, self.seed), axis=-1).reshape(environment.size, steps, 4 * blocks)[..., :size]
+        # A float32 has 24 significant bits; more could round up to 1.
+        return (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
-def draw(
-    noise: Noise, *, seed: int, incarnation: int, environments: NDArray[np.uint32], first_step: int, steps: int
-) -> NDArray[np.float32]:
-    """Returns the random numbers from which a policy samples its actions, <float32>[N, T, noise.size].
+    def normals(self, first_step: int, steps: int, size: int) -> NDArray[np.float32]:
+        """Returns standard normal noise, <float32>[N, T, size], by Box and Muller (1958) from `uniforms`."""
+        pairs = -(-size // 2)
+        noise = self.uniforms(first_step, steps, 2 * pairs)
+        # 1 - u is in (0, 1], where the logarithm is finite.
+        radius = np.sqrt(-2.0 * np.log1p(-noise[..., :pairs]))
+        angle = np.float32(2.0 * np.pi) * noise[..., pairs:]
+        both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+        return both[..., :size].astype(np.float32)
 
-    Args:
-        noise: Noise of the policy (`Policy.noise`).
-        seed: Seed of the stream, as in `uniforms`, like the other arguments.
-        incarnation: Incarnation of the actor.
-        environments: <uint32>[N] run-wide numbers of the environments.
-        first_step: Steps that each environment has taken in this incarnation.
-        steps: Steps in the window, T.
-    """
-    match noise.kind:
-        case NoiseKind.UNIFORM:
-            stream = uniforms
-        case NoiseKind.NORMAL:
-            stream = normals
-        case _:
-            assert_never(noise.kind)
-    return stream(
-        seed=seed,
-        incarnation=incarnation,
-        environments=environments,
-        first_step=first_step,
-        steps=steps,
-        size=noise.size,
-    )
+    def reset_seeds(self, purpose: Purpose = Purpose.TRAINING, failures: int = 0) -> list[int]:
+        """Returns a seed for the generator of each environment, from which it draws its resets and its dynamics.
 
-
-def reset_seeds(
-    *,
-    seed: int,
-    incarnation: int,
-    environments: NDArray[np.uint32],
-    purpose: Purpose = Purpose.TRAINING,
-    failures: int = 0,
-) -> list[int]:
-    """Returns a seed for the generator of each environment, from which it draws its resets and its dynamics.
-
-    Each failure in an incarnation leads to new seeds, because the environments are reset after it.
-    """
-    again = [failures] if failures else []
-    sequences = (
-        np.random.SeedSequence([seed & 0xFFFFFFFF, seed >> 32, int(environment), incarnation, int(purpose), *again])
-        for environment in environments
-    )
-    return [int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2)) for sequence in sequences]
+        Each failure in an incarnation leads to new seeds, because the environments are reset after it.
+        """
+        again = [failures] if failures else []
+        low, high = self.seed & 0xFFFFFFFF, self.seed >> 32
+        sequences = (
+            np.random.SeedSequence([low, high, int(environment), self.incarnation, int(purpose), *again])
+            for environment in self.environments
+        )
+        return [int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2)) for sequence in sequences]

@@ -1,6 +1,7 @@
 """Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -9,13 +10,28 @@ from numpy.typing import NDArray
 
 from penstock.acting import faults
 from penstock.acting.progress import Progress
-from penstock.acting.step_outcome import StepOutcome
 from penstock.errors import EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
 _NOTHING = object()
 _RESET = (0.0, False, False)
 _LARGEST = faults.LARGEST
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The outcome of one step of N environments.
+
+    Attributes:
+        reward: <float32>[N] raw rewards.
+        terminated, truncated: <bool>[N] whether the episode ended, and how.
+        valid: <bool>[N] whether the row is trained on; False where it only reset.
+    """
+
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
 
 
 class SingleEnvironments:
@@ -116,9 +132,8 @@ class SingleEnvironments:
                 expected = "observation, reward, terminated, truncated and info"
                 raise self._returned(index, "step", expected, result) from error
             what = f"step returned {faults.shortened(repr(result[1:4]))} as reward, terminated and truncated:"
-            raise faults.failure(f"{what} {faults.describe(error)}", self._where(index), self.spec.id, index) from error
-        what = f"step returned the reward {faults.not_finite(float(reward))}"
-        raise faults.failure(what, self._where(index), self.spec.id, index)
+            raise self._failure(f"{what} {faults.describe(error)}", index) from error
+        raise self._failure(f"step returned the reward {faults.not_finite(float(reward))}", index)
 
     def _observe(self) -> None:
         buffer, shape, dtype = self._buffer, self._buffer.shape[1:], self._buffer.dtype
@@ -131,11 +146,8 @@ class SingleEnvironments:
                 np.stack([row], out=buffer[index : index + 1])
             except (TypeError, ValueError) as error:
                 raise self._misshaped() from error
-        if not faults.all_usable(self._buffer):
-            index, value = faults.unusable_row(self._buffer)
-            raise faults.failure(
-                f"an observation with {faults.not_finite(value)}", self._where(index), self.spec.id, index
-            )
+        if found := faults.find_unusable(self._buffer):
+            raise self._failure(f"an observation with {found[1]}", found[0])
 
     def _misshaped(self) -> EnvironmentFailed:
         """Returns the failure of the first environment whose observation does not fit the space."""
@@ -147,13 +159,16 @@ class SingleEnvironments:
                 found = np.asarray(None)
             if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
                 what = f"an observation of shape {found.shape} and type {found.dtype}, where its space has {shape} and"
-                return faults.failure(f"{what} {dtype}", self._where(index), self.spec.id, index)
+                return self._failure(f"{what} {dtype}", index)
         return faults.failure("observations that can't be stacked", "", self.spec.id, None)
 
     def _returned(self, index: int, call: str, expected: str, result: Any) -> EnvironmentFailed:
         count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         what = f"{call} returned {count}, where {expected} are expected: {faults.shortened(repr(result))}"
-        return faults.failure(what, self._where(index) if call == "step" else "", self.spec.id, index)
+        return self._failure(what, index, "" if call == "reset" else None)
+
+    def _failure(self, what: str, index: int, where: str | None = None) -> EnvironmentFailed:
+        return faults.failure(what, self._where(index) if where is None else where, self.spec.id, index)
 
     def _where(self, index: int) -> str:
         steps = self._episode_steps[index]

@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.acting import faults
-from penstock.algo.spaces import SUPPORTED_OBSERVATIONS, action_fault, bounded, bounds, observation_fault
+from penstock.algo.spaces import SUPPORTED_OBSERVATIONS, bounded, bounds
 from penstock.errors import ConfigurationError
 from penstock.types.block import DATA_TYPES, Column, Extent, Schema
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, is_image
 
-Role = Literal["observation", "action"]
+_Role = Literal["observation", "action"]
 
-_SUPPORTED: dict[Role, str] = {
+_SUPPORTED: dict[_Role, str] = {
     "observation": SUPPORTED_OBSERVATIONS,
     "action": "Discrete and Box of floats are supported",
 }
@@ -27,25 +27,7 @@ def describe(env_id: str, observation: gymnasium.Space[object], action: gymnasiu
     return EnvironmentSpec(env_id, _described(env_id, "observation", observation), _described(env_id, "action", action))
 
 
-def describe_fault(role: Role, space: gymnasium.Space[object]) -> str:
-    """Returns in one line why no policy supports a Gymnasium space in this role; empty if one does."""
-    found = _converted(space)
-    if found is None:
-        return _unknown_kind(role, space)
-    if role == "action":
-        return action_fault(found)
-    return observation_fault(stacked(found, 1) if is_image(found) else found)
-
-
-def _described(env_id: str, role: Role, space: gymnasium.Space[object]) -> Space:
-    found = _converted(space)
-    if found is None:
-        raise ConfigurationError(f"{env_id} has {_unknown_kind(role, space)}")
-    return found
-
-
-def _converted(space: gymnasium.Space[object]) -> Space | None:
-    """Returns the spec of a Gymnasium space; None if there is none for its kind or element type."""
+def _described(env_id: str, role: _Role, space: gymnasium.Space[object]) -> Space:
     if isinstance(space, gymnasium.spaces.Discrete):
         return DiscreteSpace(int(space.n), int(space.start))
     if isinstance(space, gymnasium.spaces.Box):
@@ -53,11 +35,7 @@ def _converted(space: gymnasium.Space[object]) -> Space | None:
         if dtype in DATA_TYPES:
             low, high = space.low.astype(float).ravel().tolist(), space.high.astype(float).ravel().tolist()
             return BoxSpace(dtype, tuple(space.shape), tuple(low), tuple(high))
-    return None
-
-
-def _unknown_kind(role: Role, space: gymnasium.Space[object]) -> str:
-    return f"the {role} space {faults.shortened(str(space))}; {_SUPPORTED[role]}"
+    raise ConfigurationError(f"{env_id} has the {role} space {faults.shortened(str(space))}; {_SUPPORTED[role]}")
 
 
 def stacked(space: BoxSpace, frames: int) -> BoxSpace:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock import checkpoint_file
-from penstock.acting import randomness
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
@@ -23,7 +23,7 @@ class TrainedPolicy:
     def __init__(self, weights: Weights) -> None:
         self._runner = PolicyRunner(weights)
         self._action_map = ActionMap(self._runner.policy.spec.action)
-        self._seed, self._steps = secrets.randbits(64), 0
+        self._streams, self._steps = Streams(secrets.randbits(64), 0, np.zeros(1, np.uint32)), 0
         self.weights = weights
 
     @property
@@ -49,14 +49,7 @@ class TrainedPolicy:
         if deterministic:
             action = self._runner.act_greedily(rows)
         else:
-            noise = randomness.draw(
-                self.policy.noise,
-                seed=self._seed,
-                incarnation=0,
-                environments=np.zeros(1, np.uint32),
-                first_step=self._steps,
-                steps=1,
-            )
+            noise = self._streams.draw(self.policy.noise, self._steps, 1)
             self._steps += 1
             action, _ = self._runner.act(rows, noise[:, 0])
         result: NDArray[np.generic] | np.int64 = self._action_map(action, squashed=self._runner.squashes)[0]

@@ -5,6 +5,7 @@ All environments of an actor are of one variant. The environments of an evaluati
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.progress import Progress
-from penstock.acting.step_outcome import StepOutcome
+from penstock.acting.single_environments import StepOutcome
 from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
@@ -80,102 +81,75 @@ class MixedEnvironments:
         self.frame_age = _take_turns([part.frame_age for part in self._parts])
 
 
-def make_mixed(
-    env_id: str,
-    count: int,
-    *,
-    variants: Sequence[Arguments],
-    imports: Sequence[str] = (),
-    vectorization: str = "sync",
-    frames: int = 1,
-) -> Environments:
-    """Makes N environments that alternate between these variants.
+@dataclass(frozen=True, slots=True)
+class EnvironmentVariants:
+    """The variants of an environment, and how they are made.
 
-    Args:
+    Attributes:
         env_id: Gymnasium id, or package:Id-v0.
-        count: Number of environments, N.
-        variants: All arguments of each variant, at least one variant; those past N are not made.
+        arguments: All arguments of each variant; at least one variant.
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
         frames: Frames stacked in an observation.
-
-    Raises:
-        ConfigurationError: A variant can't be made (`make_environments`), or two variants have different spaces.
     """
-    parts: list[Environments] = []
-    try:
-        for variant in range(min(count, len(variants))):
-            part = make_variant(
-                env_id,
-                len(range(variant, count, len(variants))),
-                variants=variants,
-                variant=variant,
-                spec=parts[0].spec if parts else None,
-                imports=imports,
-                vectorization=vectorization,
-                frames=frames,
+
+    env_id: str
+    arguments: Sequence[Arguments]
+    imports: Sequence[str] = ()
+    vectorization: str = "sync"
+    frames: int = 1
+
+    def make_mixed(self, count: int) -> Environments:
+        """Makes N environments that alternate between the variants. Variants past N are not made.
+
+        Raises:
+            ConfigurationError: A variant can't be made (`make`), or two variants have different spaces.
+        """
+        parts: list[Environments] = []
+        variants = len(self.arguments)
+        try:
+            for variant in range(min(count, variants)):
+                spec = parts[0].spec if parts else None
+                parts.append(self.make(variant, len(range(variant, count, variants)), spec=spec))
+        except ConfigurationError:
+            for part in parts:
+                part.close()
+            raise
+        return parts[0] if len(parts) == 1 else MixedEnvironments(parts)
+
+    def make(
+        self, variant: int, count: int, *, spec: EnvironmentSpec | None = None, progress: Progress | None = None
+    ) -> Environments:
+        """Makes N environments of one variant, with the spaces `spec` of the first variant (None: any).
+
+        Raises:
+            ConfigurationError: There is no such variant, it can't be made (`make_environments`), or it has other
+                spaces.
+        """
+        variants = self.arguments
+        if variant >= len(variants):
+            raise ConfigurationError(
+                f"the run assigns environment variant {variant}, counted from 0, and this service has {len(variants)};"
+                " start all services with the run's configuration"
             )
-            parts.append(part)
-    except ConfigurationError:
-        for part in parts:
-            part.close()
-        raise
-    return parts[0] if len(parts) == 1 else MixedEnvironments(parts)
-
-
-def make_variant(
-    env_id: str,
-    count: int,
-    *,
-    variants: Sequence[Arguments],
-    variant: int,
-    spec: EnvironmentSpec | None = None,
-    imports: Sequence[str] = (),
-    vectorization: str = "sync",
-    frames: int = 1,
-    progress: Progress | None = None,
-) -> Environments:
-    """Makes N environments of one variant.
-
-    Args:
-        env_id: Gymnasium id, or package:Id-v0.
-        count: Number of environments, N.
-        variants: All arguments of each variant.
-        variant: Index of the variant to make.
-        spec: Spaces that the variant must have, those of the first variant; None for any.
-        imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
-        frames: Frames stacked in an observation.
-        progress: Record of the environment that is being called.
-
-    Raises:
-        ConfigurationError: There is no such variant, it can't be made, or it has other spaces.
-    """
-    if variant >= len(variants):
-        raise ConfigurationError(
-            f"the run assigns environment variant {variant}, counted from 0, and this service has {len(variants)};"
-            " start all services with the run's configuration"
-        )
-    try:
-        made = with_frames(
-            make_environments(
-                env_id,
+        try:
+            made = make_environments(
+                self.env_id,
                 count,
                 kwargs=variants[variant],
-                imports=imports,
-                vectorization=vectorization,
+                imports=self.imports,
+                vectorization=self.vectorization,
                 progress=progress,
-            ),
-            frames,
-        )
-    except ConfigurationError as error:
-        if len(variants) == 1:
-            raise
-        raise ConfigurationError(f"environment {_name(variants, variant)}: {error}") from error
-    if spec is not None and made.spec != spec:
-        made.close()
-        require_same_spaces(made.spec, spec, variants, variant)
-    return made
+            )
+            made = with_frames(made, self.frames)
+        except ConfigurationError as error:
+            if len(variants) == 1:
+                raise
+            raise ConfigurationError(f"environment {_name(variants, variant)}: {error}") from error
+        if spec is not None and made.spec != spec:
+            made.close()
+            require_same_spaces(made.spec, spec, variants, variant)
+        return made
 
 
 def require_same_spaces(

@@ -141,52 +141,39 @@ class DiagonalGaussian:
 
 
 @dataclass(frozen=True, slots=True)
-class SquashedGaussian:
+class SquashedGaussian(DiagonalGaussian):
     """Gaussian over real vectors of A independent elements, some of which pass through a tanh.
 
     Actions and their probabilities are those before the tanh. The tanh's Jacobian is the same for every policy, so it
     does not change ratios, divergences or gradients of log probabilities. It does change the entropy, which is
-    therefore that of the actions after the tanh.
+    therefore that of the actions after the tanh. The tanh of the mode is the median of the squashed action.
 
     Attributes:
-        gaussian: Distribution before the tanh.
         squashed: <bool>[A] elements that pass through the tanh.
     """
 
-    gaussian: DiagonalGaussian
     squashed: Tensor
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Returns the log probabilities, <float32>[...], of actions before the tanh, <float32>[..., A]."""
-        return self.gaussian.log_prob(action)
 
     def entropy(self) -> Tensor:
         """Returns the entropy after the tanh in nats, <float32>[...].
 
         It is H(u) + E[log(1 - tanh(u)^2)], by Gauss-Hermite quadrature.
         """
-        mean, deviation = self.gaussian.mean.unsqueeze(-1), torch.exp(self.gaussian.log_std).unsqueeze(-1)
+        mean, deviation = self.mean.unsqueeze(-1), torch.exp(self.log_std).unsqueeze(-1)
         nodes, weights = _quadrature(mean.dtype, mean.device)
         before = mean + deviation * nodes
         # log(1 - tanh(u)^2), without cancellation at large u.
         slope = 2.0 * (math.log(2.0) - before - torch.nn.functional.softplus(-2.0 * before))
         expected = (slope * weights).sum(-1)
-        return self.gaussian.entropy() + torch.where(self.squashed, expected, 0.0).sum(-1)
-
-    def mode(self) -> Tensor:
-        """Returns the mean before the tanh, <float32>[..., A]. Its tanh is the median of the squashed action."""
-        return self.gaussian.mode()
+        return DiagonalGaussian.entropy(self) + torch.where(self.squashed, expected, 0.0).sum(-1)
 
     def tempered(self, temperature: float) -> "SquashedGaussian":
-        """Multiplies the standard deviation before the tanh by `temperature`. At 1 the distribution is unchanged."""
-        return SquashedGaussian(self.gaussian.tempered(temperature), self.squashed)
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Samples actions before the tanh, <float32>[..., A], from standard normal `noise`, <float32>[..., A]."""
-        return self.gaussian.sample(noise)
+        """Multiplies the standard deviation before the tanh by `temperature`."""
+        gaussian = DiagonalGaussian.tempered(self, temperature)
+        return SquashedGaussian(gaussian.mean, gaussian.log_std, self.squashed)
 
 
-Distribution = Categorical | DiagonalGaussian | SquashedGaussian
+Distribution = Categorical | DiagonalGaussian
 
 
 class CategoricalHead(nn.Module):
@@ -236,11 +223,11 @@ class GaussianHead(nn.Module):
         """Initialises the biases of the network's outputs, <float32>[outputs], which are 0."""
         bias[self.noise.size :] = self._initial_log_std
 
-    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> DiagonalGaussian | SquashedGaussian:
+    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> DiagonalGaussian:
         """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`."""
         mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
         if self._squash:
-            return SquashedGaussian(DiagonalGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE)), self._bounded)
+            return SquashedGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE), self._bounded)
         return DiagonalGaussian(mean, bound(log_std, *_LOG_STD_RANGE))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, Space, is_image
+from penstock.types.spaces import BoxSpace, EnvironmentSpec, is_image
 
 SUPPORTED_OBSERVATIONS = (
     "flat boxes (one dimension) and images (bytes in two or three dimensions) are supported. Wrap it, for instance in"
@@ -18,32 +18,18 @@ _LEAST_IMAGE = 36
 
 
 def check_spaces(spec: EnvironmentSpec) -> None:
-    """Raises `ConfigurationError` if no policy supports the observation or action space."""
-    fault = observation_fault(spec.observation) or action_fault(spec.action)
-    if fault:
-        raise ConfigurationError(f"{spec.id} has {fault}")
-
-
-def observation_fault(space: Space) -> str:
-    """Returns why no policy supports this space of a policy's observations; empty if one does.
-
-    Images have channels first.
-    """
+    """Raises `ConfigurationError` if no policy supports the spaces. Images have channels first."""
+    space, action = spec.observation, spec.action
     if not isinstance(space, BoxSpace) or not (len(space.shape) == 1 or (is_image(space) and len(space.shape) == 3)):
-        return f"the observation space {space.shown()}; {SUPPORTED_OBSERVATIONS}"
+        raise ConfigurationError(f"{spec.id} has the observation space {space.shown()}; {SUPPORTED_OBSERVATIONS}")
     if is_image(space) and min(space.shape[1:]) < _LEAST_IMAGE:
-        return (
-            f"images of {' x '.join(map(str, space.shape[1:]))}; they must be at least {_LEAST_IMAGE} x {_LEAST_IMAGE}."
-            " Enlarge them, for instance by gymnasium.wrappers.ResizeObservation, or flatten them by FlattenObservation"
+        raise ConfigurationError(
+            f"{spec.id} has images of {' x '.join(map(str, space.shape[1:]))}; they must be at least"
+            f" {_LEAST_IMAGE} x {_LEAST_IMAGE}. Enlarge them, for instance by gymnasium.wrappers.ResizeObservation, or"
+            " flatten them by FlattenObservation"
         )
-    return ""
-
-
-def action_fault(space: Space) -> str:
-    """Returns why no policy supports this space of actions; empty if one does."""
-    if isinstance(space, BoxSpace) and not space.dtype.startswith("float"):
-        return f"the action space {space.shown()}; boxes must be of floats"
-    return ""
+    if isinstance(action, BoxSpace) and not action.dtype.startswith("float"):
+        raise ConfigurationError(f"{spec.id} has the action space {action.shown()}; boxes must be of floats")
 
 
 def bounds(space: BoxSpace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

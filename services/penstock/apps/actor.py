@@ -11,8 +11,8 @@ from penstock.acting.progress import Progress
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import report_failure
 from penstock.acting.spaces import segment_schema
-from penstock.acting.variants import make_variant
 from penstock.algo.spaces import check_spaces
+from penstock.apps.environments import variants_of
 from penstock.config import Config
 from penstock.errors import EnvironmentFailed, RunFinished
 from penstock.process.hang_watch import HangWatch
@@ -87,20 +87,10 @@ def run(config: Config) -> None:
 
 
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:
-    environment = config.environment
+    variants = variants_of(config.environment, config.environment.training_variants)
 
     def make(variant: int, spec: EnvironmentSpec | None) -> Environments:
-        return make_variant(
-            environment.id,
-            config.actor.environments,
-            variants=environment.training_variants,
-            variant=variant,
-            spec=spec,
-            imports=environment.imports,
-            vectorization=environment.vectorization,
-            frames=environment.frame_stack,
-            progress=progress,
-        )
+        return variants.make(variant, config.actor.environments, spec=spec, progress=progress)
 
     return ReplaceableEnvironments(make, progress, service, service.logger)
 

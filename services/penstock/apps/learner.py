@@ -12,11 +12,12 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
 from penstock.files import remove_leftovers, restored_after, write_atomically
 from penstock.learning import checkpoints, gpu_metrics
-from penstock.learning.assembly import LearnerParts, Session, learner_of, open_session, training_run
+from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed
 from penstock.learning.devices import check_execution, torch_device, use_threads
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion
 from penstock.process.disk_watch import DiskWatch

@@ -2,7 +2,7 @@
 
 import itertools
 
-from penstock.learning.assembly import Session
+from penstock.learning.session import Session
 from penstock.learning.training import Conclusion
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationSummary, VariantReturns

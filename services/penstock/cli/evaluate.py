@@ -10,7 +10,7 @@ from penstock.acting.environments import has_native_form, import_modules
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import use_one_thread
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
-from penstock.apps.environments import make_of
+from penstock.apps.environments import variants_of
 from penstock.cli.film import film
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
@@ -39,7 +39,7 @@ def command(arguments: Sequence[str]) -> int:
     task = EvaluationTask(
         0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
     )
-    with closing(make_of(environment, named.episodes, kwargs)) as environments:
+    with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
         _check_same_spaces(path, policy, environments.spec)
         result = evaluate(task, environments, lambda: False)
     assert result is not None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.acting.environments import import_modules
 from penstock.acting.trained import TrainedPolicy
-from penstock.apps.environments import make_of
+from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import is_image
@@ -61,7 +61,7 @@ def _film_observations(
 ) -> Path:
     from moviepy import ImageSequenceClip
 
-    environments = make_of(environment, 1, [kwargs])
+    environments = variants_of(environment, [kwargs]).make_mixed(1)
     environments.reset([seed])
     pictures, ended = [_picture(environments.observation[0])], False
     while not ended:

@@ -26,8 +26,8 @@ _FORGOTTEN_AFTER_S = 60.0
 """Seconds after an actor left until it is forgotten. A process restarts in less time."""
 
 _SHOWN = 256
-_TOLD_AT_ONCE = 3
-_TOLD_EVERY_S = 60.0
+_REPORTED_AT_ONCE = 3
+_REPORTED_EVERY_S = 60.0
 _SLOW_WINDOW_S = 3.0
 
 
@@ -42,9 +42,9 @@ class _Actor:
     window_began_at: float = 0.0
     failures: int = 0
     """Failures in total. Deliveries do not reset them, because the user has already seen the first ones."""
-    told_at: float = 0.0
+    reported_at: float = 0.0
     last_fault: str = ""
-    told_stuck_s: float = STUCK_AFTER_S
+    reported_stuck_s: float = STUCK_AFTER_S
 
 
 class ActorStates:
@@ -70,7 +70,7 @@ class ActorStates:
             actor.state = dataclasses.replace(actor.state, slot=slot)
             actor.streams += 1
             actor.moved_at = actor.changed_at = now
-            actor.progress, actor.told_stuck_s = ActorProgress(), STUCK_AFTER_S
+            actor.progress, actor.reported_stuck_s = ActorProgress(), STUCK_AFTER_S
 
     def left(self, name: str) -> None:
         """Records that an actor's stream has ended."""
@@ -88,7 +88,7 @@ class ActorStates:
                 return
             now, before = self._clock(), actor.progress
             if progress.steps != before.steps or not progress.doing:
-                actor.moved_at, actor.told_stuck_s = now, STUCK_AFTER_S
+                actor.moved_at, actor.reported_stuck_s = now, STUCK_AFTER_S
             if progress.window_step < before.window_step or not progress.doing or not before.doing:
                 actor.window_began_at = now
             actor.progress = progress
@@ -123,9 +123,9 @@ class ActorStates:
         actor.failures, actor.last_fault, actor.moved_at = actor.failures + 1, line, now
         actor.state = dataclasses.replace(state, failures=state.failures + 1, dropped_windows=state.dropped_windows + 1)
         metrics.LEARNER_DROPPED_WINDOWS.inc()
-        if actor.failures > _TOLD_AT_ONCE and now - actor.told_at < _TOLD_EVERY_S:
+        if actor.failures > _REPORTED_AT_ONCE and now - actor.reported_at < _REPORTED_EVERY_S:
             return False
-        actor.told_at = now
+        actor.reported_at = now
         return True
 
     def look(self) -> None:
@@ -138,9 +138,9 @@ class ActorStates:
             for actor in self._actors.values():
                 stuck_s = self._stuck_s(actor, now)
                 stuck += stuck_s > STUCK_AFTER_S
-                if stuck_s > actor.told_stuck_s:
-                    actor.told_stuck_s = 2.0 * stuck_s
-                    lines.append(f"{_called(actor.state)}: {_stuck(actor, stuck_s)}")
+                if stuck_s > actor.reported_stuck_s:
+                    actor.reported_stuck_s = 2.0 * stuck_s
+                    lines.append(f"{actor.state.name} (slot {actor.state.slot}): {_stuck(actor, stuck_s)}")
             metrics.LEARNER_STUCK_ACTORS.set(stuck)
         for line in lines:
             self._notice(line)
@@ -200,10 +200,6 @@ class ActorStates:
     @staticmethod
     def _stuck_s(actor: _Actor, now: float) -> float:
         return max(0.0, now - actor.moved_at) if actor.streams else 0.0
-
-
-def _called(state: ActorState) -> str:
-    return f"{state.name} (slot {state.slot})"
 
 
 def _stuck(actor: _Actor, seconds: float) -> str:

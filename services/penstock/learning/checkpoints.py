@@ -12,7 +12,6 @@ from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
@@ -162,11 +161,6 @@ def recover(folder: RunFolder) -> Recovered:
     return Recovered(newest.path, progress, _policy_of(newest).spec, evaluation, tuple(complaints))
 
 
-def read_spec(path: Path) -> EnvironmentSpec:
-    """Returns the spaces for which a checkpoint was trained. Raises `ConfigurationError` as `restore` does."""
-    return _policy_of(_read(path)).spec
-
-
 def read_progress(path: Path) -> RunProgress:
     """Returns the run's progress at a checkpoint. Raises `ConfigurationError` as `restore` does."""
     return _progress(_read(path))
@@ -199,7 +193,9 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     try:
         tensors = safetensors.torch.load(file.data)
         learner.policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
-        learner.optimizer.load(_optimizer_state(tensors))
+        learner.optimizer.load(
+            {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
+        )
         learner.generator.set_state(tensors["randomness/shuffling"])
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
@@ -297,10 +293,6 @@ def _policy_of(file: CheckpointFile) -> Policy:
         raise ConfigurationError(f"{file.path}: {error}") from None
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(file.path, f"its policy can't be built ({error})") from None
-
-
-def _optimizer_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
 
 
 def _read(path: Path) -> CheckpointFile:

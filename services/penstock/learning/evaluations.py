@@ -9,15 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from penstock.config import EvaluationConfig
 from penstock.errors import ConfigurationError
 from penstock.learning import checkpoints
-from penstock.learning.checkpoints import RunProgress, Snapshot
+from penstock.learning.checkpoints import Snapshot
 from penstock.learning.protocols import EvaluationDesk
 from penstock.learning.records import Record, Records
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.statistics import RunStatistics
-from penstock.run_folder import RunFolder
+from penstock.learning.session import Session
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
 from penstock.types.run import Weights
@@ -56,50 +53,36 @@ class Evaluations:
     def __init__(
         self,
         desk: EvaluationDesk,
-        config: EvaluationConfig,
-        *,
-        seed: int,
-        folder: RunFolder,
+        session: Session,
         records: Records,
-        statistics: RunStatistics,
-        writes: RetriedWrites,
-        resumed: RunProgress,
-        best: EvaluationSummary | None = None,
-        variants: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Continues the evaluations of earlier sessions.
 
         Args:
             desk: Interface to the evaluators.
-            config: Evaluation settings.
-            seed: Seed of the run.
-            folder: Folder of the run, for the best checkpoint.
+            session: Session of the run, whose statistics receive results and notices.
             records: Records of results.
-            statistics: Statistics that receive results and notices.
-            writes: Writer of the best checkpoint.
-            resumed: Progress of earlier sessions.
-            best: Evaluation in the best checkpoint; None if there is none.
-            variants: Number of environment variants over which episodes are spread; 0: the run has none.
             clock: Function that returns monotonic seconds.
         """
-        self._desk, self._config, self._seed, self._variants = desk, config, seed, variants
-        self._folder, self._records, self._statistics = folder, records, statistics
-        self._writes, self._clock = writes, clock
+        config, resumed = session.config, session.recovered.progress
+        self._desk, self._records, self._clock = desk, records, clock
+        self._config, self._seed, self._variants = config.evaluation, config.run.seed, len(config.environment.variants)
+        self._folder, self._statistics, self._writes = session.folder, session.statistics, session.writes
         self._asked: _Asked | None = None
         # An evaluator may outlive a learner and answer the next one, so task numbers must differ between learners.
         self._session = secrets.randbits(31) << 32
         self._number = resumed.version + 1
-        self._due_at = resumed.env_steps + config.interval_steps
+        self._due_at = resumed.env_steps + config.evaluation.interval_steps
         self._latest_version = -1
         self._answered = True
         self._noticed_at: dict[str, float] = {}
         self._best_snapshot: Snapshot | None = None
-        self.best = best
+        self.best = session.recovered.best
         self.env_steps_to_threshold = resumed.env_steps_to_threshold
         self.learn_wall_s_to_threshold = resumed.learn_wall_s_to_threshold
-        if best is not None:
-            statistics.best_is(best)
+        if self.best is not None:
+            self._statistics.best_is(self.best)
 
     @property
     def best_return(self) -> float | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.algo import losses
-from penstock.algo.losses import Losses, LossSettings
+from penstock.algo.losses import Losses, LossSettings, Movement
 from penstock.algo.parameters import clip_gradient
 from penstock.algo.policies import Policy
 from penstock.config import Precision
@@ -72,6 +72,38 @@ class Descended:
     def scalars(self) -> tuple[Tensor, ...]:
         """All results except the log probabilities, in order."""
         return tuple(getattr(self, name) for name in self.__slots__[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """Estimates for a batch before it is trained.
+
+    Attributes:
+        usable: <bool>[B, T] rows to train on: valid, with finite estimates.
+        fresh_count: Number of usable rows in fresh segments.
+        steps: The N usable rows.
+        correction: <float32>[B, T] D_t, from which priorities are computed.
+        behaviour_weight: <float32>[N] proximal over behaviour probability of the steps, clipped.
+    """
+
+    usable: Tensor
+    fresh_count: int
+    steps: Steps
+    correction: Tensor
+    behaviour_weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One pass over a batch. Its scalars stay on the device, to avoid synchronising before the batch is done.
+
+    Attributes:
+        minibatches: Results of each gradient step.
+        movement: Change of the policy, with each minibatch measured before its gradient step.
+    """
+
+    minibatches: list[Descended]
+    movement: Movement
 
 
 Objective = Callable[[Steps, LossSettings, Tensor | None], tuple[Tensor, Losses]]

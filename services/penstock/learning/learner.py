@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from penstock.algo import advantages, losses, priorities
-from penstock.algo.losses import LossSettings, Movement
+from penstock.algo.losses import LossSettings
 from penstock.algo.parameters import flatten
 from penstock.algo.policies import MomentsUpdates, Network, Policy
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
@@ -24,7 +23,7 @@ from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
-from penstock.learning.gradient_steps import Descended, GradientStep, Steps, objective_of
+from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Steps, objective_of
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types.spaces import EnvironmentSpec
 
@@ -50,38 +49,6 @@ class TrainingOutcome:
     unsound_rows: int
     moments: MomentsUpdates
     statistics: TrainingStatistics
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimated:
-    """Estimates for a batch before it is trained.
-
-    Attributes:
-        usable: <bool>[B, T] rows to train on: valid, with finite estimates.
-        fresh_count: Number of usable rows in fresh segments.
-        steps: The N usable rows.
-        correction: <float32>[B, T] D_t, from which priorities are computed.
-        behaviour_weight: <float32>[N] proximal over behaviour probability of the steps, clipped.
-    """
-
-    usable: Tensor
-    fresh_count: int
-    steps: Steps
-    correction: Tensor
-    behaviour_weight: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """One pass over a batch. Its scalars stay on the device, to avoid synchronising before the batch is done.
-
-    Attributes:
-        minibatches: Results of each gradient step.
-        movement: Change of the policy, with each minibatch measured before its gradient step.
-    """
-
-    minibatches: list[Descended]
-    movement: Movement
 
 
 class Learner:
@@ -135,7 +102,7 @@ class Learner:
         settings = schedules.loss_settings(ppo, progress)
         estimated = self._estimate(batch, settings, progress)
         largest = max(batch.valid.shape[0], self._sampling.batch_segments) * batch.valid.shape[1]
-        epochs: list[_Epoch] = []
+        epochs: list[Epoch] = []
         if count := estimated.steps.advantage.shape[0]:
             self._descent.begin(estimated.steps, settings, largest)
         elif batch.valid.numel() and not bool(batch.valid.any()):
@@ -149,15 +116,7 @@ class Learner:
             if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
                 break
         fresh_steps, moments = self._learn_moments(batch)
-        statistics, refused = training_statistics.measure(
-            batch,
-            steps=estimated.steps,
-            behaviour_weight=estimated.behaviour_weight,
-            fresh_count=estimated.fresh_count,
-            minibatches=[minibatch for epoch in epochs for minibatch in epoch.minibatches],
-            movements=[epoch.movement for epoch in epochs],
-            learning_rate=rate,
-        )
+        statistics, refused = training_statistics.measure(batch, estimated, epochs, rate)
         return TrainingOutcome(
             priorities=self._priorities(estimated, refused),
             fresh_steps=fresh_steps,
@@ -168,7 +127,7 @@ class Learner:
             statistics=statistics,
         )
 
-    def _priorities(self, estimated: _Estimated, refused_steps: int) -> NDArray[np.float64]:
+    def _priorities(self, estimated: Estimated, refused_steps: int) -> NDArray[np.float64]:
         """Returns the priorities of the segments, <float64>[B], all finite.
 
         In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
@@ -194,7 +153,7 @@ class Learner:
             )
 
     @torch.no_grad()
-    def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> _Estimated:
+    def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
         # In the precision of the gradient steps, so that their ratios begin at 1.
         with autocast(self._device, self._precision):
@@ -238,7 +197,7 @@ class Learner:
             importance=importance,
             policy_weight=importance * weight,
         )
-        return _Estimated(
+        return Estimated(
             usable=usable,
             fresh_count=int(usable[: batch.fresh_segments].sum()),
             steps=steps,
@@ -246,7 +205,7 @@ class Learner:
             behaviour_weight=ratio_of(proximal - behaviour).clamp(max=settings.behaviour_weight_clip),
         )
 
-    def _train_epoch(self, steps: Steps, settings: LossSettings) -> _Epoch:
+    def _train_epoch(self, steps: Steps, settings: LossSettings) -> Epoch:
         """Trains on every valid step once, shuffled, in minibatches of nearly equal size."""
         count = steps.advantage.shape[0]
         # An empty minibatch has no mean, so its losses would be NaN.
@@ -259,7 +218,7 @@ class Learner:
             anchor_log_prob=steps.anchor_log_prob[order],
             proximal_log_prob=steps.proximal_log_prob[order],
         )
-        return _Epoch(done, movement)
+        return Epoch(done, movement)
 
     def _learn_moments(self, batch: TrainingBatch) -> tuple[int, MomentsUpdates]:
         """Updates the normalisers with the fresh segments. Returns the number of their valid steps and the effect.

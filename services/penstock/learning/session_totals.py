@@ -21,7 +21,6 @@ from penstock.types.statistics import (
     Drops,
     LearningNumbers,
     MeanTimes,
-    Mode,
     Timing,
     Wait,
     declared,
@@ -206,7 +205,7 @@ class SessionTotals:
     def _statistics(self, plan: SamplingPlan) -> CoordinatorStatistics:
         totals, counts, last = self._totals, self._counts or StoreCounts(), self._last
         return CoordinatorStatistics(
-            mode=self._mode(plan),
+            mode="chosen" if self._chosen else "asynchronous" if plan.off_policy_degree else "synchronous",
             off_policy_degree=plan.off_policy_degree,
             segments_collected=self._collected,
             batches_collected=self._collected / plan.fresh_segments if plan.fresh_segments else 0.0,
@@ -233,11 +232,6 @@ class SessionTotals:
             recent_batches=len(self._recent),
             first_entropy=self._first_entropy,
         )
-
-    def _mode(self, plan: SamplingPlan) -> Mode:
-        if self._chosen:
-            return "chosen"
-        return "asynchronous" if plan.off_policy_degree else "synchronous"
 
     def _shared_waits(self) -> tuple[Wait, ...]:
         elapsed_s = self._until - self._began

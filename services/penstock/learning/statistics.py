@@ -32,6 +32,7 @@ class RunStatistics:
     Attributes:
         session: Counts and times of collection and training in this session.
         actors: States of the actors.
+        connected_actors: Function that returns the number of actors in the run.
         earlier_s: Seconds of training in earlier sessions of this run.
     """
 
@@ -71,7 +72,7 @@ class RunStatistics:
         self._best: EvaluationSummary | None = None
         self._batch: Batch | None = None
         self._samples_per_insert = 0.0
-        self._actors: Callable[[], int] = lambda: 0
+        self.connected_actors: Callable[[], int] = lambda: 0
         self.session = SessionTotals(clock)
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
         self.actors = ActorStates(self.notice, clock)
@@ -86,10 +87,6 @@ class RunStatistics:
             # A clock of the host that is never set back makes numbers increase across learner processes.
             latest = self._notices[-1].number if self._notices else 0
             self._notices.append(Notice(max(latest + 1, time.monotonic_ns() // 1000), text))
-
-    def watch_actors(self, count: Callable[[], int]) -> None:
-        """Sets the function that returns the number of actors."""
-        self._actors = count
 
     def report(self, report: ActorReport, variant: int = 0) -> None:
         """Adds the report of an actor in this environment variant."""
@@ -227,7 +224,7 @@ class RunStatistics:
                 staleness_mean=training.staleness_mean if training else 0.0,
                 replay_stored=counts.stored if counts else 0,
                 replay_capacity=counts.capacity if counts else 0,
-                actors=self._actors(),
+                actors=self.connected_actors(),
                 remaining_s=max(0, self._total_steps - self._env_steps) / rate if rate > 0.0 else None,
                 waiting_for=f"{awaited}: {slowest}" if slowest and for_actors else str(awaited),
                 samples_per_insert=self._samples_per_insert,

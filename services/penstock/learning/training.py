@@ -8,32 +8,25 @@ import dataclasses
 import secrets
 import shlex
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
 from penstock.algo import weights as policy_weights
-from penstock.config import Config
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
-from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
-from penstock.learning.learner import Learner, TrainingOutcome
+from penstock.learning.learner import TrainingOutcome
 from penstock.learning.plans import plan_of
-from penstock.learning.protocols import BatchSource, WeightSink
 from penstock.learning.records import Record, Records
 from penstock.learning.refusals import Refusals
-from penstock.learning.retried_writes import RetriedWrites
-from penstock.learning.run_snapshots import RunSnapshots
-from penstock.learning.statistics import RunStatistics
+from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
-from penstock.run_folder import RunFolder
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
-from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
+from penstock.types.replay import Batch, CommitOutcome
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import Stopped
 from penstock.types.waits import Awaited, WaitReason
@@ -68,50 +61,16 @@ class Conclusion:
 class TrainingRun:
     """Training of a run until it is complete or stopped. Used by one thread."""
 
-    def __init__(
-        self,
-        config: Config,
-        learner: Learner,
-        *,
-        feed: BatchFeed,
-        source: BatchSource,
-        sink: WeightSink,
-        evaluations: Evaluations,
-        snapshots: RunSnapshots,
-        records: Records,
-        statistics: RunStatistics,
-        versions: VersionMark,
-        folder: RunFolder,
-        writes: RetriedWrites,
-        resumed: RunProgress,
-        stopping: Callable[[], bool],
-        largest_window: Callable[[], int] = lambda: 1,
-    ) -> None:
-        """Prepares a session, which `run` executes.
-
-        Args:
-            config: Settings of the run.
-            learner: Learner to train.
-            feed: Feed of batches to the learner's device.
-            source: Source of batches.
-            sink: Destination of published weights.
-            evaluations: Evaluations of the run.
-            snapshots: Snapshots of the run, taken between two batches.
-            records: Records of the run.
-            statistics: Statistics of the run.
-            versions: Record of the versions used, which determines the first version of this session.
-            folder: Folder of the run.
-            writes: Writer of checkpoints.
-            resumed: Progress of earlier sessions. Its version is not used.
-            stopping: Polled between batches. When it returns true, a checkpoint is saved and the run ends.
-            largest_window: Function that returns the segments in the largest window of any actor.
-        """
-        self._config, self._learner, self._feed = config, learner, feed
-        self._source, self._sink, self._evaluations = source, sink, evaluations
-        self._records, self._statistics, self._versions = records, statistics, versions
-        self._folder, self._writes, self._stopping, self._snapshots = folder, writes, stopping, snapshots
-        self._largest_window, self._refusals = largest_window, Refusals(config, statistics)
-        self._progress = dataclasses.replace(resumed, version=versions.first)
+    def __init__(self, session: Session, parts: LearnerParts, records: Records, evaluations: Evaluations) -> None:
+        """Prepares a session, which `run` executes."""
+        config, statistics, resumed = session.config, session.statistics, session.recovered.progress
+        self._config, self._folder, self._statistics, self._writes = config, session.folder, statistics, session.writes
+        self._learner, self._feed, self._source, self._sink = parts.learner, parts.feed, parts.source, parts.sink
+        self._snapshots, self._stopping, self._largest_window = parts.snapshots, parts.stopping, parts.largest_window
+        self._records, self._evaluations, self._refusals = records, evaluations, Refusals(config, statistics)
+        newest = resumed.version if resumed.env_steps else None
+        self._versions = VersionMark(session.folder.versions, newest, notice=statistics.notice)
+        self._progress = dataclasses.replace(resumed, version=self._versions.first)
         self._earlier = resumed
         self._saved_threshold = resumed.env_steps_to_threshold
         self._save_at = resumed.env_steps + config.checkpoint.save_interval
@@ -138,7 +97,8 @@ class TrainingRun:
             updates=progress.updates,
         )
         self._publish()
-        self._plan = self._first_plan()
+        seed, session = self._config.run.seed, secrets.randbits(63) | 1
+        self._plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
         self._note_plan()
         self._source.open(self._plan)
         self._snapshots.open()
@@ -190,14 +150,6 @@ class TrainingRun:
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return "stop_at_return"
         return None
-
-    def _first_plan(self) -> SamplingPlan:
-        return plan_of(
-            self._config.sampling,
-            session=secrets.randbits(63) | 1,
-            next_batch=self._progress.version,
-            seed=self._config.run.seed,
-        )
 
     def _next_batch(self) -> Batch | None:
         # Read before waiting, because it is None once the batch has arrived.

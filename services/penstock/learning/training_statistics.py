@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.algo.losses import Movement
 from penstock.learning.batches import TrainingBatch
-from penstock.learning.gradient_steps import Descended, Steps
+from penstock.learning.gradient_steps import Descended, Epoch, Estimated, Steps
 from penstock.types.records import plain
 from penstock.types.statistics import LearningNumbers, declared
 
@@ -52,32 +52,18 @@ class TrainingStatistics:
 
 @torch.no_grad()
 def measure(
-    batch: TrainingBatch,
-    *,
-    steps: Steps,
-    behaviour_weight: Tensor,
-    fresh_count: int,
-    minibatches: Sequence[Descended],
-    movements: Sequence[Movement],
-    learning_rate: float,
+    batch: TrainingBatch, estimated: Estimated, epochs: Sequence[Epoch], learning_rate: float
 ) -> tuple[TrainingStatistics, int]:
-    """Returns the statistics of a trained batch and the number of its refused gradient steps.
-
-    Args:
-        batch: Batch as received.
-        steps: The N steps that were trained.
-        behaviour_weight: <float32>[N] proximal over behaviour probability, clipped.
-        fresh_count: Number of steps in fresh segments, which come first.
-        minibatches: Results of all gradient steps.
-        movements: Change of the policy in each epoch.
-        learning_rate: Learning rate for the batch.
-    """
+    """Returns the statistics of a trained batch and the number of its refused gradient steps."""
+    steps, weight = estimated.steps, estimated.behaviour_weight
+    minibatches = [minibatch for epoch in epochs for minibatch in epoch.minibatches]
+    movements = [epoch.movement for epoch in epochs]
     refused = _column(minibatches, "refused", steps)
     measured = {
         **{name: _mean(_column(minibatches, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
         **{name: _mean(_column(movements, name, steps)) for name in _OF_EPOCHS},
-        "effective_sample_share": _effective_share(behaviour_weight),
-        "fresh_effective_share": _effective_share(behaviour_weight[:fresh_count]),
+        "effective_sample_share": _effective_share(weight),
+        "fresh_effective_share": _effective_share(weight[: estimated.fresh_count]),
         "explained_variance": _explained_variance(steps),
     }
     # The only synchronisation with the device.

@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_weights, spec_of
-from penstock.acting import randomness
 from penstock.acting.environments import StepOutcome, make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.randomness import Streams
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 
@@ -73,8 +73,8 @@ def test_an_evaluation_is_reproducible_for_a_seed_and_differs_for_another(determ
 @pytest.mark.parametrize("incarnation", [0, 1])
 def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_seed(incarnation: int) -> None:
     result = evaluation("Echo-v0", deterministic=False, bounded=False)
-    place = {"seed": 3, "incarnation": incarnation, "environments": np.arange(4, dtype=np.uint32)}
-    noise = randomness.normals(**place, first_step=0, steps=1, size=2)[:, 0]  # type: ignore[arg-type]
+    streams = Streams(3, incarnation, np.arange(4, dtype=np.uint32))
+    noise = streams.normals(0, 1, 2)[:, 0]
     runner = PolicyRunner(fresh_weights(spec_of("Echo-v0", bounded=False), version=8))
     run_returns = runner.act(np.zeros((4, 1), np.float32), noise)[0].sum(axis=1)
     assert (np.abs(run_returns - np.array(result.returns)) > 1e-3).all()
@@ -90,7 +90,7 @@ def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_se
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
     evaluate(task, environments, lambda: False)
     assert len(seeds) == 4
-    assert not set(seeds) & set(randomness.reset_seeds(**place))  # type: ignore[arg-type]
+    assert not set(seeds) & set(streams.reset_seeds())
 
 
 def test_an_evaluation_is_abandoned_on_request() -> None:

@@ -14,7 +14,7 @@ from penstock.acting.environments import Environments, NextStepEnvironments, Sam
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
 from penstock.acting.spaces import describe
-from penstock.acting.variants import make_mixed
+from penstock.acting.variants import EnvironmentVariants
 from penstock.errors import ConfigurationError, EnvironmentFailed
 
 ZEROS = np.zeros(3, np.int64)
@@ -144,7 +144,7 @@ def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
 
 
 def test_failures_of_mixed_variants_name_the_row_among_all_environments() -> None:
-    mixed = make_mixed("Failing-v0", 5, variants=[{"at": -1}, {"at": 3}])
+    mixed = EnvironmentVariants("Failing-v0", [{"at": -1}, {"at": 3}]).make_mixed(5)
     assert failure_of(mixed).environment == 1
 
 
@@ -252,7 +252,7 @@ def test_after_a_failure_neither_seeds_nor_noise_repeat() -> None:
     collecting, beginnings, noises = cartpole(), [], []
     for failures in range(4):
         beginnings.append(collecting._environments.observation.tobytes())
-        noises.append(collecting._noise(acting.policy.noise).tobytes())
+        noises.append(collecting._streams.draw(acting.policy.noise, collecting._steps, 8).tobytes())
         if failures:
             assert cartpole(failures)._environments.observation.tobytes() == beginnings[-1]
         collecting.collect(acting)

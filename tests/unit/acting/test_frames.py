@@ -13,7 +13,7 @@ from penstock.acting.environments import Environments, make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
-from penstock.acting.variants import make_mixed
+from penstock.acting.variants import EnvironmentVariants
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network, Policy
 from penstock.errors import ConfigurationError
@@ -170,7 +170,7 @@ def test_flat_observations_are_wrapped_only_to_be_stacked() -> None:
 
 
 def test_the_frames_of_each_variant_are_stacked_separately() -> None:
-    environments = make_mixed("Counting-v0", 3, variants=[{"length": 2}, {"length": 3}], frames=2)
+    environments = EnvironmentVariants("Counting-v0", [{"length": 2}, {"length": 3}], frames=2).make_mixed(3)
     environments.reset([0, 1, 2])
     for _ in range(3):
         environments.step(np.zeros(3, np.int64))

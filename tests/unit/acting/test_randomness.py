@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from helpers.environments import fresh_policy
 from helpers.spaces import NAMES, SPECS
 from penstock.acting import randomness
-from penstock.acting.randomness import Purpose, normals, reset_seeds, uniforms
+from penstock.acting.randomness import Purpose, Streams
 from penstock.types.spaces import EnvironmentSpec
 
 Noise = Callable[..., NDArray[np.float32]]
-BOTH = pytest.mark.parametrize("draw", [uniforms, normals])
+BOTH = pytest.mark.parametrize("draw", [Streams.uniforms, Streams.normals])
 
 
 def noise(
@@ -28,19 +28,12 @@ def noise(
     steps: int = 6,
     size: int = 3,
 ) -> NDArray[np.float32]:
-    return draw(
-        seed=seed,
-        incarnation=incarnation,
-        environments=np.array(environments, np.uint32),
-        first_step=first_step,
-        steps=steps,
-        size=size,
-    )
+    return draw(Streams(seed, incarnation, np.array(environments, np.uint32)), first_step, steps, size)
 
 
 def seeds(*environments: int, seed: int = 3, incarnation: int = 1, purpose: Purpose = Purpose.TRAINING) -> list[int]:
     numbers = np.array(environments, np.uint32)
-    return reset_seeds(seed=seed, incarnation=incarnation, environments=numbers, purpose=purpose)
+    return Streams(seed, incarnation, numbers).reset_seeds(purpose)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +52,7 @@ def test_philox_gives_the_known_answers_of_random123(counter: str, key: str, exp
 
 
 def test_uniform_noise_is_the_upper_24_bits_of_philox() -> None:
-    found = noise(uniforms, seed=0, incarnation=0, steps=1, size=4)
+    found = noise(Streams.uniforms, seed=0, incarnation=0, steps=1, size=4)
     words = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert found[0, 0].tolist() == [(word >> 8) / 2**24 for word in words]
 
@@ -125,7 +118,7 @@ def test_no_number_occurs_twice_in_a_window(draw: Noise, size: int) -> None:
 
 
 def test_uniform_noise_is_uniform_from_zero_to_below_one() -> None:
-    window = noise(uniforms, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
+    window = noise(Streams.uniforms, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
     assert window.min() >= 0.0
     assert window.max() < 1.0
     share = np.bincount((window * 20).astype(np.int64).ravel(), minlength=20) / window.size
@@ -133,7 +126,7 @@ def test_uniform_noise_is_uniform_from_zero_to_below_one() -> None:
 
 
 def test_normal_noise_has_the_moments_of_the_standard_normal() -> None:
-    window = noise(normals, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
+    window = noise(Streams.normals, environments=tuple(range(8)), steps=5_000, size=5).astype(np.float64)
     count = window.size
     # The bounds are four standard errors. The variance of the k-th moment is (E x^2k - (E x^k)^2) / count.
     for power, moment, variance in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]:
@@ -143,8 +136,8 @@ def test_normal_noise_has_the_moments_of_the_standard_normal() -> None:
 def test_normal_noise_is_finite_where_uniform_noise_is_zero() -> None:
     # One of 2^24 uniform numbers is zero. This one was found by search, and is the radius of a normal number.
     stream = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
-    assert noise(uniforms, **stream, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
-    assert np.isfinite(noise(normals, **stream, size=4)).all()  # type: ignore[arg-type]
+    assert noise(Streams.uniforms, **stream, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
+    assert np.isfinite(noise(Streams.normals, **stream, size=4)).all()  # type: ignore[arg-type]
 
 
 @BOTH
@@ -164,9 +157,7 @@ def test_actions_sampled_from_the_drawn_noise_follow_their_distribution(spec: En
         # A new policy is almost uniform, and its actions would have similar probabilities under any noise.
         list(policy.actor.parameters())[-1].copy_(2.0 * torch.arange(policy.actor[-1].out_features))
         distribution = policy.distribution(torch.zeros(count, 3))
-        window = randomness.draw(
-            policy.noise, seed=3, incarnation=0, environments=np.zeros(1, np.uint32), first_step=0, steps=count
-        )
+        window = Streams(3, 0, np.zeros(1, np.uint32)).draw(policy.noise, 0, count)
         surprise = -distribution.log_prob(distribution.sample(torch.from_numpy(window[0])))
     # The entropy is the mean of -log p.
     assert abs(surprise.mean() - distribution.entropy()[0]) < 4.0 * surprise.std() / count**0.5

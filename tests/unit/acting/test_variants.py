@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete
 from helpers.environments import fresh_weights, spec_of
 from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
-from penstock.acting.variants import make_mixed, make_variant
+from penstock.acting.variants import EnvironmentVariants
 from penstock.errors import ConfigurationError
 from penstock.types.evaluation import EvaluationTask
 
@@ -20,7 +20,7 @@ def space(**spaces: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", [3, 7, 9])
 def test_rows_alternate_between_the_variants(count: int) -> None:
-    environments = make_mixed("Counting-v0", count, variants=LENGTHS)
+    environments = EnvironmentVariants("Counting-v0", LENGTHS).make_mixed(count)
     assert environments.count == count
     environments.reset(list(range(count)))
     ended_at = np.zeros(count, np.int64)
@@ -33,7 +33,7 @@ def test_rows_alternate_between_the_variants(count: int) -> None:
 
 def test_mixed_rows_equal_those_of_each_variant_stepped_separately() -> None:
     gravities = [{"g": 2.0}, {"g": 15.0}]
-    mixed = make_mixed("Pendulum-v1", 5, variants=gravities)
+    mixed = EnvironmentVariants("Pendulum-v1", gravities).make_mixed(5)
     alone = [
         make_environments("Pendulum-v1", count, kwargs=kwargs) for count, kwargs in zip((3, 2), gravities, strict=True)
     ]
@@ -53,7 +53,8 @@ def test_mixed_rows_equal_those_of_each_variant_stepped_separately() -> None:
 
 
 def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
-    environments = make_mixed("ResetsAtOnce-v0", 4, variants=[{"length": 2}, {"length": 3}], vectorization="native")
+    variants = EnvironmentVariants("ResetsAtOnce-v0", [{"length": 2}, {"length": 3}], vectorization="native")
+    environments = variants.make_mixed(4)
     environments.reset([0] * 4)
     for _ in range(2):
         environments.step(np.zeros(4, np.int64))
@@ -63,12 +64,13 @@ def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
 
 
 def test_a_single_variant_is_not_wrapped() -> None:
-    assert type(make_mixed("Counting-v0", 2, variants=[{}])) is type(make_environments("Counting-v0", 2, kwargs={}))
+    mixed = EnvironmentVariants("Counting-v0", [{}]).make_mixed(2)
+    assert type(mixed) is type(make_environments("Counting-v0", 2, kwargs={}))
 
 
 def test_the_episodes_of_an_evaluation_alternate_between_the_variants() -> None:
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), episodes=7, deterministic=True, seed=3, variants=3)
-    result = evaluate(task, make_mixed("Counting-v0", 7, variants=LENGTHS), lambda: False)
+    result = evaluate(task, EnvironmentVariants("Counting-v0", LENGTHS).make_mixed(7), lambda: False)
     assert result is not None
     assert list(result.returns) == [3.0, 6.0, 15.0, 3.0, 6.0, 15.0, 3.0]
     parts = [(part.episodes, part.return_mean, part.return_std) for part in result.by_variant(3)]
@@ -78,7 +80,7 @@ def test_the_episodes_of_an_evaluation_alternate_between_the_variants() -> None:
 
 
 def test_the_only_variant_has_the_spec_of_the_environment() -> None:
-    made = make_variant("Counting-v0", 3, variants=[{"length": 4}], variant=0)
+    made = EnvironmentVariants("Counting-v0", [{"length": 4}]).make(0, 3)
     assert (made.count, made.spec) == (3, spec_of("Counting-v0"))
 
 
@@ -96,20 +98,20 @@ def test_the_only_variant_has_the_spec_of_the_environment() -> None:
 def test_variants_with_different_spaces_are_refused_with_both_spaces_and_variants(
     other: dict[str, Any], shown: str
 ) -> None:
-    variants = [space(), space(**other)]
+    variants = EnvironmentVariants("Still-v0", [space(), space(**other)])
     names = r"as variant 1 \(.*\) and as variant 0 \("
     with pytest.raises(ConfigurationError, match=f"{shown}.*{names}"):
-        make_mixed("Still-v0", 4, variants=variants)
-    first = make_variant("Still-v0", 1, variants=variants, variant=0)
+        variants.make_mixed(4)
+    first = variants.make(0, 1)
     with pytest.raises(ConfigurationError, match=f"{shown}.*{names}"):
-        make_variant("Still-v0", 1, variants=variants, variant=1, spec=first.spec)
+        variants.make(1, 1, spec=first.spec)
 
 
 def test_a_failure_to_make_a_variant_is_reported_with_its_number_and_arguments() -> None:
     with pytest.raises(ConfigurationError, match=r"^environment variant 1 \(weight=3\): can't make .*weight"):
-        make_mixed("Counting-v0", 4, variants=[{}, {"weight": 3}])
+        EnvironmentVariants("Counting-v0", [{}, {"weight": 3}]).make_mixed(4)
 
 
 def test_a_variant_that_the_configuration_lacks_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"assigns environment variant 2, .*this service has 2;.*the run's"):
-        make_variant("Counting-v0", 4, variants=[{}, {}], variant=2)
+        EnvironmentVariants("Counting-v0", [{}, {}]).make(2, 4)

@@ -91,7 +91,7 @@ def test_without_noise_a_gaussian_sample_is_the_mode() -> None:
 @pytest.mark.parametrize("log_std", [-3.0, -1.0, 0.0, 0.7])
 def test_the_entropy_of_a_squashed_gaussian_is_that_of_the_squashed_action(mean: float, log_std: float) -> None:
     gaussian = DiagonalGaussian(torch.tensor([mean, mean], dtype=torch.float64), torch.tensor([log_std, log_std]))
-    distribution = SquashedGaussian(gaussian, torch.tensor([True, False]))
+    distribution = SquashedGaussian(gaussian.mean, gaussian.log_std, torch.tensor([True, False]))
     # -E[log p] as a sum over a fine grid of u, where p is the density of tanh(u) by the change of variables.
     deviation = math.exp(log_std)
     u = torch.linspace(mean - 9 * deviation, mean + 9 * deviation, 40_001, dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_the_entropy_of_a_squashed_gaussian_is_that_of_the_squashed_action(mean:
 
 def test_log_probabilities_of_a_squashed_gaussian_are_those_before_squashing() -> None:
     gaussian = DiagonalGaussian(torch.tensor([0.3, -2.0]), torch.tensor([0.1, 0.4]))
-    distribution = SquashedGaussian(gaussian, torch.tensor([True, True]))
+    distribution = SquashedGaussian(gaussian.mean, gaussian.log_std, torch.tensor([True, True]))
     action = distribution.sample(torch.tensor([0.5, -0.5]))
     assert torch.equal(action, gaussian.sample(torch.tensor([0.5, -0.5])))
     assert distribution.log_prob(action) == gaussian.log_prob(action)
@@ -111,7 +111,7 @@ def test_log_probabilities_of_a_squashed_gaussian_are_those_before_squashing() -
 
 def test_the_entropy_of_a_saturated_action_has_a_finite_gradient() -> None:
     mean = torch.tensor([40.0, -40.0], requires_grad=True)
-    SquashedGaussian(DiagonalGaussian(mean, torch.zeros(2)), torch.tensor([True, True])).entropy().backward()
+    SquashedGaussian(mean, torch.zeros(2), torch.tensor([True, True])).entropy().backward()
     assert mean.grad is not None
     # The gradient points to the middle and is the slope of log(1 - tanh^2), which is linear there.
     torch.testing.assert_close(mean.grad, torch.tensor([-2.0, 2.0]))
@@ -152,7 +152,7 @@ def test_an_impossible_action_is_impossible_at_every_temperature() -> None:
 def test_a_tempered_gaussian_is_a_density_with_a_multiplied_deviation(temperature: float, squashed: bool) -> None:
     mean, log_std = 0.7, -0.4
     gaussian = DiagonalGaussian(torch.tensor([[mean]], dtype=torch.float64), torch.tensor([[log_std]]).double())
-    policy = SquashedGaussian(gaussian, torch.tensor([True])) if squashed else gaussian
+    policy = SquashedGaussian(gaussian.mean, gaussian.log_std, torch.tensor([True])) if squashed else gaussian
     tempered = policy.tempered(temperature)
     deviation = temperature * math.exp(log_std)
     grid = torch.linspace(mean - 10 * deviation, mean + 10 * deviation, 20_001, dtype=torch.float64)
@@ -180,11 +180,11 @@ def test_temperature_1_returns_the_same_distribution() -> None:
     gaussian = DiagonalGaussian(normal(0, 6, 3).float(), normal(1, 3).float())
     categorical, squashed = (
         Categorical.of_logits(normal(2, 6, 4).float()),
-        SquashedGaussian(gaussian, torch.ones(3) > 0),
+        SquashedGaussian(gaussian.mean, gaussian.log_std, torch.ones(3) > 0),
     )
     assert categorical.tempered(1.0) is categorical
     assert gaussian.tempered(1.0) is gaussian
-    assert squashed.tempered(1.0).gaussian is gaussian
+    assert squashed.tempered(1.0).log_std is gaussian.log_std
 
 
 def test_the_last_action_is_sampled_if_rounded_probabilities_sum_to_less_than_the_noise() -> None:

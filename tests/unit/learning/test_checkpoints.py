@@ -123,7 +123,7 @@ def test_the_newest_checkpoint_has_the_most_steps(folder: RunFolder) -> None:
 
 
 def test_a_checkpoint_contains_the_id_of_its_environment(folder: RunFolder) -> None:
-    assert checkpoints.read_spec(save(folder, trained_learner("Pendulum-v1"))) == spec_of("Pendulum-v1")
+    assert load_policy(save(folder, trained_learner("Pendulum-v1"))).policy.spec == spec_of("Pendulum-v1")
 
 
 def test_a_checkpoint_loads_as_a_policy(folder: RunFolder) -> None:

@@ -192,7 +192,7 @@ def test_damaged_headers_without_digests_never_cause_a_traceback(folder: RunFold
 def test_a_checkpoint_damaged_after_the_start_raises_an_error_with_its_name(folder: RunFolder) -> None:
     newest = folder.numbered_checkpoints()[-1]
     newest.write_bytes(newest.read_bytes()[:-100])
-    for attempt in (checkpoints.read_progress, checkpoints.read_spec, checkpoints.read_snapshot):
+    for attempt in (checkpoints.read_progress, checkpoints.read_snapshot):
         with pytest.raises(DamagedFile, match=newest.name):
             attempt(newest)
 

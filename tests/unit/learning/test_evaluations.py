@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.training import make_learner
-from penstock.config import EvaluationConfig
+from penstock.config import build
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.evaluations import Evaluations
@@ -18,6 +18,7 @@ from penstock.learning.journal import Journal
 from penstock.learning.learner import Learner
 from penstock.learning.records import Records
 from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.session import Session as RunSession
 from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -53,16 +54,12 @@ class Session:
         self.recovered = checkpoints.recover(folder)
         self.statistics = RunStatistics(total_steps=10**6, earlier_s=0.0, clock=lambda: self.now)
         writes = RetriedWrites(self.statistics.notice, lambda: self.now)
+        evaluation = {"episodes": EPISODES, "timeout_s": 100.0, "threshold": 475.0, **settings}
+        config = build({"run": {"seed": 7}, "evaluation": evaluation})
         self.evaluations = Evaluations(
             self.evaluator,
-            EvaluationConfig(**{"episodes": EPISODES, "timeout_s": 100.0, "threshold": 475.0, **settings}),
-            seed=7,
-            folder=folder,
-            records=Records([Journal(folder.metrics, writes=writes, notice=self.statistics.notice)], resumed_at=10**9),
-            statistics=self.statistics,
-            writes=writes,
-            resumed=self.recovered.progress,
-            best=self.recovered.best,
+            RunSession(config, folder, self.recovered, self.statistics, writes),
+            Records([Journal(folder.metrics, writes=writes, notice=self.statistics.notice)], resumed_at=10**9),
             clock=lambda: self.now,
         )
 

@@ -5,13 +5,17 @@ policy, train another result from a batch, or request another plan. A new settin
 an effect.
 """
 
+import ast
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
+import pydantic
 import pytest
 
 from helpers.environments import spec_of
 from helpers.training import CPU, make_batch
+from penstock import config as configuration
 from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge
 from penstock.learning.assembly import learner_of
 from penstock.learning.plans import plan_of
@@ -107,3 +111,31 @@ def test_every_setting_is_in_a_table(section: str) -> None:
 def test_a_setting_has_an_effect(unchanged: list[object], section: str, key: str) -> None:
     changed = merge(BASE, {section: {key: TABLES[section][1][key]}})
     assert effects_of(build(changed)) != unchanged
+
+
+def attributes_read(node: ast.AST) -> set[str]:
+    return {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def sections() -> dict[str, set[str]]:
+    """Returns the names of the settings of each section."""
+    models = {name: field.annotation for name, field in Config.model_fields.items()}
+    return {
+        name: set(model.model_fields)
+        for name, model in models.items()
+        if isinstance(model, type) and issubclass(model, pydantic.BaseModel)
+    }
+
+
+def test_every_setting_of_the_other_sections_is_read() -> None:
+    source = Path(configuration.__file__)
+    trees = {path: ast.parse(path.read_text()) for path in source.parent.rglob("*.py")}
+    # The configuration reads a setting in its checks too, which give it no effect. Its properties derive others.
+    properties = [
+        node
+        for node in ast.walk(trees.pop(source))
+        if isinstance(node, ast.FunctionDef) and "property" in map(ast.unparse, node.decorator_list)
+    ]
+    read = set[str]().union(*(attributes_read(node) for node in [*trees.values(), *properties]))
+    others = {name: settings for name, settings in sections().items() if name not in TABLES}
+    assert {f"{name}.{setting}" for name, settings in others.items() for setting in settings - read} == set()

@@ -77,7 +77,7 @@ class RunServicer:
         self._reason = ""
         self._streams = 0
         self.evaluators = 0
-        statistics.watch_actors(lambda: roster.connected)
+        statistics.connected_actors = lambda: roster.connected
         self.server = thread.run(self._make_server(max_actors, more_methods or {}))
         thread.spawn(self._look_after_actors())
 

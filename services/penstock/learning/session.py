@@ -1,0 +1,58 @@
+"""The state that all parts of a learner process share, and its connections to the other services."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.config import Config
+from penstock.learning.batches import BatchFeed
+from penstock.learning.checkpoints import Recovered
+from penstock.learning.learner import Learner
+from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
+from penstock.learning.retried_writes import RetriedWrites
+from penstock.learning.run_snapshots import RunSnapshots
+from penstock.learning.statistics import RunStatistics
+from penstock.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Settings and state that all parts of a learner process share.
+
+    Attributes:
+        config: Settings of the run.
+        folder: Folder of the run.
+        recovered: State that earlier sessions left in the folder.
+        statistics: Statistics of the run.
+        writes: Writer of the run's files.
+    """
+
+    config: Config
+    folder: RunFolder
+    recovered: Recovered
+    statistics: RunStatistics
+    writes: RetriedWrites
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerParts:
+    """The learner of a session, and its connections to the other services.
+
+    Attributes:
+        learner: Learner to train.
+        feed: Feed of batches to the learner's device.
+        source: Source of batches.
+        sink: Destination of published weights.
+        desk: Interface to the evaluators.
+        snapshots: Snapshots of the run.
+        stopping: Function that returns whether to end the session. Called between batches.
+        largest_window: Function that returns the segments in the largest window of any actor.
+    """
+
+    learner: Learner
+    feed: BatchFeed
+    source: BatchSource
+    sink: WeightSink
+    desk: EvaluationDesk
+    snapshots: RunSnapshots
+    stopping: Callable[[], bool]
+    largest_window: Callable[[], int]
