@@ -20,13 +20,13 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a run went.
+    """The pace of a run.
 
     Attributes:
-        env_steps_per_s: Over the part of the run that is counted.
-        cpu_s_per_million: Processor seconds of each service's processes for a million environment steps.
-        path_share: Share in them of what lies between actors and learner: the replay service, and in the others all
-            threads beside the main one, which are gRPC's and the metrics'.
+        env_steps_per_s: Environment steps per second, over the counted part of the run.
+        cpu_s_per_million: CPU seconds per million environment steps, by service.
+        path_share: Share of those CPU seconds spent between actors and learner: in the replay service, and in all
+            threads of the other services except the main one. Those threads belong to gRPC and metrics.
     """
 
     env_steps_per_s: float
@@ -43,11 +43,11 @@ class _Look:
 
 
 Watch = Callable[["subprocess.Popen[bytes]", Path], None]
-"""Called with a run that has begun, and its folder."""
+"""Called with a run that has started, and its folder."""
 
 
 def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None) -> Summary:
-    """Runs `penstock train` with these options, to its end.
+    """Runs `penstock train` with these options to its end.
 
     Raises:
         subprocess.CalledProcessError: The run failed.
@@ -64,7 +64,7 @@ def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None
 
 
 def _looks(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Look]:
-    """A look whenever the run has come further, until it ends."""
+    """Reads the run whenever it has made progress, until it ends."""
     env_steps = 0
     while run.poll() is None:
         time.sleep(_LOOK_S)
@@ -75,7 +75,7 @@ def _looks(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Look]:
 
 
 def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
-    """How far the run has come, and what its processes have used; None before it trains or when it is over."""
+    """Reads the progress of the run and the CPU time of its processes; None unless it trains."""
     try:
         env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
         cpu_s, path_s = dict.fromkeys(SERVICES, 0.0), 0.0
@@ -92,7 +92,7 @@ def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
 
 
 def _pace(looks: Sequence[_Look]) -> Pace:
-    # The first quarter warms up; when the last step is trained, some processes have ended.
+    # The first quarter is the warm-up. When the last step is trained, some processes have already ended.
     first, last = looks[len(looks) // 4], looks[-2]
     steps = last.env_steps - first.env_steps
     return Pace(
@@ -103,7 +103,7 @@ def _pace(looks: Sequence[_Look]) -> Pace:
 
 
 def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, object] = MappingProxyType({})) -> Pace:
-    """The pace of a preset, with changes, over so many steps, without evaluations."""
+    """Measures the pace of a preset, with changed settings, over this number of steps and without evaluations."""
     never = {"evaluation.interval-steps": 10**12}
     options = {"preset": name, "seed": seed, "total-steps": total_steps, **never, **changes}
     looks: list[_Look] = []
@@ -112,7 +112,7 @@ def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, obj
 
 
 def reach(name: str, interval_steps: int, seed: int) -> Summary:
-    """A run of a preset that stands still for its evaluations, to the end."""
+    """Runs a preset to its end; training waits for its evaluations."""
     return train(
         {
             "preset": name,

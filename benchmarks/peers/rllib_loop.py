@@ -1,4 +1,4 @@
-"""RLlib APPO as it was fastest on two cores: one runner of 32 environments, and a learner beside it."""
+"""RLlib APPO in its fastest configuration on two cores: one runner of 32 environments, and one learner."""
 
 import contextlib
 import os
@@ -22,10 +22,10 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Trains as asked."""
+    """Trains, and prints the result."""
     task = Task.asked()
     settings = SETTINGS[task.env_id]
-    # Ray and its processes print; what is said here is the outcome alone.
+    # Ray and its processes also print; stdout contains only the result.
     with contextlib.redirect_stdout(sys.stderr):
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         config = (

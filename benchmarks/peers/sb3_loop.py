@@ -1,4 +1,4 @@
-"""Stable-Baselines3 PPO with rl-zoo's settings, and one thread for torch, which is its fastest here."""
+"""Stable-Baselines3 PPO with rl-zoo's settings, and one torch thread, which is the fastest configuration here."""
 
 import time
 from typing import Any
@@ -47,11 +47,11 @@ SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
         },
     ),
 }
-"""Environments and arguments of PPO."""
+"""Number of environments, and arguments of PPO, by environment id."""
 
 
 class Evaluations(BaseCallback):
-    """Evaluates between rollouts, beside the clock."""
+    """Evaluates between rollouts, with the clock stopped."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Evaluations(BaseCallback):
 
 
 def main() -> None:
-    """Trains as asked."""
+    """Trains, and prints the result."""
     task = Task.asked()
     torch.set_num_threads(1)
     count, settings = SETTINGS[task.env_id]
