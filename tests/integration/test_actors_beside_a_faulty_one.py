@@ -81,30 +81,30 @@ def all_work(watch: Watch) -> None:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("tail")
-    run, told, during = folder / "run", folder / "told", dict[str, Span]()
+    run, fault_file, during = folder / "run", folder / "fault", dict[str, Span]()
 
-    def tell(kind: str) -> None:
+    def set_fault(kind: str) -> None:
         # Replaced atomically, because it is read at every step.
         (folder / "next").write_text(kind)
-        (folder / "next").rename(told)
+        (folder / "next").rename(fault_file)
 
-    options = [*OPTIONS.split(), f"--run-dir={run}", f"--environment.kwargs=told={told}"]
+    options = [*OPTIONS.split(), f"--run-dir={run}", f"--environment.kwargs=fault_file={fault_file}"]
     with Command("train", *options, environment=WITH_HELPERS) as command:
         with watching(command, run) as watch:
             watch.until(lambda now: now.version > 2, "training")
             all_work(watch)
             before = span(watch)
             for kind in FAULTS:
-                tell(kind)
+                set_fault(kind)
                 time.sleep(RECOVERY_S)
                 during[kind] = span(watch)
                 if kind != FAULTS[-1]:
-                    tell("")
+                    set_fault("")
                     all_work(watch)
         command.interrupt()
-        told_at = time.monotonic()
+        stopped_at = time.monotonic()
         end = end_of(command)
-        return Seen(before, during, end, time.monotonic() - told_at, command.end_bound)
+        return Seen(before, during, end, time.monotonic() - stopped_at, command.end_bound)
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -97,7 +97,7 @@ def test_status_of_a_stopped_run_shows_its_summary_and_how_to_resume(killed: Sto
 def test_ctrl_c_ends_the_check_of_an_environment_that_hangs(tmp_path: Path) -> None:
     options = [f"--env-id={env_id('constructor_hangs')}", "--env-import=helpers.odd_environments"]
     with Command("train", *options, environment=WITH_HELPERS, directory=tmp_path) as command:
-        command.until_it_says(f"still creating the environment {env_id('constructor_hangs')}: ")
+        command.until_output(f"still creating the environment {env_id('constructor_hangs')}: ")
         command.interrupt()
         end = end_in_time(command)
     assert (end.code, end.stderr, end.left_behind) == (130, "", [])

@@ -245,7 +245,7 @@ def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[Ru
             for service in SERVICES:
                 before = watch.status()
                 command.children()[service].kill()
-                command.until_it_says(f"{'actor-0' if service == 'actor' else service} ended with SIGKILL")
+                command.until_output(f"{'actor-0' if service == 'actor' else service} ended with SIGKILL")
                 deaths.append((before, reaches(watch, 1, before.version)))
         end = end_of(command)
         session = Session(end, ports, first, Standing.read(folder))

@@ -66,8 +66,8 @@ def test_while_one_environment_hangs_the_other_actor_continues_and_the_user_is_n
             assert states[name].stuck_s > 5.0
             assert states[name].doing.startswith("step of environment ")
             assert states.pop(name).segments < next(iter(states.values())).segments
-        command.until_it_says(f"{name} (slot ")
-        command.until_it_says("step of environment")
+        command.until_output(f"{name} (slot ")
+        command.until_output("step of environment")
         command.interrupt()
         ended = end_of(command)
     assert ended.code == 130

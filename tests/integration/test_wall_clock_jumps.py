@@ -135,7 +135,7 @@ def seen(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         for who, by in JUMPS:
             before = seen.statuses[-1]
             for name in [who] if who in clocks else clocks:
-                clocks[name].is_wrong_by(by)
+                clocks[name].set_offset(by)
             seen.wait_for_files(folder, before.version, before.env_steps)
             seen.ask(watch)
         for name, command in commands.items():
@@ -240,13 +240,13 @@ def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
             processes = [psutil.Process(command.pid), *command.children().values()]
             assert len(processes) == 1 + len(SERVICES)
             assert all(clock.is_of(process) for process in processes)
-            clock.is_wrong_by(HOUR_S)
+            clock.set_offset(HOUR_S)
             a_window_fails(1)
-            clock.is_wrong_by(-HOUR_S)
+            clock.set_offset(-HOUR_S)
             before = watch.status().version
             watch.until(lambda now: now.version > before + 2, "training an hour before")
             command.children()["learner"].kill()
-            command.until_it_says("learner ended with SIGKILL")
+            command.until_output("learner ended with SIGKILL")
             watch.until(lambda now: now.version > before + 4, "training by another learner")
             trained_at = time.monotonic()
             a_window_fails(2)
