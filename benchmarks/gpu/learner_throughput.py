@@ -32,8 +32,7 @@ from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_learner.json"
 WARM_UPS = 3
 EPISODE_STEPS = 100
-"""Mean length of an episode. The row after each episode only resets, so batches differ in their number of valid steps.
-"""
+"""Mean length of an episode. A row that only resets follows each, so batches differ in their number of valid steps."""
 
 
 @dataclass(frozen=True, slots=True)

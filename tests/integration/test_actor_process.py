@@ -1,4 +1,4 @@
-"""The process of an actor with intrusive environments; the test plays its learner."""
+"""The process of an actor with intrusive environments; the test acts as its learner."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from helpers.servers import LiveRun, Loopback, until
 
 @contextmanager
 def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator[Command]:
-    """An actor that has joined. Without a replay service, it never receives a grant."""
+    """Starts an actor that has joined. Without a replay service, it never receives a grant."""
     arguments = [
         f"--env-id={env_id}",
         "--env-import=helpers.failing",
@@ -40,7 +40,7 @@ def test_an_actor_overrides_process_settings_changed_by_its_environment(tmp_path
     assert "RuntimeError: can't close" in ended.stderr
 
 
-def test_a_child_that_an_environment_forked_can_be_ended_by_a_signal(tmp_path: Path) -> None:
+def test_a_child_forked_by_an_environment_can_be_ended_by_a_signal(tmp_path: Path) -> None:
     with Loopback() as loopback:
         server = loopback.run(tmp_path / "roster.json")
         with actor(server, tmp_path, "Parent-v0") as command:

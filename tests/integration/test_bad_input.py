@@ -1,4 +1,4 @@
-"""Mistakes of a user: always one line that names the mistake, exit code 2, no traceback and no process left."""
+"""Mistakes of a user: one line that names the mistake, exit code 2, no traceback, and no process left behind."""
 
 import re
 import shutil
@@ -47,7 +47,7 @@ for kind in ("dict", "tuple", "image", "icon"):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Things that commands may refer to: folders, and a port in use."""
+    """Objects to which commands may refer: folders, and a port in use."""
 
     root: Path
     ended: Path
@@ -61,12 +61,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A command that can't work.
+    """A command with a mistake.
 
     Attributes:
-        arguments: Of the command.
-        says: What the one line must hold.
-        variables: Of the environment.
+        arguments: Arguments of the command.
+        says: Text of the line.
+        variables: Environment variables.
     """
 
     arguments: list[str]
@@ -207,7 +207,7 @@ def place(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def made(place: Place) -> Iterator[dict[str, Future[Made]]]:
-    """Makes all mistakes, a few at a time, because starting takes most of their time."""
+    """Runs all commands, a few at a time, because starting takes most of their time."""
 
     def make(name: str) -> Made:
         mistake = MISTAKES[name](place)

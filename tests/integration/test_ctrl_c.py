@@ -1,4 +1,4 @@
-"""Ctrl-C during training: the first one waits visibly for the learner; a second one kills it and reports the loss."""
+"""Ctrl-C during training: the first one shows the wait for the learner; a second one kills it and reports the loss."""
 
 import re
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def waited_for(folder: Path) -> Stopped:
-    """Stops a session whose learner needs longer for its batch than a grace period of a second or two."""
+    """Stops a session whose batch takes longer than a grace period of a second or two."""
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= 1_500, "some steps")
         learner = command.children()["learner"]
         learner.suspend()
         command.interrupt()
-        command.until(lambda: re.search(LONG, command.stdout), "it is waited for")
+        command.until(lambda: re.search(LONG, command.stdout), "the wait for the learner")
         learner.resume()
         return Stopped(end_in_time(command), newest_step(folder))
 
@@ -73,8 +73,8 @@ def killed(waited_for: Stopped, folder: Path) -> Stopped:
         command.children()["learner"].suspend()
         # SIGTERM to the launcher has the same effect as Ctrl-C.
         command.terminate()
-        # An earlier one would count as the same Ctrl-C (`stopping.REPEAT_S`).
-        command.until(lambda: re.search(WAITING, command.stdout), "it is waited for")
+        # An earlier Ctrl-C would count as the same one (`stopping.REPEAT_S`).
+        command.until(lambda: re.search(WAITING, command.stdout), "the wait for the learner")
         command.interrupt()
         return Stopped(end_in_time(command), newest_step(folder))
 

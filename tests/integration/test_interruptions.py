@@ -1,6 +1,6 @@
 """Runs interrupted by Ctrl-C or by the death of the launcher or a service, and their continuation.
 
-One run is taken through it all, session by session: its numbers must add up over every break.
+The tests continue one run from session to session; its numbers must be consistent across every break.
 """
 
 import itertools
@@ -32,14 +32,14 @@ FAR = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The state of a run on disk."""
+class RunState:
+    """State of a run on disk."""
 
     progress: RunProgress
     last_incarnation: int
 
     @classmethod
-    def read(cls, folder: Path) -> "Standing":
+    def read(cls, folder: Path) -> "RunState":
         newest = checkpoints.newest(RunFolder(folder))
         assert newest is not None
         roster = json.loads(RunFolder(folder).roster.read_text())["content"]
@@ -51,16 +51,16 @@ class Session:
     """One session of the run.
 
     Attributes:
-        end: How it ended.
-        ports: On which its services had listened.
-        first: The run's status as soon as it trained.
-        after: Where it left the run.
+        end: Its result.
+        ports: Ports on which its services listened.
+        first: Status of the run as soon as it trained.
+        after: State of the run after the session.
     """
 
     end: Ended
     ports: set[int]
     first: RunStatus
-    after: Standing
+    after: RunState
 
 
 def train(*options: str, terminal: bool = False) -> Command:
@@ -102,8 +102,8 @@ def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_
     folder = tmp_path / "runs" / "run"
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         command.until(lambda: "learner" in command.children(), "services start")
-        # Programs such as `uv run` pass on what the terminal has sent to both. A terminal of its own would not do here:
-        # the kernel throws away what was printed before it has read the key, and this signal could overtake the key.
+        # Programs such as `uv run` forward the terminal's signal to both. A terminal is unsuitable here: the kernel
+        # discards output printed before it reads the key, and this signal could overtake the key.
         command.interrupt()
         os.kill(command.pid, signal.SIGINT)
         end = end_in_time(command)
@@ -146,7 +146,7 @@ def interrupted(folder: Path) -> tuple[Session, Beside]:
                 beside = Beside(end_of(status), end_of(resume))
             ports = all_ports(command)
         command.interrupt()
-        return Session(end_in_time(command), ports, first, Standing.read(folder)), beside
+        return Session(end_in_time(command), ports, first, RunState.read(folder)), beside
 
 
 def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
@@ -179,7 +179,7 @@ def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, 
 
 @pytest.fixture(scope="module")
 def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float, Bound]:
-    """Kills the launcher of the next session; returns how long its services then lived, and their bound."""
+    """Kills the launcher of the next session; returns the lifetime of its services afterwards, and its bound."""
     with train(f"--resume={folder}") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -190,7 +190,7 @@ def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session
         end = end_of(command)
         wait_for(lambda: not command.left_behind(), "its services to end")
         seconds = time.monotonic() - killed_at
-        session = Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, Standing.read(folder))
+        session = Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, RunState.read(folder))
         return session, seconds, command.end_bound
 
 
@@ -224,7 +224,7 @@ def unevaluated(orphaned: tuple[Session, float, Bound], folder: Path) -> Session
             ports = command.ports()
         command.interrupt()
         evaluator.resume()
-        return Session(end_in_time(command), ports, first, Standing.read(folder))
+        return Session(end_in_time(command), ports, first, RunState.read(folder))
 
 
 def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: Session, folder: Path) -> None:
@@ -248,7 +248,7 @@ def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[Ru
                 command.until_output(f"{'actor-0' if service == 'actor' else service} ended with SIGKILL")
                 deaths.append((before, reaches(watch, 1, before.version)))
         end = end_of(command)
-        session = Session(end, ports, first, Standing.read(folder))
+        session = Session(end, ports, first, RunState.read(folder))
         return session, deaths, Summary.read(RunFolder(folder).summary)
 
 

@@ -1,4 +1,4 @@
-"""Two hosts whose link is slow, lossy, cut or half cut, between actors, learners, evaluators and their services."""
+"""Two hosts with a slow, lossy, cut or half-cut link between actors, learners, evaluators and their services."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ STORIES: dict[str, Story] = {
         for cut in CUTS
     },
 }
-"""Simultaneous cases: they spend nearly all of their time waiting."""
+"""Stories that run at the same time, because they mostly wait."""
 
 pytestmark = pytest.mark.slow
 
