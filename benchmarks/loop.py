@@ -126,7 +126,7 @@ def peer(name: str, task: Task, seed: int) -> Run:
         f"--seed={seed}",
         *more,
     ]
-    return _ask(peer_python(environment), f"benchmarks.peers.{environment}_loop", options)
+    return _run_json(peer_python(environment), f"benchmarks.peers.{environment}_loop", options)
 
 
 def penstock(task: Task, seed: int) -> Run:
@@ -152,7 +152,7 @@ def penstock(task: Task, seed: int) -> Run:
 def fifo(task: Task, seed: int) -> Run:
     """Measures the pace of the same processes over shared memory."""
     options = [f"--preset={task.preset}", f"--total-steps={task.penstock_steps}", f"--seed={seed}"]
-    return _ask(Path(sys.executable), "benchmarks.fifo_loop", options)
+    return _run_json(Path(sys.executable), "benchmarks.fifo_loop", options)
 
 
 def measure(name: str, task: Task, seed: int) -> Run:
@@ -162,7 +162,7 @@ def measure(name: str, task: Task, seed: int) -> Run:
     return fifo(task, seed) if name == "fifo" else peer(name, task, seed)
 
 
-def _ask(python: Path, module: str, options: Sequence[str]) -> Run:
+def _run_json(python: Path, module: str, options: Sequence[str]) -> Run:
     # The other output of the systems would garble the display; it is shown if they fail.
     command: list[str | Path] = [python, "-m", module, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -217,7 +217,7 @@ def ratios(task: Task, runs: dict[str, list[Run]]) -> dict[str, float | None]:
     return {name: value if value is None else round(value, 3) for name, value in found.items()}
 
 
-def kept(name: str, ratio: float | None) -> bool:
+def meets_bound(name: str, ratio: float | None) -> bool:
     """Returns whether a ratio meets its bound."""
     if ratio is None:
         return False
@@ -241,10 +241,12 @@ def show(cases: Sequence[Case], found: dict[str, dict[str, float | None]], conso
             f"{each.final_return:.0f}" if each.final_return is not None else "",
         )
     console.print(table)
-    table = Table("task", "ratio", "measured", "kept")
+    table = Table("task", "ratio", "measured", "bound met")
     for env_id, of_task in found.items():
         for name, ratio in of_task.items():
-            table.add_row(env_id, name, "" if ratio is None else f"{ratio:.2f}", "yes" if kept(name, ratio) else "no")
+            table.add_row(
+                env_id, name, "" if ratio is None else f"{ratio:.2f}", "yes" if meets_bound(name, ratio) else "no"
+            )
     console.print(table)
 
 
@@ -283,7 +285,7 @@ def main() -> int:
             write(cases, found)
     show([each for of_task in cases.values() for each in of_task], found, console)
     console.print(f"written to {OUTPUT}")
-    return 0 if all(kept(name, ratio) for of_task in found.values() for name, ratio in of_task.items()) else 1
+    return 0 if all(meets_bound(name, ratio) for of_task in found.values() for name, ratio in of_task.items()) else 1
 
 
 if __name__ == "__main__":

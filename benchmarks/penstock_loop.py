@@ -15,7 +15,7 @@ import psutil
 from penstock.summary import Summary
 
 SERVICES = ("actor", "learner", "replay", "evaluator")
-_LOOK_S = 0.1
+_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Reading:
     seconds: float
     env_steps: int
     cpu_s: dict[str, float]
@@ -63,18 +63,18 @@ def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None
         return Summary.read(folder / "summary.json")
 
 
-def _looks(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Look]:
+def _readings(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Reading]:
     """Reads the run whenever it has made progress, until it ends."""
     env_steps = 0
     while run.poll() is None:
-        time.sleep(_LOOK_S)
-        look = _look(psutil.Process(run.pid), journal)
-        if look is not None and look.env_steps > env_steps:
-            env_steps = look.env_steps
-            yield look
+        time.sleep(_INTERVAL_S)
+        reading = _read(psutil.Process(run.pid), journal)
+        if reading is not None and reading.env_steps > env_steps:
+            env_steps = reading.env_steps
+            yield reading
 
 
-def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
+def _read(launcher: psutil.Process, journal: Path) -> _Reading | None:
     """Reads the progress of the run and the CPU time of its processes; None unless it trains."""
     try:
         env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
@@ -88,12 +88,12 @@ def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
                 path_s += sum(thread.user_time + thread.system_time for thread in beside)
     except (OSError, IndexError, ValueError, psutil.Error):
         return None
-    return _Look(time.perf_counter(), env_steps, cpu_s, path_s)
+    return _Reading(time.perf_counter(), env_steps, cpu_s, path_s)
 
 
-def _pace(looks: Sequence[_Look]) -> Pace:
+def _pace(readings: Sequence[_Reading]) -> Pace:
     # The first quarter is the warm-up. When the last step is trained, some processes have already ended.
-    first, last = looks[len(looks) // 4], looks[-2]
+    first, last = readings[len(readings) // 4], readings[-2]
     steps = last.env_steps - first.env_steps
     return Pace(
         steps / (last.seconds - first.seconds),
@@ -106,9 +106,9 @@ def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, obj
     """Measures the pace of a preset, with changed settings, over this number of steps and without evaluations."""
     never = {"evaluation.interval-steps": 10**12}
     options = {"preset": name, "seed": seed, "total-steps": total_steps, **never, **changes}
-    looks: list[_Look] = []
-    train(options, lambda run, folder: looks.extend(_looks(run, folder / "metrics.jsonl")))
-    return _pace(looks)
+    readings: list[_Reading] = []
+    train(options, lambda run, folder: readings.extend(_readings(run, folder / "metrics.jsonl")))
+    return _pace(readings)
 
 
 def reach(name: str, interval_steps: int, seed: int) -> Summary:

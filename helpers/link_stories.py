@@ -416,9 +416,9 @@ class _Run:
 
     def end(self, seen: Seen) -> Seen:
         """Checks that the store holds the last segments of each actor's stay, in order and without gaps."""
-        look = StoreView(self._folder / "store").look()
-        for (slot, incarnation), mark in look.marks.items():
-            own = look.headers[(look.headers["slot"] == slot) & (look.headers["incarnation"] == incarnation)]
+        state = StoreView(self._folder / "store").read()
+        for (slot, incarnation), mark in state.marks.items():
+            own = state.headers[(state.headers["slot"] == slot) & (state.headers["incarnation"] == incarnation)]
             sequences = own["sequence"][np.argsort(own["key"])].astype(np.int64)
             if own.size and (sequences != np.arange(mark - own.size + 1, mark + 1)).any():
                 seen.violations.append(f"slot {slot} incarnation {incarnation} has {sequences} up to {mark}")

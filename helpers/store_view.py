@@ -21,7 +21,7 @@ from penstock.types.replay import SamplingPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StoreState:
     """The state of a store at about one moment.
 
     Attributes:
@@ -53,8 +53,8 @@ class Look:
         """Number of segments that were not trained yet."""
         return self.headers.size - self.trained.size
 
-    def first_after(self, before: "Look") -> int:
-        """Returns the first version of this look's session, where `before` is of the previous session."""
+    def first_after(self, before: "StoreState") -> int:
+        """Returns the first version of the session, where `before` is of the previous session."""
         return self.version if self.session == before.session else max(before.version, self.clock.last_skip)
 
     def mass(self, plan: SamplingPlan, segments: NDArray[Any], version: int) -> float:
@@ -88,13 +88,13 @@ class StoreView:
         """Last committed version."""
         return int(session_of(self._records)["version"][0])
 
-    def look(self) -> Look:
+    def read(self) -> StoreState:
         """Reads the store; the result is consistent only if nothing is written meanwhile."""
         records, headers = np.array(self._records), np.array(self._headers)
         session = session_of(records)[0]
         marks, _ = read_watermarks(records)
         used = np.flatnonzero(marks["incarnation"])
-        return Look(
+        return StoreState(
             session=int(session["session"]),
             version=int(session["version"]),
             inserted=int(session["inserted"]),

@@ -194,8 +194,8 @@ def measure_attack(service: ReplayProcess, pair: HealthyPair, name: str, pace: f
     command = [sys.executable, "-m", "stress.attacks", "--attack", name, "--address", service.address]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        pair.serve(SETTLE_S, batches_per_s=pace)
-        served = pair.serve(SPAN_S, batches_per_s=pace)
+        pair.run(SETTLE_S, batches_per_s=pace)
+        served = pair.run(SPAN_S, batches_per_s=pace)
         healthy = is_serving(service.address, HEALTH_S)
         assert process.poll() is None, f"the attack {name!r} ended by itself"
     finally:
@@ -219,12 +219,12 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory() as folder, replay_process(CAPACITY_BYTES, folder=Path(folder)) as service:
         pair = HealthyPair(service.address, plan_of())
-        pair.serve(SETTLE_S)
-        pace = PACE * pair.serve(SPAN_S).batches_per_s
+        pair.run(SETTLE_S)
+        pace = PACE * pair.run(SPAN_S).batches_per_s
         for name in ATTACKS:
             alone, attacked, healthy = [], [], True
             for _ in range(ROUNDS):
-                alone.append(pair.serve(SPAN_S, batches_per_s=pace))
+                alone.append(pair.run(SPAN_S, batches_per_s=pace))
                 served, answered = measure_attack(service, pair, name, pace)
                 attacked.append(served)
                 healthy &= answered

@@ -89,7 +89,7 @@ class HealthyPair:
         for thread in self._threads:
             thread.start()
 
-    def serve(self, seconds: float, *, batches_per_s: float = 0.0, until: Callable[[], bool] = lambda: False) -> Served:
+    def run(self, seconds: float, *, batches_per_s: float = 0.0, until: Callable[[], bool] = lambda: False) -> Served:
         """Lets the pair work for this time, or until the condition is true.
 
         `batches_per_s` is the pace; with 0, the pair runs as fast as it can. Raises the first error of either client.

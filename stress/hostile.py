@@ -61,9 +61,7 @@ def attacked(
     """Returns the answers to the hostile clients, and the throughput of the pair meanwhile."""
     process = attack(service, pair, requests=requests, per_s=per_s, seed=seed)
     try:
-        served = pair.serve(
-            10.0 * requests / per_s + 60.0, batches_per_s=pace, until=lambda: process.poll() is not None
-        )
+        served = pair.run(10.0 * requests / per_s + 60.0, batches_per_s=pace, until=lambda: process.poll() is not None)
         output, _ = process.communicate(timeout=60.0)
     finally:
         process.kill()
@@ -120,12 +118,12 @@ def main() -> int:
     cores = {"service alone": 0.0, "service beside": 0.0, "hostile clients": 0.0}
     with replay_process(CAPACITY_BYTES) as service:
         pair = HealthyPair(service.address, plan_of())
-        pair.serve(2.0)
-        best = pair.serve(ALONE_S)
+        pair.run(2.0)
+        best = pair.run(ALONE_S)
         pace = PACE * best.batches_per_s
         for number in range(ROUNDS):
             used = service.cpu_s()
-            alone.append(pair.serve(ALONE_S, batches_per_s=pace))
+            alone.append(pair.run(ALONE_S, batches_per_s=pace))
             cores["service alone"] += (service.cpu_s() - used) / alone[-1].seconds / ROUNDS
             used, theirs = service.cpu_s(), children_cpu_s()
             came, served = attacked(

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from helpers.processes import Command, watching
-from helpers.store_view import Look, StoreView
+from helpers.store_view import StoreState, StoreView
 from helpers.timing import wait_for
 from penstock.config import Config, build
 from penstock.learning import checkpoints
@@ -117,13 +117,13 @@ class LearnerKiller:
         killed_at = time.monotonic()
         before, used = self._settled(), self._used()
         self._command.until(lambda: self._store.session != before.session, "the next learner to connect")
-        first = self._store.look().first_after(before)
+        first = self._store.read().first_after(before)
         self._command.until(lambda: self._store.version > first, "the next learner to train")
         restart_s = time.monotonic() - killed_at
         # Everything that was collected, or in collection, is in the batches up to this one.
         horizon = first + 2 * (self._plan.off_policy_degree + 1)
         self._command.until(lambda: self._store.version > horizon, "the waiting segments to be trained")
-        after = self._store.look()
+        after = self._store.read()
         mass = before.mass(self._plan, before.trained, before.version)
         self._judge(
             Kill(
@@ -139,25 +139,25 @@ class LearnerKiller:
             )
         )
 
-    def _settled(self) -> Look:
+    def _settled(self) -> StoreState:
         """Returns the store after actors have used all their grants."""
-        look = self._store.look()
+        state = self._store.read()
         for _ in range(20):
             time.sleep(0.1)
-            look, former = self._store.look(), look
-            if look.inserted == former.inserted:
+            state, former = self._store.read(), state
+            if state.inserted == former.inserted:
                 break
-        for stay, sequence in look.marks.items():
+        for stay, sequence in state.marks.items():
             if sequence < self._marks.get(stay, 0):
                 self._violated(f"the watermark of {stay} fell from {self._marks[stay]} to {sequence}")
             self._marks[stay] = sequence
-        self.report.segments_stored, self.report.segments_numbered = look.inserted, sum(self._marks.values())
-        if self.report.segments_numbered > look.inserted:
+        self.report.segments_stored, self.report.segments_numbered = state.inserted, sum(self._marks.values())
+        if self.report.segments_numbered > state.inserted:
             self._violated(
-                f"{self.report.segments_numbered} segments have numbers, but only {look.inserted} were stored"
+                f"{self.report.segments_numbered} segments have numbers, but only {state.inserted} were stored"
             )
         self._read_journal()
-        return look
+        return state
 
     def _judge(self, kill: Kill) -> None:
         kills, number = self.report.kills, len(self.report.kills) + 1

@@ -66,7 +66,7 @@ def endure(service: ReplayProcess, path: str, seconds: float, console: Console) 
     pair = HealthyPair(service.address, plan_of(), window_segments=64, verify=False)
     at_s, sizes, batches, inserted, began = [], [], 0, 0, time.monotonic()
     while (spent := time.monotonic() - began) < seconds:
-        served = pair.serve(min(SPAN_S, seconds - spent))
+        served = pair.run(min(SPAN_S, seconds - spent))
         at_s.append(time.monotonic() - began)
         sizes.append(service.memory_bytes("RssAnon"))
         batches, inserted = batches + served.batches, inserted + served.inserted

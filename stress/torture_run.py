@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.store_view import Look
+from helpers.store_view import StoreState
 from helpers.timing import PATIENCE_S, Bound
 from helpers.torture.actor import TortureActor
 from helpers.torture.content import SCHEMA
@@ -223,7 +223,7 @@ class Torture:
         assert self._learner is not None
         self._learner.die()
         view = self._service.view() if self._service.running else None
-        before = view.look() if view is not None else None
+        before = view.read() if view is not None else None
         former = self._learner.version
         self._new_learner()
         takeover = Takeover(self._learner.plan.next_batch - former)
@@ -236,18 +236,18 @@ class Torture:
             return
         mass = before.mass(plan, before.trained, before.version)
         if mass:
-            takeover.mass_ratio = view.look().mass(plan, before.trained, first) / mass
+            takeover.mass_ratio = view.read().mass(plan, before.trained, first) / mass
             if takeover.mass_ratio < LEAST_MASS_RATIO:
                 self._ledger.violated(f"{takeover}: the mass was {mass} before")
         learner = self._learner
         if not _within(PATIENCE_S, lambda: learner.version > first):
             self._ledger.violated(f"{takeover}: no batch arrived within {PATIENCE_S} s")
             return
-        takeover.late = self._made_late(before, view.look())
+        takeover.late = self._made_late(before, view.read())
         if takeover.late:
             self._ledger.violated(f"{takeover}: segments became late because of the replacement")
 
-    def _made_late(self, before: Look, after: Look) -> int:
+    def _made_late(self, before: StoreState, after: StoreState) -> int:
         """Returns the number of segments that became late in between, although too few batches were trained since
         their version.
         """

@@ -27,7 +27,7 @@ class Task:
     epochs: int
 
     @classmethod
-    def asked(cls) -> "Task":
+    def from_arguments(cls) -> "Task":
         """Parses the command line."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--env-id", required=True)
@@ -59,7 +59,7 @@ class Outcome:
     judged_by: str
     settings: str
 
-    def say(self) -> None:
+    def print_json(self) -> None:
         """Prints the result as JSON."""
         json.dump(asdict(self), sys.stdout)
 

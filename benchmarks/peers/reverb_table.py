@@ -103,7 +103,7 @@ def _read_port(process: subprocess.Popen[str], limit_s: float = 60.0) -> int:
     ready, _, _ = select.select([process.stdout], [], [], limit_s)
     line = process.stdout.readline() if ready else ""
     if not line:
-        raise RuntimeError(f"the Reverb server printed no port within {limit_s:g} s; its stderr says why")
+        raise RuntimeError(f"the Reverb server printed no port within {limit_s:g} s; its stderr has the reason")
     return int(line)
 
 

@@ -23,7 +23,7 @@ SETTINGS = {
 
 def main() -> None:
     """Trains, and prints the result."""
-    task = Task.asked()
+    task = Task.from_arguments()
     settings = SETTINGS[task.env_id]
     # Ray and its processes also print; stdout contains only the result.
     with contextlib.redirect_stdout(sys.stderr):
@@ -49,7 +49,7 @@ def main() -> None:
     course.outcome(
         f"the last {EPISODES} training episodes",
         f"{ENVIRONMENTS} environments, batches of {BATCH}, {settings['num_epochs']} epochs",
-    ).say()
+    ).print_json()
 
 
 if __name__ == "__main__":

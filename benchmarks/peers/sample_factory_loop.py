@@ -72,7 +72,7 @@ class Watch(AlgoObserver):
 
 def main() -> None:
     """Trains, and prints the result."""
-    task = Task.asked()
+    task = Task.from_arguments()
     register_env(task.env_id, make_environment)
     settings = {**COMMON, **SETTINGS[task.env_id], "num_epochs": task.epochs}
     with tempfile.TemporaryDirectory(prefix="sample-factory-") as folder:
@@ -101,7 +101,7 @@ def main() -> None:
         f"the last {EPISODES} training episodes",
         f"{COMMON['num_envs_per_worker']} environments, {COMMON['rollout']} steps each, {task.epochs} epochs,"
         f" minibatches of {COMMON['batch_size']}",
-    ).say()
+    ).print_json()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> None:
 
         def show_outcome(run: Run, outcome: Outcome) -> None:
             progress.advance(bar)
-            console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_told(outcome)}", highlight=False)
+            console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_summary(outcome)}", highlight=False)
 
         played = play_all(runs, chosen.folder, chosen.jobs, show_outcome)
     outcomes = {
@@ -54,7 +54,7 @@ def main() -> None:
     console.print(section, highlight=False, markup=False)
 
 
-def _told(outcome: Outcome) -> str:
+def _summary(outcome: Outcome) -> str:
     steps = outcome.env_steps_to_threshold
     solved = f"solved after {steps:,} steps" if steps is not None else "not solved"
     return f"{solved}, final return {outcome.final_return:.1f} ({outcome.seconds:.0f} s)"

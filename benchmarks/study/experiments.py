@@ -82,14 +82,14 @@ class Experiment:
 
     Attributes:
         title: Heading of the table.
-        says: Description of the settings.
+        description: Description of the settings.
         settings: Rows of the table.
         sparing: Whether settings change the tasks' sparing settings instead of the presets.
         short: Whether runs have the tasks' short budgets.
     """
 
     title: str
-    says: str
+    description: str
     settings: tuple[Setting, ...]
     sparing: bool = False
     short: bool = False

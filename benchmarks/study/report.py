@@ -48,8 +48,8 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
     seeds = len(next(iter(outcomes.values())))
     head = ["", *(f"{task}: steps | score" for task in tasks), "all: score"]
     lines = [
-        f"{experiment.says} {seeds} seeds; environment steps until 20 deterministic episodes had the task's threshold,"
-        " median, and interquartile mean of the final score with its 95% bootstrap interval.",
+        f"{experiment.description} {seeds} seeds; environment steps until 20 deterministic episodes had the task's"
+        " threshold, median, and interquartile mean of the final score with its 95% bootstrap interval.",
         "",
         "| " + " | ".join(head) + " |",
         "|---|" + "---|" * (2 * len(tasks) + 1),
@@ -67,8 +67,9 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
 def _table_of_tasks(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
     (setting,) = experiment.settings
     lines = [
-        f"{experiment.says} Environment steps until 20 deterministic episodes had the task's threshold, median over"
-        " seeds, and the mean return over the evaluations in the last fifth of each seed's run, beside rl-zoo's PPO.",
+        f"{experiment.description} Environment steps until 20 deterministic episodes had the task's threshold,"
+        " median over seeds, and the mean return over the evaluations in the last fifth of each seed's run,"
+        " beside rl-zoo's PPO.",
         "",
         "| task | environment steps | to the threshold | return, by seed | mean | rl-zoo |",
         "|---|---|---|---|---|---|",

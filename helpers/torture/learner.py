@@ -129,7 +129,7 @@ class TortureLearner:
             if future.exception() is not None:
                 return
             outcome = future.result()
-            self._ledger.given()
+            self._ledger.commit_answered()
             self._ledger.events["repeated commits" if outcome.repeated else "priorities stored"] += (
                 1 if outcome.repeated else outcome.updated
             )
@@ -153,7 +153,7 @@ class TortureLearner:
             ledger.violated(f"batch {batch.number} has versions that are not those of its segments")
         with ledger.lock:
             for key, name in zip(batch.keys.tolist(), names.tolist(), strict=True):
-                ledger.met(key, name)
+                ledger.record_key(key, name)
             for name in names[:fresh].tolist():
                 ledger.handed_out_fresh(name, batch.number)
             # The service has looked for late segments for all requested batches.
@@ -210,7 +210,8 @@ class TortureLearner:
         for key, priority, may_be_late in zip(keys.tolist(), priorities.tolist(), late.tolist(), strict=True):
             if not ledger.is_possible(key, priority, self._answered[0], may_be_late):
                 ledger.violated(
-                    f"batch {batch.number}: key {key} has priority {priority}; committed were {ledger.given_to(key)}"
+                    f"batch {batch.number}: key {key} has priority {priority};"
+                    f" committed were {ledger.priorities_of(key)}"
                 )
         function = MassFunction(plan.alpha, plan.epsilon, plan.half_life, batch.head.mass.reference)
         expected = function.masses(priorities, batch.number - batch.ages[replayed]) / batch.head.mass.total
@@ -226,7 +227,7 @@ class TortureLearner:
         levels = np.linspace(*_LEVELS, BINS)[(batch.keys % np.uint64(BINS)).astype(np.int64)]
         priorities = levels * self._random.uniform(*_JITTER, batch.keys.size)
         fresh: NDArray[Any] = batch.columns.arrays[0][: batch.fresh_segments, 0].copy()
-        self._ledger.giving(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
+        self._ledger.committing(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
         self._answered.append(self._ledger.resolved)
         self.version = batch.number + 1
         outcome = self._source.commit(batch, priorities)

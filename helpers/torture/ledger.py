@@ -29,7 +29,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SentCommit:
     """A commit.
 
     Attributes:
@@ -66,7 +66,7 @@ class Ledger:
     name_of: dict[int, int] = field(default_factory=dict)
     key_of: dict[int, int] = field(default_factory=dict)
     priorities: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)
-    in_flight: deque[Given] = field(default_factory=deque)
+    in_flight: deque[SentCommit] = field(default_factory=deque)
     unknown: set[int] = field(default_factory=set)
     unknown_names: set[int] = field(default_factory=set)
     next_commit: int = 1
@@ -119,7 +119,7 @@ class Ledger:
             result: NDArray[np.int64] = np.sum(versions[:, None] < np.array(self.sessions), axis=1)
             return result
 
-    def met(self, key: int, name: int) -> None:
+    def record_key(self, key: int, name: int) -> None:
         """Records a segment under this key; each name has one key, and each key one name."""
         with self.lock:
             if self.name_of.setdefault(key, name) != name:
@@ -139,17 +139,17 @@ class Ledger:
             if name in self.late:
                 self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, although it was late before")
 
-    def giving(self, batch: int, fresh: NDArray[np.int64], priorities: dict[int, float]) -> None:
+    def committing(self, batch: int, fresh: NDArray[np.int64], priorities: dict[int, float]) -> None:
         """Records that a commit is about to be sent."""
         with self.lock:
-            given = Given(self.next_commit, batch, tuple(fresh.tolist()), len(priorities))
+            given = SentCommit(self.next_commit, batch, tuple(fresh.tolist()), len(priorities))
             self.trained_until[-1] = batch + 1
             self.next_commit += 1
             self.in_flight.append(given)
             for key, priority in priorities.items():
                 self.priorities.setdefault(key, deque(maxlen=_HISTORY)).append((given.id, priority))
 
-    def given(self) -> None:
+    def commit_answered(self) -> None:
         """Records that the oldest commit in flight was answered: it was applied, now or when it first arrived."""
         with self.lock:
             done = self.in_flight.popleft()
@@ -186,7 +186,7 @@ class Ledger:
                     return False
             return may_be_late
 
-    def given_to(self, key: int) -> list[float]:
+    def priorities_of(self, key: int) -> list[float]:
         """Returns the latest priorities that were committed for a segment."""
         with self.lock:
             return [priority for _, priority in self.priorities.get(key, ())]

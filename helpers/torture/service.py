@@ -197,7 +197,7 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
     states = dict(zip(names, headers["state"][rows].tolist(), strict=True))
     with ledger.lock:
         for key, name in present.items():
-            ledger.met(key, name)
+            ledger.record_key(key, name)
         for key, name in ledger.name_of.items():
             if key + store.capacity >= next_key and key not in present:
                 ledger.violated(f"segment {parts_of(name)}, key {key}, is lost; the next key is {next_key}")
@@ -263,7 +263,9 @@ def _check_priorities(store: RingStore, rows: np.ndarray, ledger: Ledger, plan: 
             seen["key"].tolist(), seen["priority"].tolist(), late.tolist(), strict=True
         ):
             if not ledger.is_possible(key, priority, ledger.resolved, may_be_late):
-                ledger.violated(f"key {key} is stored with priority {priority}; committed were {ledger.given_to(key)}")
+                ledger.violated(
+                    f"key {key} is stored with priority {priority}; committed were {ledger.priorities_of(key)}"
+                )
 
 
 def _root_error(store: RingStore, plan: SamplingPlan, ledger: Ledger) -> float:

@@ -145,13 +145,13 @@ def test_a_slow_stage_is_shown_while_it_lasts(
 ) -> None:
     monkeypatch.setattr("penstock.local.environment_check._SLOW_S", 0.2)
 
-    def say(line: str) -> None:
+    def stop_when_shown(line: str) -> None:
         if line.startswith(f"still resetting the environment {env_id('reset_hangs')}: "):
             raise Seen(line)
 
     # An exception of the callback also ends the check, and leaves nothing behind.
     with pytest.raises(Seen, match=rf" s of at most {PATIENCE_S:g} s$"):
-        check_environment(odd("reset_hangs", PATIENCE_S), say)
+        check_environment(odd("reset_hangs", PATIENCE_S), stop_when_shown)
 
 
 def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[str, Future[Checked]]) -> None:

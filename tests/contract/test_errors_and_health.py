@@ -138,11 +138,11 @@ def test_a_servers_error_has_its_status_and_is_raised_again_by_clients(
     loopback: Loopback, error: type[PenstockError], code: Code
 ) -> None:
     async def refuse(request: object, context: object) -> None:
-        raise error("what came, what was expected")
+        raise error("received value, expected value")
 
     server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
-    assert loopback.plain_call(server, methods.GET_REPLAY_STATUS, STATUS) == (code, "what came, what was expected")
-    with pytest.raises(error, match=r"^what came, what was expected$"):
+    assert loopback.plain_call(server, methods.GET_REPLAY_STATUS, STATUS) == (code, "received value, expected value")
+    with pytest.raises(error, match=r"^received value, expected value$"):
         loopback.replay_status(server)
 
 
@@ -163,7 +163,7 @@ def test_a_status_of_another_program_is_raised_as_its_meaning_and_names_the_peer
     loopback: Loopback, code: Code, error: type[PenstockError]
 ) -> None:
     async def refuse(request: object, context: Any) -> None:
-        await context.call.abort(code, "so said a proxy")
+        await context.call.abort(code, "an answer of a proxy")
 
     server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
     with pytest.raises(error, match=server.address) as caught:

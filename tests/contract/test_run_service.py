@@ -450,9 +450,9 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         statistics.trained(batch, training, version=1, env_steps=20, updates=1, samples_per_insert=2.0, train_s=0.5)
     statistics.session.committed(CommitOutcome(1, 9))
     statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
-    told = client.get(PATIENCE_S).coordinator
-    assert told is not None and told == statistics.session.statistics()
-    assert replace(told, waits=()) == CoordinatorStatistics(
+    coordinator = client.get(PATIENCE_S).coordinator
+    assert coordinator is not None and coordinator == statistics.session.statistics()
+    assert replace(coordinator, waits=()) == CoordinatorStatistics(
         mode="chosen",
         off_policy_degree=PLAN.off_policy_degree,
         segments_collected=6,
@@ -468,7 +468,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
         recent_batches=2,
     )
-    assert [(wait.reason, wait.seconds) for wait in told.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
+    assert [(wait.reason, wait.seconds) for wait in coordinator.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
 
 
 def test_reports_wait_for_an_absent_learner_and_the_oldest_are_dropped(loopback: Loopback, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def replay(folder: Path, *options: str) -> Iterator[tuple[Command, Any, int]]:
 
 
 def lines(command: Command, event: str) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in command.stderr.splitlines() if line.startswith("{")]
-    return [line for line in told if line["event"] == event]
+    events = [json.loads(line) for line in command.stderr.splitlines() if line.startswith("{")]
+    return [line for line in events if line["event"] == event]
 
 
 def stays_broken(disk: Path, breaks: Callable[[Path, bool], None]) -> bool:

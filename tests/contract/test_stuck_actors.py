@@ -133,11 +133,11 @@ def test_every_field_of_an_actors_activity_reaches_the_status(loopback: Loopback
     member.tell(EnvironmentFault("environment 1: RuntimeError: lost\nand gone (My-v0)", dropped=True))
     member.drain(PATIENCE_S)
 
-    def told() -> ActorState | None:
+    def state_of_actor() -> ActorState | None:
         states = client.get(PATIENCE_S).actor_states
         return states[0] if states and states[0].failures and states[0].steps else None
 
-    state = until(told, "the actor's state")
+    state = until(state_of_actor, "the actor's state")
     assert 0.0 <= state.stuck_s < PATIENCE_S
     shown = ActorState("actor-0", 0, True, 33, 4, state.stuck_s, 1, 1, "step of environment 1")
     assert state == shown

@@ -116,8 +116,8 @@ class Drill:
         self._stack.compose("build")
         self._report.note("both images are built", f"{time.monotonic() - started:.0f} s")
         for image in IMAGES:
-            what, asked = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
-            self._report.attempt(what, asked, lambda image=image: look_inside(image))
+            what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
+            self._report.attempt(what, required, lambda image=image: look_inside(image))
 
     def start(self) -> float:
         """Starts the stack without any state; returns the seconds until the first gradient."""
@@ -134,11 +134,11 @@ class Drill:
         """Queries Prometheus' HTTP API for all targets, panels and rules."""
         self._report.begin("what Prometheus shows")
         prometheus = Prometheus(self._stack.prometheus())
-        lines, asked = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), count(gpu=False)
+        lines, queries = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), count(gpu=False)
         self._report.check(
             "targets, rules, and the queries of all panels except the GPU's",
             not lines,
-            "; ".join(lines) or f"all up, all evaluate, {asked} of {asked} have data",
+            "; ".join(lines) or f"all up, all evaluate, {queries} of {queries} have data",
             "all",
         )
         replicas = len(SERVICES) - 1 + ACTORS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from helpers.timing import Bound
 
-_HEADINGS = ("what", "measured", "baseline", "ratio", "asked", "met")
+_HEADINGS = ("what", "measured", "baseline", "ratio", "required", "met")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Line:
     Attributes:
         what: Name of the check or measurement.
         measured: Measured value, as text.
-        asked: Requirement in words; empty if there is none.
+        required: Requirement in words; empty if there is none.
         met: Whether the requirement is met.
         baseline: Baseline of a duration, in seconds; otherwise empty.
         ratio: Ratio of a duration to its baseline; otherwise empty.
@@ -25,7 +25,7 @@ class Line:
 
     what: str
     measured: str
-    asked: str
+    required: str
     met: bool
     baseline: str = ""
     ratio: str = ""
@@ -33,7 +33,7 @@ class Line:
     @property
     def cells(self) -> tuple[str, ...]:
         """Columns of the table."""
-        return (self.what, self.measured, self.baseline, self.ratio, self.asked, "yes" if self.met else "**no**")
+        return (self.what, self.measured, self.baseline, self.ratio, self.required, "yes" if self.met else "**no**")
 
 
 class Report:
@@ -61,9 +61,9 @@ class Report:
         """Adds a measurement without a requirement."""
         self._add(Line(what, measured, "", met=True))
 
-    def check(self, what: str, met: bool, measured: str, asked: str) -> None:
+    def check(self, what: str, met: bool, measured: str, required: str) -> None:
         """Adds a requirement that is met or not."""
-        self._add(Line(what, measured, asked, met))
+        self._add(Line(what, measured, required, met))
 
     def within(self, what: str, tries: Sequence[float], bound: Bound) -> None:
         """Adds a duration in seconds, of which the last try counts."""
@@ -79,12 +79,12 @@ class Report:
             )
         )
 
-    def attempt(self, what: str, asked: str, action: Callable[[], str]) -> None:
+    def attempt(self, what: str, required: str, action: Callable[[], str]) -> None:
         """Adds an action that raises if it fails, and returns its result."""
         try:
-            self.check(what, True, action(), asked)
+            self.check(what, True, action(), required)
         except Exception as error:
-            self.check(what, False, str(error), asked)
+            self.check(what, False, str(error), required)
 
     def write(self, path: Path) -> None:
         """Writes the report as a Markdown table."""
@@ -95,8 +95,8 @@ class Report:
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
-        asked = f"  ({line.asked})" if line.asked else ""
-        print(f"         {'ok  ' if line.met else 'MISS'}  {line.what}: {line.measured}{asked}", flush=True)
+        required = f"  ({line.required})" if line.required else ""
+        print(f"         {'ok  ' if line.met else 'MISS'}  {line.what}: {line.measured}{required}", flush=True)
 
 
 def _in_a_cell(text: str) -> str:

@@ -49,10 +49,10 @@ def _up_and_down(stack: Stack, report: Report) -> float:
 
 
 def _wait_for_actors(progress: Progress, actors: int) -> None:
-    def there() -> bool:
+    def all_joined() -> bool:
         return progress.answer("learner").sum("penstock_learner_actors") == actors
 
-    wait_for(there, f"{actors} actors of the learner")
+    wait_for(all_joined, f"{actors} actors of the learner")
 
 
 def _from_ready_to_contributing(container: Container) -> float:

@@ -71,6 +71,6 @@ def test_an_actor_whose_environment_hangs_too_long_reports_it_and_ends(tmp_path:
         # The learner may have reported the stuck actor before; the actor's own report is the last.
         notice = [each for each in server.statistics.status().notices if "has not returned" in each.text][-1]
     assert ended.code == 1
-    says = "environment 0: reset has not returned for 10 s (Failing-v0)"
-    assert ended.stderr.splitlines()[-1] == f"penstock: {says}"
-    assert notice.text.endswith(f", {says}")
+    failure = "environment 0: reset has not returned for 10 s (Failing-v0)"
+    assert ended.stderr.splitlines()[-1] == f"penstock: {failure}"
+    assert notice.text.endswith(f", {failure}")

@@ -122,7 +122,7 @@ def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OtherCommands:
     """Output of other commands about an active run."""
 
     status: Ended
@@ -136,20 +136,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def interrupted(folder: Path) -> tuple[Session, Beside]:
+def interrupted(folder: Path) -> tuple[Session, OtherCommands]:
     """Interrupts a run in a terminal by Ctrl-C."""
     with train(*SETTINGS.split(), f"--total-steps={FAR}", f"--run-dir={folder}", terminal=True) as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
             reaches(watch, 1_500)
             with Command("status", str(folder)) as status, train(f"--resume={folder}") as resume:
-                beside = Beside(end_of(status), end_of(resume))
+                others = OtherCommands(end_of(status), end_of(resume))
             ports = all_ports(command)
         command.interrupt()
-        return Session(end_in_time(command), ports, first, RunState.read(folder)), beside
+        return Session(end_in_time(command), ports, first, RunState.read(folder)), others
 
 
-def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
+def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, OtherCommands], folder: Path) -> None:
     session, _ = interrupted
     assert_clean_end(session.end, session.ports, 130)
     assert len(session.ports) == 8
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Be
     assert not RunFolder(folder).services.exists()
 
 
-def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, Beside]) -> None:
+def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, OtherCommands]) -> None:
     status = interrupted[1].status
     assert status.code == 0, status.stderr
     assert f"/{FAR:,} steps | " in status.stdout
@@ -170,7 +170,7 @@ def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, 
     assert {"batches", "staleness", "collect", "wait", "drops", "entropy", "clipped"} <= set(shown)
 
 
-def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, Beside], folder: Path) -> None:
+def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, OtherCommands], folder: Path) -> None:
     resume = interrupted[1].resume
     assert resume.code == 2
     assert resume.stderr.startswith(f"penstock: the run in {folder} is still active")
@@ -178,7 +178,7 @@ def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, 
 
 
 @pytest.fixture(scope="module")
-def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float, Bound]:
+def orphaned(interrupted: tuple[Session, OtherCommands], folder: Path) -> tuple[Session, float, Bound]:
     """Kills the launcher of the next session; returns the lifetime of its services afterwards, and its bound."""
     with train(f"--resume={folder}") as command:
         with watching(command, folder) as watch:
@@ -274,7 +274,7 @@ def test_only_the_death_of_the_learner_loses_steps_at_most_those_since_the_last_
 
 
 def test_every_session_continues_from_the_checkpoint_and_repeats_no_version(
-    interrupted: tuple[Session, Beside],
+    interrupted: tuple[Session, OtherCommands],
     orphaned: tuple[Session, float],
     unevaluated: Session,
     survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],
