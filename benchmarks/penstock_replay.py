@@ -11,7 +11,6 @@ rows as it does in a long run.
 import argparse
 import json
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import numpy as np
 import psutil
 
 from helpers.random_segments import PIXEL, VECTOR, random_columns
+from penstock.local.ports import free_ports
 from penstock.process import allocator
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
@@ -170,15 +170,15 @@ class Load:
         self.source.close()
         self._thread.close()
 
-    def _collect(self, going_on: Callable[[], bool]) -> None:
+    def _collect(self, should_continue: Callable[[], bool]) -> None:
         with ThreadPoolExecutor(ACTORS) as threads:
-            for acted in [threads.submit(self._act, slot, going_on) for slot in range(ACTORS)]:
+            for acted in [threads.submit(self._act, slot, should_continue) for slot in range(ACTORS)]:
                 acted.result()
 
-    def _act(self, slot: int, going_on: Callable[[], bool]) -> None:
+    def _act(self, slot: int, should_continue: Callable[[], bool]) -> None:
         size, sink = self.window, self._sinks[slot]
         environments = np.arange(size, dtype=np.uint32)
-        while going_on():
+        while should_continue():
             assert sink.next_grant(PATIENCE_S) is not None
             sink.send(Window(WindowHead(slot, 1, self._sent[slot] + 1, 0, environments), self._columns))
             self._sent[slot] += size
@@ -188,9 +188,7 @@ class Load:
 @contextmanager
 def service(capacity_bytes: int, folder: Path | None) -> Iterator[tuple[str, int]]:
     """Runs a replay service, and yields its address and process id."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "replay", "--replay.listen", address]
     command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(capacity_bytes)]
     command += ["--replay.folder", str(folder)] if folder is not None else []

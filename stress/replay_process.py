@@ -5,7 +5,6 @@ Used by `hostile.py`, `soak.py` and `snapshot_latency.py`. The process ends with
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from penstock.local.ports import free_ports
 
 STOP_S = 30.0
 _COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()", "replay")
@@ -61,7 +62,7 @@ def replay_process(
     capacity_bytes: int, *, folder: Path | None = None, max_actors: int = 256
 ) -> Iterator[ReplayProcess]:
     """Starts a service on free ports of loopback, and stops it on exit."""
-    port, metrics_port = _free_ports(2)
+    port, metrics_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     command = [*_COMMAND, "--replay.listen", address, "--replay.metrics-port", str(metrics_port)]
     command += ["--replay.capacity-bytes", str(capacity_bytes), "--replay.max-actors", str(max_actors)]
@@ -77,11 +78,3 @@ def replay_process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -1,7 +1,6 @@
 """`penstock replay` as a child process that is killed, and checks of its store while no service runs."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from penstock.errors import PlaceLost
+from penstock.local.ports import free_ports
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -33,13 +33,6 @@ from penstock.types.replay import SamplingPlan
 _POLL_S, _ANSWER_S = 0.01, 10.0
 _CHECKED_AT_ONCE = 256
 """Rows whose content is compared at once, which bounds the memory of the check."""
-
-
-def free_port() -> int:
-    """Returns a port of this host on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ReplayProcess:
@@ -66,7 +59,7 @@ class ReplayProcess:
             options: Further options of the command line.
         """
         self.folder, self.capacity_bytes, self._ledger = folder, capacity_bytes, ledger
-        self.address = address or f"127.0.0.1:{free_port()}"
+        self.address = address or f"127.0.0.1:{free_ports(1)[0]}"
         self._host, self._options = host, options
         self._log = folder.parent / "replay.log"
         self._process: subprocess.Popen[bytes] | None = None
