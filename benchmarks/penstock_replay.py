@@ -128,9 +128,7 @@ class Load:
                 return segments
 
     def commit(self, seconds: float) -> tuple[int, float]:
-        """Commits for this number of seconds; returns the stored priorities and the seconds, without those of leasing
-        the batches.
-        """
+        """Commits for this number of seconds; returns the stored priorities and the seconds without leasing."""
         return self._thread.run(self._commit(seconds))
 
     async def _commit(self, seconds: float) -> tuple[int, float]:

@@ -68,10 +68,10 @@ class _Penstock:
         self.update(np.arange(priorities.size), priorities)
 
     def draw(self, batch: int) -> NDArray[Any]:
-        """Implements `Side.draw`; weights as in Schaul et al. 2016, section 3.4: (N P_i)^-beta over the largest of the
-        batch.
+        """Implements `Side.draw`.
 
-        N cancels out, which leaves (min_j P_j / P_i)^beta.
+        Weights as in Schaul et al. 2016, section 3.4: (N P_i)^-beta over the largest of the batch. N cancels out, which
+        leaves (min_j P_j / P_i)^beta.
         """
         leaves, masses = self._tree.draw(self._random.random(batch))
         probabilities = masses / self._tree.total

@@ -205,8 +205,9 @@ def measure_attack(service: ReplayProcess, pair: HealthyPair, name: str, pace: f
 
 
 def main() -> int:
-    """Measures, prints and writes everything; returns 0 if all bounds held. With --attack, attacks until it is
-    killed.
+    """Measures, prints and writes everything; returns 0 if all bounds held.
+
+    With --attack, attacks until it is killed.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)

@@ -134,7 +134,7 @@ class HostileClients:
 
     @asynccontextmanager
     async def _channel_for(self, forgery: Forgery) -> AsyncIterator[grpc.aio.Channel]:
-        """Returns the shared channel, which is renewed from time to time, or a separate one for a call that breaks
+        """Yields the shared channel, which is renewed from time to time, or a separate one for a call that breaks
         it.
         """
         if forgery.ending == "break":
@@ -170,8 +170,9 @@ async def _status_of(call: Any) -> tuple[str, str]:
 
 
 async def disturb(address: str, until: asyncio.Event) -> int:
-    """Opens connections that are not calls: noise, other protocols, silence, half of a preface. Returns their
-    number.
+    """Opens connections without calls: noise, other protocols, silence, half of a preface.
+
+    Returns their number.
     """
     host, _, port = address.rpartition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -1,5 +1,4 @@
-"""`make stress-odd-environments`: trains with every kind of misbehaving environment, and collects the messages to the
-user.
+"""`make stress-odd-environments`: trains with every kind of misbehaving environment, and checks the messages.
 
 The environments are those of `helpers/odd_environments.py`; `stress/tests` trains with some of them. The exit code is 1
 if a run ended without a message, printed a traceback, lacked a file or left a process behind. The result is

@@ -111,9 +111,7 @@ class Sampler:
         self._thread.run(wait(), PATIENCE_S)
 
     def sample(self, stop: threading.Event) -> NDArray[np.float64]:
-        """Returns the seconds from each request to the last byte of its batch, <float64>[batches], until `stop` is
-        set.
-        """
+        """Returns the seconds from each request to the last byte of its batch, <float64>[batches], until `stop`."""
         return np.array(self._thread.run(self._sample(stop)))
 
     async def _sample(self, stop: threading.Event) -> list[float]:

@@ -30,8 +30,9 @@ WINDOWS = (1, 3, 8, 24, 60)
 """Segments of a window, by slot. The last window travels in two parts; the gate permits none much larger."""
 
 LEAST_MASS_RATIO = 0.99
-"""Smallest ratio of the mass after a learner was replaced to the mass before. A learner's death makes no segment
-older.
+"""Smallest ratio of the mass after a learner was replaced to the mass before.
+
+A learner's death makes no segment older.
 """
 
 _JUMPS = (0, 0, 1, 2, 20, 101)
@@ -248,9 +249,7 @@ class Torture:
             self._ledger.violated(f"{takeover}: segments became late because of the replacement")
 
     def _made_late(self, before: StoreState, after: StoreState) -> int:
-        """Returns the number of segments that became late in between, although too few batches were trained since
-        their version.
-        """
+        """Returns the number of segments that became late although too few batches were trained since their version."""
         # A segment that is replayed without having been in a batch was late.
         late = after.trained[after.trained["batch"] == -1]
         late = late[~np.isin(late["key"], before.trained["key"])]

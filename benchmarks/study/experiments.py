@@ -99,9 +99,7 @@ class Experiment:
         return task.short_budget if self.short else task.budget
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
-        """Returns the configuration of a run: the task's, with all environments in one actor, and the setting's
-        changes.
-        """
+        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""
         values = preset_values(task.preset)
         shipped, budget = build(values), self.budget(task)
         whole: dict[str, Any] = {

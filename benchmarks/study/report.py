@@ -101,8 +101,9 @@ def _percent(mean: Estimate) -> str:
 
 
 def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
-    """Draws learning curves: one row of panels per group, one panel per task; bands contain the middle half of the
-    seeds.
+    """Draws learning curves: one row of panels per group, one panel per task.
+
+    Bands contain the middle half of the seeds.
     """
     groups = list(dict.fromkeys(setting.group for setting in experiment.settings if setting.group)) or [""]
     panels = [(group, task) for group in groups for task in tasks]

@@ -121,7 +121,7 @@ def test_a_strange_environment_is_accepted_with_a_warning(outcomes: dict[str, Fu
 
 
 @pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.HARMLESS])
-def test_effects_of_an_environment_on_its_process_do_not_matter(
+def test_effects_of_an_environment_on_its_process_do_not_affect_the_check(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:
     before = (Path.cwd(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))

@@ -159,7 +159,7 @@ def test_a_servers_error_has_its_status_and_is_raised_again_by_clients(
         (Code.INTERNAL, errors.Unavailable),
     ],
 )
-def test_a_status_of_another_program_is_raised_as_its_meaning_and_names_the_peer(
+def test_a_status_from_a_proxy_is_raised_as_the_matching_error_and_names_the_peer(
     loopback: Loopback, code: Code, error: type[PenstockError]
 ) -> None:
     async def refuse(request: object, context: Any) -> None:

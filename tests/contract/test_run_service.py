@@ -186,7 +186,7 @@ def test_every_actor_receives_its_variant_and_its_temperature(loopback: Loopback
     assert sorted((assigned(member) for member in members), key=lambda place: place.slot) == places
 
 
-def test_a_plain_client_receives_them_too(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_plain_client_receives_its_variant_and_its_temperature(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json", variants=("g=9", "g=11"), temperatures=(0.5, 2.0))
     places = [join(loopback, server)[1] for _ in range(2)]
     assert [(place.variant, place.temperature) for place in places] == [(0, 0.5), (1, 2.0)]

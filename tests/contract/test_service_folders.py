@@ -113,7 +113,9 @@ def test_a_learner_whose_run_folder_can_not_be_written_reports_it(
         assert gauge(metrics_port, "penstock_storage_fails") == 0
 
 
-def test_with_the_option_it_ends_with_its_run_and_not_with_a_learner(loopback: Loopback, tmp_path: Path) -> None:
+def test_with_stop_with_run_a_replay_service_ends_with_its_run_and_not_with_a_learner(
+    loopback: Loopback, tmp_path: Path
+) -> None:
     with replay(tmp_path / "store", "--replay.stop-with-run=true") as (command, server, _):
         first = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
         sink = loopback.sink(0, server)
@@ -135,7 +137,7 @@ def test_with_the_option_it_ends_with_its_run_and_not_with_a_learner(loopback: L
         assert (found["segments"], found["damaged"], found["torn"]) == (2, 0, 0)
 
 
-def test_without_the_option_it_outlives_its_run(loopback: Loopback, tmp_path: Path) -> None:
+def test_without_stop_with_run_a_replay_service_outlives_its_run(loopback: Loopback, tmp_path: Path) -> None:
     with replay(tmp_path / "store") as (command, server, metrics_port):
         source = loopback.source(server, plan_with())
         until(lambda: source.finish() or gauge(metrics_port, "penstock_replay_run_finished") == 1, "the run to finish")

@@ -171,7 +171,7 @@ def test_actors_join_again_after_a_store_is_restored_during_the_run(loopback: Lo
     assert trainer.version == 30
 
 
-def test_errors_reach_the_caller(loopback: Loopback, tmp_path: Path) -> None:
+def test_snapshot_errors_reach_the_caller(loopback: Loopback, tmp_path: Path) -> None:
     in_memory, fresh = loopback.replay(), loopback.replay(snapshots=tmp_path)
     with pytest.raises(ConfigurationError, match="has no folder for snapshots"):
         loopback.take(in_memory, "x")

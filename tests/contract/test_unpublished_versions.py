@@ -27,7 +27,7 @@ def receive_grants(stream: PlainStream, count: int) -> None:
         count -= len(stream.receive().grants)
 
 
-def test_a_window_from_the_future_is_refused_and_not_stored(loopback: Loopback) -> None:
+def test_a_window_of_an_unpublished_version_is_refused_and_not_stored(loopback: Loopback) -> None:
     server, recorder = loopback.replay(version_patience_s=0.5), Recorder()
     trainer = Trainer(loopback.source(server, PLAN), recorder, PLAN)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
