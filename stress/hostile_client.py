@@ -117,7 +117,7 @@ class HostileClients:
                 return await _status_of(unary(forgery.messages[0], timeout=DEADLINE_S, compression=compression))
             stream: Any = channel.stream_stream(forgery.method.path)
             call = stream(timeout=DEADLINE_S, compression=compression)
-            # The service has already ended the call, which accepts no more messages; its status is still available.
+            # A call that the service has already ended accepts no more messages; its status is still available.
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
                 # With the number of the contract, so that its absence is not the reason of a refusal.
                 opening = [stamped(message) for message in forgery.messages[:1]]
@@ -134,9 +134,7 @@ class HostileClients:
 
     @asynccontextmanager
     async def _channel_for(self, forgery: Forgery) -> AsyncIterator[grpc.aio.Channel]:
-        """Yields the shared channel, which is renewed from time to time, or a separate one for a call that breaks
-        it.
-        """
+        """Yields the shared channel, renewed from time to time, or a separate one if the call breaks it."""
         if forgery.ending == "break":
             channel = self._connect()
             try:
