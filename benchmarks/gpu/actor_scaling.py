@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--preset", default="pendulum")
     parser.add_argument("--counts", nargs="+", type=int, default=list(COUNTS))
     parser.add_argument("--steps", type=int, default=500_000, help="environment steps of each actor")
-    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--device", default="auto", help="setting learner.device")
     arguments = parser.parse_args()
     console, cores = Console(), len(os.sched_getaffinity(0))
     cases: list[Case] = []

@@ -204,12 +204,12 @@ def show(cases: list[Case], console: Console) -> None:
 def main() -> None:
     """Measures, prints and writes every case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--device", default="auto", help="setting learner.device")
     parser.add_argument("--policies", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--executions", nargs="+", choices=["eager", "compiled", "graphed"])
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--batches", type=int, default=50, help="number of timed batches")
-    parser.add_argument("--threads", type=int, default=1, help="as learner.threads")
+    parser.add_argument("--threads", type=int, default=1, help="setting learner.threads")
     parser.add_argument("--small", action="store_true", help="train two batches of eight segments, as a quick check")
     arguments = parser.parse_args()
     device, console = torch_device(arguments.device), Console()

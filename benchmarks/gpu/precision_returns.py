@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="cartpole")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--device", default="auto", help="setting learner.device")
     arguments = parser.parse_args()
     console, cases = Console(), list[Case]()
     for seed in range(arguments.seeds):

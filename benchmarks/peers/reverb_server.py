@@ -46,8 +46,8 @@ def main() -> None:
     """Reads the arguments and serves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", required=True)
-    parser.add_argument("--max-size", type=int, required=True, help="items")
-    parser.add_argument("--stop-limit", type=float, default=10.0, help="seconds")
+    parser.add_argument("--max-size", type=int, required=True, help="capacity of the table in items")
+    parser.add_argument("--stop-limit", type=float, default=10.0, help="seconds until a hanging stop is given up")
     arguments = parser.parse_args()
     serve(arguments.table, arguments.max_size, arguments.stop_limit)
 
