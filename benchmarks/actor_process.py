@@ -27,15 +27,15 @@ from penstock.local.ports import free_ports
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "actor_process.json"
 MOST_MB, MOST_S = 350.0, 5.0
 STEPPING_S = 3.0
-"""How long an actor steps before its memory is looked at."""
+"""Seconds that an actor steps before its memory is measured."""
 
 _PATIENCE_S = 60.0
 _PENSTOCK = (sys.executable, "-m", "penstock")
 
 
 @contextlib.contextmanager
-def going_on(name: str, folder: Path) -> Iterator[str]:
-    """A run of this preset without an end; its learner's address."""
+def training_run(name: str, folder: Path) -> Iterator[str]:
+    """Runs a preset until the context is left, and yields the address of its learner."""
     options = {"preset": name, "run-dir": folder, "total-steps": 10**9, "evaluation.interval-steps": 10**12}
     words = [f"--{option}={value}" for option, value in options.items()]
     run = subprocess.Popen([*_PENSTOCK, "train", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -43,7 +43,7 @@ def going_on(name: str, folder: Path) -> Iterator[str]:
         deadline = time.monotonic() + _PATIENCE_S
         while not (folder / "metrics.jsonl").exists():
             if time.monotonic() > deadline or run.poll() is not None:
-                raise SystemExit("the run that actors were to join did not begin")
+                raise SystemExit("the run did not start training")
             time.sleep(0.1)
         yield json.loads((folder / "services.json").read_text())["learner"]
     finally:
@@ -52,7 +52,7 @@ def going_on(name: str, folder: Path) -> Iterator[str]:
 
 
 def measure(folder: Path, learner: str) -> tuple[float, float]:
-    """Megabytes and seconds of one more actor."""
+    """Starts one more actor, and returns its megabytes of memory and the seconds until its first step."""
     port, metrics_port = free_ports(2)
     options = {
         "config": folder / "config.toml",
@@ -66,7 +66,7 @@ def measure(folder: Path, learner: str) -> tuple[float, float]:
     try:
         while not _has_begun(metrics_port):
             if time.perf_counter() - started > _PATIENCE_S or actor.poll() is not None:
-                raise SystemExit("an actor did not step")
+                raise SystemExit("the actor did not take a step")
             time.sleep(0.02)
         seconds = time.perf_counter() - started
         time.sleep(STEPPING_S)
@@ -86,16 +86,16 @@ def _has_begun(metrics_port: int) -> bool:
 
 
 def main() -> int:
-    """Measures, prints, writes, and says whether the bounds were kept."""
+    """Measures and prints every preset, and writes the result; returns 1 if a bound was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--presets", nargs="+", default=["cartpole", "pendulum"])
     parser.add_argument("--actors", type=int, default=5)
     arguments = parser.parse_args()
-    console, table, results, kept = Console(), Table("preset", "MB", "seconds to the first step"), {}, True
+    console, table, results, kept = Console(), Table("preset", "MB", "seconds to first step"), {}, True
     for name in arguments.presets:
         with tempfile.TemporaryDirectory(prefix="penstock-actor-") as parent, console.status(name):
             folder = Path(parent) / "run"
-            with going_on(name, folder) as learner:
+            with training_run(name, folder) as learner:
                 taken = [measure(folder, learner) for _ in range(arguments.actors)]
         megabytes, seconds = zip(*taken, strict=True)
         kept &= max(megabytes) <= MOST_MB and max(seconds) <= MOST_S

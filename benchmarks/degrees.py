@@ -30,12 +30,12 @@ _RESAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """One run.
+    """The result of one run.
 
     Attributes:
-        seconds: To the threshold; infinite where it was never met.
-        env_steps: The same in environment steps.
-        env_steps_per_s: Of the whole run.
+        seconds: Seconds to the threshold; infinite if it was not reached.
+        env_steps: Environment steps to the threshold; infinite if it was not reached.
+        env_steps_per_s: Environment steps per second, over the whole run.
         lag: Mean age of fresh segments, in versions.
     """
 
@@ -46,7 +46,7 @@ class Reached:
 
 
 def reach(name: str, degree: int, seed: int) -> Reached:
-    """Trains until the threshold is met.
+    """Trains until the threshold is reached.
 
     Raises:
         subprocess.CalledProcessError: The run failed.
@@ -71,7 +71,10 @@ def reach(name: str, degree: int, seed: int) -> Reached:
 
 
 def ratio_to_best(reached: Mapping[int, Sequence[Reached]]) -> tuple[float, float, float]:
-    """The chosen degree's median time over the least of the fixed ones', and its 95% bootstrap interval over seeds."""
+    """Returns the automatic degree's median time over the best fixed degree's, and its 95% interval.
+
+    The interval is a bootstrap over seeds.
+    """
     times = {degree: np.array([run.seconds for run in runs]) for degree, runs in reached.items()}
     generator = np.random.default_rng(0)
 
@@ -88,10 +91,12 @@ def ratio_to_best(reached: Mapping[int, Sequence[Reached]]) -> tuple[float, floa
 
 
 def main() -> int:
-    """Measures, prints, and says whether the bound was kept."""
+    """Measures and prints every preset, and writes the result; returns 1 if the bound was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--presets", nargs="+", default=["cartpole", "pendulum"])
-    parser.add_argument("--fixed", nargs="+", type=int, default=FIXED, help="degrees beside the chosen one")
+    parser.add_argument(
+        "--fixed", nargs="+", type=int, default=FIXED, help="fixed degrees to compare with the automatic one"
+    )
     parser.add_argument("--seeds", type=int, default=10)
     arguments = parser.parse_args()
     console, results, kept = Console(), {}, True
@@ -111,14 +116,14 @@ def main() -> int:
             table.add_column(heading, justify="right")
         for degree, runs in reached.items():
             table.add_row(
-                "chosen" if degree == CHOSEN else str(degree),
+                "automatic" if degree == CHOSEN else str(degree),
                 f"{statistics.median(run.seconds for run in runs):.2f}",
                 f"{statistics.median(run.env_steps for run in runs):,.0f}",
                 f"{statistics.median(run.env_steps_per_s for run in runs):,.0f}",
                 f"{statistics.mean(run.lag for run in runs):.2f}",
             )
         console.print(table)
-        console.print(f"{name}: chosen over best fixed: {ratio:.2f} [{low:.2f}, {high:.2f}]", highlight=False)
+        console.print(f"{name}: automatic / best fixed: {ratio:.2f} [{low:.2f}, {high:.2f}]", highlight=False)
         kept &= ratio <= MOST
         runs_of = {
             field.name: {str(degree): [getattr(run, field.name) for run in runs] for degree, runs in reached.items()}

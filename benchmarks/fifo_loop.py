@@ -41,20 +41,20 @@ _PATIENCE_S = 30.0
 
 
 class SharedRing:
-    """Windows of one actor in memory that both processes map, and the weights on their way back."""
+    """Memory that both processes map: the windows of one actor, and the weights for it."""
 
     def __init__(self, context: SpawnContext, schema: Schema, window: int) -> None:
         self.schema, self.window = schema, window
         self._memory = context.RawArray("B", schema.segment_bytes * window * RING_WINDOWS)
         self.versions = context.RawArray("q", RING_WINDOWS)
-        self.leave, self.filled = context.Semaphore(0), context.Semaphore(0)
+        self.permits, self.filled = context.Semaphore(0), context.Semaphore(0)
         self._weights, self._size = context.RawArray("B", _WEIGHTS_BYTES), context.Value("q")
         self.published = context.RawValue("q", -1)
         self.cpu_s = context.RawValue("d", 0.0)
         self.ended = context.Event()
 
     def columns(self) -> Columns:
-        """All rows of the ring, column by column."""
+        """Returns all rows of the ring, column by column."""
         arrays, offset = [], 0
         for column in self.schema.columns:
             shape = (self.window * RING_WINDOWS, *column.segment_shape(self.schema.unroll_length))
@@ -65,19 +65,19 @@ class SharedRing:
         return Columns(self.schema, tuple(arrays))
 
     def put_weights(self, weights: Weights) -> None:
-        """Makes these the ones to act with."""
+        """Publishes weights to the actor."""
         with self._size.get_lock():
             memoryview(self._weights).cast("B")[: len(weights.data)] = weights.data
             self._size.value, self.published.value = len(weights.data), weights.version
 
     def weights(self) -> Weights:
-        """Those that were published last."""
+        """Returns the weights published last."""
         with self._size.get_lock():
             return Weights.of(self.published.value, bytes(memoryview(self._weights).cast("B")[: self._size.value]))
 
 
 def act(config: Config, ring: SharedRing) -> None:
-    """The actor's process: a window for every leave, until the run has ended."""
+    """Runs the actor: collects a window for each permit until the run ends."""
     torch.set_num_threads(1)
     environments = make_configured(config.environment, config.actor.environments)
     numbers = tuple(range(environments.count))
@@ -88,7 +88,7 @@ def act(config: Config, ring: SharedRing) -> None:
         environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
     )
     rows, slot, runner = ring.columns().arrays, 0, None
-    while ring.leave.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():
+    while ring.permits.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():
         if runner is None:
             runner = PolicyRunner(ring.weights())
         elif ring.published.value != runner.version:
@@ -106,7 +106,7 @@ def act(config: Config, ring: SharedRing) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Where a run stood: seconds, environment steps, and the processor seconds of both its processes."""
+    """Progress of a run: seconds, environment steps, and CPU seconds of both its processes."""
 
     seconds: float
     env_steps: int
@@ -115,10 +115,10 @@ class Reading:
 
 
 class FifoSource:
-    """The learner's end: a `BatchSource` and a `WeightSink`.
+    """The learner's `BatchSource` and `WeightSink`.
 
-    A batch is as large as the services': its fresh segments are the next windows, its replayed ones are drawn
-    uniformly from the ring.
+    A batch has the size of the services' batches: its fresh segments are the next windows, and its replayed segments
+    are drawn uniformly from the ring.
     """
 
     waiting_for = None
@@ -131,31 +131,31 @@ class FifoSource:
         self.readings: list[Reading] = []
 
     def publish(self, weights: Weights) -> None:
-        """Makes these the ones to act with."""
+        """Publishes weights to the actor."""
         self._ring.put_weights(weights)
 
     def open(self, plan: SamplingPlan) -> None:
-        """Gives leave for as much as the gate would."""
+        """Issues as many permits as the gate would issue grants."""
         self._plan, window = plan, self._ring.window
         if plan.fresh_segments % window or plan.outstanding_limit > window * RING_WINDOWS // 2:
-            sys.exit(f"a batch's {plan.fresh_segments} fresh segments do not fit to windows of {window}")
+            sys.exit(f"a batch's {plan.fresh_segments} fresh segments do not fit windows of {window}, or the ring")
         self._windows = plan.fresh_segments // window
         for _ in range(plan.outstanding_limit // window):
-            self._ring.leave.release()
+            self._ring.permits.release()
 
     def adjust(self, plan: SamplingPlan) -> None:
-        """Keeps the degree that it began with."""
+        """Keeps the degree of the first plan."""
 
     def next(self, timeout_s: float) -> Batch | None:
-        """The next windows, and older rows beside them."""
+        """Returns the next windows, together with older rows."""
         ring, plan = self._ring, self._plan
         for _ in range(self._windows):
             if not ring.filled.acquire(timeout=_PATIENCE_S):
-                sys.exit("the actor is gone")
+                sys.exit("the actor sent no window")
         slots = (self._read + np.arange(self._windows)) % RING_WINDOWS
         self._read += self._windows
         fresh = (slots[:, None] * ring.window + np.arange(ring.window)).reshape(-1)
-        # Not those that may be written to now.
+        # Excludes rows that the actor may be writing.
         behind = max(1, min(self._read, RING_WINDOWS - plan.outstanding_limit // ring.window))
         ages = self._generator.integers(behind * ring.window, size=plan.batch_segments - fresh.size)
         old = (self._read * ring.window - 1 - ages) % (RING_WINDOWS * ring.window)
@@ -183,27 +183,27 @@ class FifoSource:
         )
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
-        """Gives leave for as much as was trained."""
+        """Issues permits for as many windows as were trained."""
         for _ in range(self._windows):
-            self._ring.leave.release()
+            self._ring.permits.release()
         done: Future[CommitOutcome] = Future()
         done.set_result(CommitOutcome(priorities.size, 0))
         return done
 
 
 class NoEvaluations:
-    """Nobody is asked: throughput is all that this is for."""
+    """An evaluation desk that evaluates nothing, because only throughput is measured."""
 
     def ask(self, task: EvaluationTask) -> None:
-        """Lets it be."""
+        """Ignores the task."""
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
-        """There is none."""
+        """Returns None."""
         return None
 
 
 def train(config: Config, folder: Path, env_steps: int) -> list[Reading]:
-    """Trains for so many environment steps, fewer than the run has; returns how far it had come at each batch."""
+    """Trains for this number of environment steps, fewer than the run has; returns the progress at each batch."""
     torch.set_num_threads(1)
     environments = make_configured(config.environment, 1)
     spec: EnvironmentSpec = environments.spec
@@ -225,7 +225,7 @@ def train(config: Config, folder: Path, env_steps: int) -> list[Reading]:
         stopping=lambda: bool(source.readings) and source.readings[-1].env_steps >= env_steps,
     )
     ring.ended.set()
-    ring.leave.release()
+    ring.permits.release()
     actor.join(_PATIENCE_S)
     if actor.is_alive():
         actor.kill()
@@ -233,7 +233,7 @@ def train(config: Config, folder: Path, env_steps: int) -> list[Reading]:
 
 
 def main() -> None:
-    """Trains as asked and prints the pace, and processor seconds a million environment steps, as JSON."""
+    """Trains, and prints the pace and the CPU seconds per million environment steps as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", required=True)
     parser.add_argument("--total-steps", type=int, required=True)
@@ -248,7 +248,7 @@ def main() -> None:
     config = build(merge(preset_values(arguments.preset), wanted))
     with tempfile.TemporaryDirectory(prefix="penstock-fifo-") as folder:
         readings = train(config, Path(folder), arguments.total_steps)
-    # The first quarter warms up.
+    # The first quarter is the warm-up.
     first, last = readings[len(readings) // 4], readings[-1]
     steps = last.env_steps - first.env_steps
     json.dump(

@@ -30,15 +30,15 @@ LIMIT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What all of them train.
+    """A training task of all systems.
 
     Attributes:
-        env_id: Of Gymnasium.
-        preset: Penstock's for it.
-        threshold: The return to reach.
-        interval_steps: Environment steps from one evaluation to the next.
-        penstock_steps: Environment steps of the runs that are there for their pace alone.
-        peer_steps: Of the peers' runs.
+        env_id: Gymnasium id of the environment.
+        preset: Name of the Penstock preset.
+        threshold: Return to reach.
+        interval_steps: Environment steps between evaluations.
+        penstock_steps: Environment steps of the runs that only measure the pace.
+        peer_steps: Environment steps of the runs of each peer.
     """
 
     env_id: str
@@ -73,32 +73,32 @@ PEERS = {
     "sb3": ("sb3", ()),
     "rllib": ("rllib", ()),
 }
-"""Systems, with their environments and what more their scripts are told."""
+"""Peers: the virtual environment of each, and further arguments of its script."""
 
 PACES = {"sample_factory": 3.0, "sb3": 8.0, "rllib": 6.0}
-"""How many times a peer's pace was promised."""
+"""Smallest ratio of Penstock's pace to the pace of each peer."""
 
 MOST_TIME = 0.7
-"""Of SB3's wall time to the threshold."""
+"""Largest ratio of Penstock's wall time to the threshold to that of SB3."""
 
 LEAST_OF_FIFO = 0.9
-"""Of the pace of the same processes with shared memory between them."""
+"""Smallest ratio of Penstock's pace to that of the same processes over shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One system on one task: medians over the rounds.
+    """The medians over the rounds of one system on one task.
 
     Attributes:
-        env_id, system: Which.
-        env_steps_per_s: Its pace; None for a system that is there to be learnt with alone.
-        learn_wall_s_to_threshold: Seconds from the first environment step to the threshold; None if it was not met in
-            most rounds.
-        env_steps_to_threshold: The same in environment steps.
-        final_return: As it is judged.
-        judged_by: What returns are means of.
-        settings: What was set how.
-        cpu_s_per_million: Processor seconds for a million environment steps, by process; Penstock alone.
+        env_id, system: The task and the system.
+        env_steps_per_s: Environment steps per second; None for a system that only measures learning.
+        learn_wall_s_to_threshold: Seconds from the first environment step to the threshold; None if most rounds did not
+            reach it.
+        env_steps_to_threshold: Environment steps to the threshold; None if most rounds did not reach it.
+        final_return: Return at the end, measured as `judged_by` states.
+        judged_by: Episodes over which returns are averaged.
+        settings: Settings of the run, as text.
+        cpu_s_per_million: CPU seconds per million environment steps, by process; only for Penstock.
     """
 
     env_id: str
@@ -116,7 +116,7 @@ Run = dict[str, Any]
 
 
 def peer(name: str, task: Task, seed: int) -> Run:
-    """One run of a peer. Raises `subprocess.CalledProcessError` if it failed."""
+    """Runs a peer once. Raises `subprocess.CalledProcessError` if it fails."""
     environment, more = PEERS[name]
     options = [
         f"--env-id={task.env_id}",
@@ -126,11 +126,11 @@ def peer(name: str, task: Task, seed: int) -> Run:
         f"--seed={seed}",
         *more,
     ]
-    return _ask(peer_python(environment), f"benchmarks.peers.{environment}_loop", options)
+    return _run_json(peer_python(environment), f"benchmarks.peers.{environment}_loop", options)
 
 
 def penstock(task: Task, seed: int) -> Run:
-    """A run for the pace, and one for the threshold."""
+    """Runs Penstock once for the pace and once for the threshold."""
     pace = penstock_loop.throughput(task.preset, task.penstock_steps, seed)
     summary = penstock_loop.reach(task.preset, task.interval_steps, seed)
     config = preset(task.preset)
@@ -150,20 +150,20 @@ def penstock(task: Task, seed: int) -> Run:
 
 
 def fifo(task: Task, seed: int) -> Run:
-    """The same processes with shared memory between them, for the pace."""
+    """Measures the pace of the same processes over shared memory."""
     options = [f"--preset={task.preset}", f"--total-steps={task.penstock_steps}", f"--seed={seed}"]
-    return _ask(Path(sys.executable), "benchmarks.fifo_loop", options)
+    return _run_json(Path(sys.executable), "benchmarks.fifo_loop", options)
 
 
 def measure(name: str, task: Task, seed: int) -> Run:
-    """One run of any system."""
+    """Runs any system once."""
     if name == "penstock":
         return penstock(task, seed)
     return fifo(task, seed) if name == "fifo" else peer(name, task, seed)
 
 
-def _ask(python: Path, module: str, options: Sequence[str]) -> Run:
-    # What they print beside their answer would garble the display; it is shown if they fail.
+def _run_json(python: Path, module: str, options: Sequence[str]) -> Run:
+    # The other output of the systems would garble the display; it is shown if they fail.
     command: list[str | Path] = [python, "-m", module, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
@@ -174,7 +174,7 @@ def _ask(python: Path, module: str, options: Sequence[str]) -> Run:
 
 
 def case(task: Task, system: str, runs: Sequence[Run]) -> Case:
-    """The medians of some runs of one system."""
+    """Returns the medians over the runs of one system."""
 
     def median(name: str) -> float | None:
         values = [run.get(name) for run in runs]
@@ -200,7 +200,7 @@ def case(task: Task, system: str, runs: Sequence[Run]) -> Case:
 
 
 def ratios(task: Task, runs: dict[str, list[Run]]) -> dict[str, float | None]:
-    """What was promised about a task: medians over the rounds of ratios within a round."""
+    """Returns the ratios with a bound for one task: medians over the rounds of the ratios within a round."""
 
     def paces(system: str) -> float:
         pairs = zip(runs["penstock"], runs[system], strict=True)
@@ -217,8 +217,8 @@ def ratios(task: Task, runs: dict[str, list[Run]]) -> dict[str, float | None]:
     return {name: value if value is None else round(value, 3) for name, value in found.items()}
 
 
-def kept(name: str, ratio: float | None) -> bool:
-    """Whether a ratio is what was promised."""
+def meets_bound(name: str, ratio: float | None) -> bool:
+    """Returns whether a ratio meets its bound."""
     if ratio is None:
         return False
     if name == "pace over fifo":
@@ -229,7 +229,7 @@ def kept(name: str, ratio: float | None) -> bool:
 
 
 def show(cases: Sequence[Case], found: dict[str, dict[str, float | None]], console: Console) -> None:
-    """Prints everything as tables."""
+    """Prints the results as tables."""
     table = Table("task", "system", "steps/s", "to threshold", "final return")
     for each in cases:
         wall, steps = each.learn_wall_s_to_threshold, each.env_steps_to_threshold
@@ -241,10 +241,12 @@ def show(cases: Sequence[Case], found: dict[str, dict[str, float | None]], conso
             f"{each.final_return:.0f}" if each.final_return is not None else "",
         )
     console.print(table)
-    table = Table("task", "ratio", "measured", "kept")
+    table = Table("task", "ratio", "measured", "bound met")
     for env_id, of_task in found.items():
         for name, ratio in of_task.items():
-            table.add_row(env_id, name, "" if ratio is None else f"{ratio:.2f}", "yes" if kept(name, ratio) else "no")
+            table.add_row(
+                env_id, name, "" if ratio is None else f"{ratio:.2f}", "yes" if meets_bound(name, ratio) else "no"
+            )
     console.print(table)
 
 
@@ -256,7 +258,7 @@ def write(cases: Mapping[str, Sequence[Case]], found: Mapping[str, Mapping[str, 
 
 
 def main() -> int:
-    """Measures, prints, writes, and says whether everything was kept."""
+    """Measures, prints and writes everything; returns 1 if a bound was missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tasks", nargs="+", choices=[task.preset for task in TASKS], default=["cartpole", "pendulum"])
@@ -265,7 +267,7 @@ def main() -> int:
     console = Console()
     for environment in dict.fromkeys(PEERS[name][0] for name in arguments.systems if name in PEERS):
         peer_python(environment)
-    # What is started from here inherits it.
+    # Child processes inherit it.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     cases: dict[str, list[Case]] = {}
     found: dict[str, dict[str, float | None]] = {}
@@ -277,13 +279,13 @@ def main() -> int:
                     of_system.append(measure(name, task, seed))
                 pace = of_system[-1]["env_steps_per_s"]
                 console.print(f"{task.env_id}, round {seed + 1}: {name}: {pace:,.0f} steps/s", highlight=False)
-            # After every round: whole runs take minutes, and what was measured must not be lost with the next one.
+            # Written after every round, because runs take minutes and a later one may fail.
             cases[task.env_id] = [case(task, name, of_system) for name, of_system in runs.items()]
             found[task.env_id] = ratios(task, runs)
             write(cases, found)
     show([each for of_task in cases.values() for each in of_task], found, console)
     console.print(f"written to {OUTPUT}")
-    return 0 if all(kept(name, ratio) for of_task in found.values() for name, ratio in of_task.items()) else 1
+    return 0 if all(meets_bound(name, ratio) for of_task in found.values() for name, ratio in of_task.items()) else 1
 
 
 if __name__ == "__main__":

@@ -15,18 +15,18 @@ import psutil
 from penstock.summary import Summary
 
 SERVICES = ("actor", "learner", "replay", "evaluator")
-_LOOK_S = 0.1
+_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a run went.
+    """The pace of a run.
 
     Attributes:
-        env_steps_per_s: Over the part of the run that is counted.
-        cpu_s_per_million: Processor seconds of each service's processes for a million environment steps.
-        path_share: Share in them of what lies between actors and learner: the replay service, and in the others all
-            threads beside the main one, which are gRPC's and the metrics'.
+        env_steps_per_s: Environment steps per second, over the counted part of the run.
+        cpu_s_per_million: CPU seconds per million environment steps, by service.
+        path_share: Share of those CPU seconds spent between actors and learner: in the replay service, and in all
+            threads of the other services except the main one. Those threads belong to gRPC and metrics.
     """
 
     env_steps_per_s: float
@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Reading:
     seconds: float
     env_steps: int
     cpu_s: dict[str, float]
@@ -43,11 +43,11 @@ class _Look:
 
 
 Watch = Callable[["subprocess.Popen[bytes]", Path], None]
-"""Called with a run that has begun, and its folder."""
+"""Called with a run that has started, and its folder."""
 
 
 def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None) -> Summary:
-    """Runs `penstock train` with these options, to its end.
+    """Runs `penstock train` with these options to its end.
 
     Raises:
         subprocess.CalledProcessError: The run failed.
@@ -63,19 +63,19 @@ def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None
         return Summary.read(folder / "summary.json")
 
 
-def _looks(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Look]:
-    """A look whenever the run has come further, until it ends."""
+def _readings(run: "subprocess.Popen[bytes]", journal: Path) -> Iterator[_Reading]:
+    """Reads the run whenever it has made progress, until it ends."""
     env_steps = 0
     while run.poll() is None:
-        time.sleep(_LOOK_S)
-        look = _look(psutil.Process(run.pid), journal)
-        if look is not None and look.env_steps > env_steps:
-            env_steps = look.env_steps
-            yield look
+        time.sleep(_INTERVAL_S)
+        reading = _read(psutil.Process(run.pid), journal)
+        if reading is not None and reading.env_steps > env_steps:
+            env_steps = reading.env_steps
+            yield reading
 
 
-def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
-    """How far the run has come, and what its processes have used; None before it trains or when it is over."""
+def _read(launcher: psutil.Process, journal: Path) -> _Reading | None:
+    """Reads the progress of the run and the CPU time of its processes; None unless it trains."""
     try:
         env_steps = json.loads(journal.read_text().splitlines()[-1])["env_steps"]
         cpu_s, path_s = dict.fromkeys(SERVICES, 0.0), 0.0
@@ -88,12 +88,12 @@ def _look(launcher: psutil.Process, journal: Path) -> _Look | None:
                 path_s += sum(thread.user_time + thread.system_time for thread in beside)
     except (OSError, IndexError, ValueError, psutil.Error):
         return None
-    return _Look(time.perf_counter(), env_steps, cpu_s, path_s)
+    return _Reading(time.perf_counter(), env_steps, cpu_s, path_s)
 
 
-def _pace(looks: Sequence[_Look]) -> Pace:
-    # The first quarter warms up; when the last step is trained, some processes have ended.
-    first, last = looks[len(looks) // 4], looks[-2]
+def _pace(readings: Sequence[_Reading]) -> Pace:
+    # The first quarter is the warm-up. When the last step is trained, some processes have already ended.
+    first, last = readings[len(readings) // 4], readings[-2]
     steps = last.env_steps - first.env_steps
     return Pace(
         steps / (last.seconds - first.seconds),
@@ -103,16 +103,16 @@ def _pace(looks: Sequence[_Look]) -> Pace:
 
 
 def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, object] = MappingProxyType({})) -> Pace:
-    """The pace of a preset, with changes, over so many steps, without evaluations."""
+    """Measures the pace of a preset, with changed settings, over this number of steps and without evaluations."""
     never = {"evaluation.interval-steps": 10**12}
     options = {"preset": name, "seed": seed, "total-steps": total_steps, **never, **changes}
-    looks: list[_Look] = []
-    train(options, lambda run, folder: looks.extend(_looks(run, folder / "metrics.jsonl")))
-    return _pace(looks)
+    readings: list[_Reading] = []
+    train(options, lambda run, folder: readings.extend(_readings(run, folder / "metrics.jsonl")))
+    return _pace(readings)
 
 
 def reach(name: str, interval_steps: int, seed: int) -> Summary:
-    """A run of a preset that stands still for its evaluations, to the end."""
+    """Runs a preset to its end; training waits for its evaluations."""
     return train(
         {
             "preset": name,

@@ -1,4 +1,4 @@
-"""Loads a Penstock replay service as user processes do, and prints the throughput as one JSON line.
+"""Loads a Penstock replay service like user processes, and prints the throughput as one JSON line.
 
 The service is `penstock replay` in a separate process. This process is the actor and the learner, and uses their
 clients. Called by `replay.py`, alternately with the peer.
@@ -11,7 +11,6 @@ rows as it does in a long run.
 import argparse
 import json
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import numpy as np
 import psutil
 
 from helpers.random_segments import PIXEL, VECTOR, random_columns
+from penstock.local.ports import free_ports
 from penstock.process import allocator
 from penstock.rpc import methods
 from penstock.rpc.channel import connect, open_stream
@@ -45,13 +45,13 @@ ACTORS = 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one segment is loaded.
+    """The load for one kind of segment.
 
     Attributes:
-        schema: Of the segments.
-        capacity_bytes: Of the store.
-        windows: Segments that an actor sends at once, its environments; all are tried, and the best counts.
-        batches: Batch sizes that are tried alike.
+        schema: Schema of the segments.
+        capacity_bytes: Size of the store in bytes.
+        windows: Candidates for the number of segments per window; the best result counts.
+        batches: Candidates for the batch size; the best result counts.
     """
 
     schema: Schema
@@ -61,14 +61,14 @@ class Setting:
 
 
 CASES = ("sample", "sample_grpc", "insert", "insert_grpc", "priorities")
-"""By the path that is chosen on one host, the memory that both see; or by gRPC alone."""
+"""Measured operations, over the path used on one host (shared memory), or over gRPC alone."""
 
 SETTINGS = {
     "vector": Setting(VECTOR, 128 * 2**20, (128, 512), (256, 1024, 2048)),
     "pixel": Setting(PIXEL, 2**30, (4, 8), (32,)),
 }
 PRIORITIES = 4096
-"""In a commit."""
+"""Priorities per commit."""
 
 LEASES = 60
 
@@ -107,13 +107,13 @@ class Load:
         self._collect(lambda: sum(self._sent) * setting.schema.segment_bytes < 1.1 * setting.capacity_bytes)
 
     def insert(self, seconds: float) -> int:
-        """Segments stored in so many seconds, to the last acknowledgement."""
+        """Inserts for this number of seconds; returns the stored segments, up to the last acknowledgement."""
         end, before = time.monotonic() + seconds, sum(self._sent)
         self._collect(lambda: time.monotonic() < end)
         return sum(self._sent) - before
 
     def sample(self, seconds: float) -> int:
-        """Segments sampled, looked at and committed in so many seconds."""
+        """Samples for this number of seconds; returns the segments that were sampled, read and committed."""
         priorities = np.random.default_rng(2).random(self.batch) + 0.1
         end, segments = time.monotonic() + seconds, 0
         while True:
@@ -128,7 +128,7 @@ class Load:
                 return segments
 
     def commit(self, seconds: float) -> tuple[int, float]:
-        """Priorities stored, and the seconds that it took; leasing the batches is not counted."""
+        """Commits for this number of seconds; returns the stored priorities and the seconds without leasing."""
         return self._thread.run(self._commit(seconds))
 
     async def _commit(self, seconds: float) -> tuple[int, float]:
@@ -162,21 +162,21 @@ class Load:
         return updated, spent
 
     def close(self) -> None:
-        """Ends the clients."""
+        """Closes the clients."""
         for sink in self._sinks:
             sink.close()
         self.source.close()
         self._thread.close()
 
-    def _collect(self, going_on: Callable[[], bool]) -> None:
+    def _collect(self, should_continue: Callable[[], bool]) -> None:
         with ThreadPoolExecutor(ACTORS) as threads:
-            for acted in [threads.submit(self._act, slot, going_on) for slot in range(ACTORS)]:
+            for acted in [threads.submit(self._act, slot, should_continue) for slot in range(ACTORS)]:
                 acted.result()
 
-    def _act(self, slot: int, going_on: Callable[[], bool]) -> None:
+    def _act(self, slot: int, should_continue: Callable[[], bool]) -> None:
         size, sink = self.window, self._sinks[slot]
         environments = np.arange(size, dtype=np.uint32)
-        while going_on():
+        while should_continue():
             assert sink.next_grant(PATIENCE_S) is not None
             sink.send(Window(WindowHead(slot, 1, self._sent[slot] + 1, 0, environments), self._columns))
             self._sent[slot] += size
@@ -185,10 +185,8 @@ class Load:
 
 @contextmanager
 def service(capacity_bytes: int, folder: Path | None) -> Iterator[tuple[str, int]]:
-    """A replay service; its address and process id."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    """Runs a replay service, and yields its address and process id."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "replay", "--replay.listen", address]
     command += ["--replay.metrics-port", "0", "--replay.capacity-bytes", str(capacity_bytes)]
     command += ["--replay.folder", str(folder)] if folder is not None else []
@@ -202,13 +200,13 @@ def service(capacity_bytes: int, folder: Path | None) -> Iterator[tuple[str, int
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of the service and of this process."""
+    """Returns user and system seconds of the service and of this process."""
     both = (psutil.Process(pid).cpu_times(), psutil.Process().cpu_times())
     return sum(times.user + times.system for times in both)
 
 
 def measure(case: str, segment: str, seconds: float, *, batch: int, window: int) -> tuple[float, float]:
-    """Segments, or priorities, per second; and CPU seconds per million."""
+    """Returns segments (or priorities) per second, and CPU seconds per million."""
     setting, mapped = SETTINGS[segment], case in ("sample", "insert")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) if mapped else None
@@ -229,7 +227,7 @@ def measure(case: str, segment: str, seconds: float, *, batch: int, window: int)
 
 
 def main() -> None:
-    """Measures one case and prints it."""
+    """Measures one case and prints the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--segment", choices=tuple(SETTINGS), required=True)

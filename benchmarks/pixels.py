@@ -17,19 +17,17 @@ OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "pixels.json"
 
 
 def main() -> int:
-    """Measures, prints and writes."""
+    """Measures, prints and writes every preset."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--presets", nargs="+", default=["pong", "breakout"])
     parser.add_argument("--total-steps", type=int, default=60_000)
     arguments = parser.parse_args()
     console, results = Console(), {}
-    table = Table(
-        "preset", "environment steps/s", "processor seconds a million steps: actor", "learner", "replay service"
-    )
+    table = Table("preset", "environment steps/s", "CPU seconds per million steps: actor", "learner", "replay service")
     for name in arguments.presets:
         with console.status(name):
             pace = penstock_loop.throughput(name, arguments.total_steps, seed=0)
-        # Not the path's share: ale-py steps its games in a thread beside the main one, too.
+        # `path_share` is omitted: ale-py also steps its games in a thread other than the main one.
         spent = pace.cpu_s_per_million
         results[name] = {"env_steps_per_s": pace.env_steps_per_s, "cpu_s_per_million": spent}
         table.add_row(

@@ -24,13 +24,13 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is measured against what.
+    """One comparison.
 
     Attributes:
-        case: Ours.
-        peer_case: The peer's.
-        segment: vector (3.4 kB) or pixel (932 kB).
-        goal: The ratio that was promised.
+        case: Penstock's case.
+        peer_case: The peer's case.
+        segment: Kind of segment: vector (3.6 kB) or pixel (932 kB).
+        goal: Smallest ratio of Penstock's rate to the peer's.
     """
 
     case: str
@@ -55,7 +55,7 @@ COMPARISONS = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One side of one comparison: medians over the rounds."""
+    """The medians over the rounds of one side of a comparison."""
 
     per_s: float
     cpu_s_per_million: float
@@ -64,7 +64,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the result: rates a second, and CPU as user and system seconds of server and client together."""
+    """One line of the result: rates per second, and CPU as user and system seconds of server and client together."""
 
     case: str
     segment: str
@@ -79,7 +79,7 @@ class Case:
 
 
 def measure(python: Path, module: str, case: str, segment: str, seconds: float) -> Measured:
-    """One round of one side, in a process of its own environment."""
+    """Measures one round of one side, in a process in its own environment."""
     command = [str(python), "-m", module, "--case", case, "--segment", segment, "--seconds", str(seconds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
@@ -89,7 +89,7 @@ def measure(python: Path, module: str, case: str, segment: str, seconds: float) 
 
 
 def median(rounds: list[Measured]) -> Measured:
-    """The round in the middle, by rate."""
+    """Returns the round with the median rate."""
     return sorted(rounds, key=lambda measured: measured.per_s)[(len(rounds) - 1) // 2]
 
 
@@ -119,7 +119,7 @@ def compare(comparison: Comparison, reverb: Path, rounds: int, seconds: float) -
 
 
 def show(cases: list[Case], console: Console) -> None:
-    """Prints the table."""
+    """Prints the results as a table."""
     table = Table(title="Replay: Penstock and Reverb 0.14, segments (or priorities) per second")
     for name in ("case", "segment", "Penstock", "Reverb", "ratio", "goal", "CPU s/M", "Reverb's"):
         table.add_column(name, justify="left" if name in ("case", "segment") else "right")
@@ -138,11 +138,11 @@ def show(cases: list[Case], console: Console) -> None:
 
 
 def main() -> None:
-    """Runs all comparisons, or those that are named."""
+    """Runs all comparisons, or the selected ones."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, for each side of each round")
-    parser.add_argument("--only", default="", help="cases whose name or segment contains this")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of measurement per side and round")
+    parser.add_argument("--only", default="", help="run only cases whose name or segment contains this text")
     arguments = parser.parse_args()
     console, reverb = Console(), peer_python("reverb")
     chosen = [item for item in COMPARISONS if arguments.only in f"{item.case} {item.segment}"]

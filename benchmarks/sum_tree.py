@@ -38,14 +38,14 @@ class Case:
     """One comparison.
 
     Attributes:
-        case: "draw", "update", or "repeat" for an update that changes nothing.
-        leaves: Of the tree.
-        batch: Leaves a call.
-        penstock_us: Microseconds a call, the median over the rounds.
-        peer_us: The same of the peer.
-        ratio: peer_us / penstock_us.
-        penstock_min_us: Microseconds a call in the best round.
-        peer_min_us: The same of the peer.
+        case: Operation: "draw", "update", or "repeat" for an update that changes nothing.
+        leaves: Leaves of the tree.
+        batch: Leaves per call.
+        penstock_us: Median microseconds per call of Penstock, over the rounds.
+        peer_us: Median microseconds per call of the peer, over the rounds.
+        ratio: Ratio peer_us / penstock_us.
+        penstock_min_us: Microseconds per call of Penstock in the best round.
+        peer_min_us: Microseconds per call of the peer in the best round.
     """
 
     case: str
@@ -68,9 +68,10 @@ class _Penstock:
         self.update(np.arange(priorities.size), priorities)
 
     def draw(self, batch: int) -> NDArray[Any]:
-        """As `Side.draw`; weights by Schaul et al. 2016, section 3.4: (N P_i)^-beta over the largest of the batch.
+        """Implements `Side.draw`.
 
-        N cancels, which leaves (min_j P_j / P_i)^beta.
+        Weights as in Schaul et al. 2016, section 3.4: (N P_i)^-beta over the largest of the batch. N cancels out, which
+        leaves (min_j P_j / P_i)^beta.
         """
         leaves, masses = self._tree.draw(self._random.random(batch))
         probabilities = masses / self._tree.total
@@ -83,7 +84,7 @@ class _Penstock:
 
 
 def main() -> None:
-    """Runs the rounds and reports."""
+    """Runs the rounds, and prints and writes the results."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     python = peer_python("cpprb")
     ours, theirs = [], []
@@ -127,7 +128,7 @@ def _compare(ours: list[list[Timing]], theirs: list[list[Timing]], what: str) ->
 
 
 def _print_table(cases: list[Case]) -> None:
-    sys.stdout.write("microseconds a call, median (best) of the rounds; repeat: an update that changes nothing\n")
+    sys.stdout.write("microseconds per call, median (best) of the rounds; repeat: an update that changes nothing\n")
     sys.stdout.write(f"{'':8}{'leaves':>10}{'batch':>7}{'Penstock':>20}{'cpprb':>20}{'ratio':>8}\n")
     for case in cases:
         penstock = f"{case.penstock_us:.1f} ({case.penstock_min_us:.1f})"

@@ -1,6 +1,6 @@
-"""An environment of one's own: a point on a line that should come to rest at a target.
+"""A custom environment: a point on a line that must stop at a target.
 
-Registering it is all that Penstock needs. From this folder:
+Penstock only needs its registration with Gymnasium. Run this in this folder:
 
     penstock train --env-id Reach-v0 --env-import reach --total-steps 60_000 --ppo.learning-rate 1e-3
 """
@@ -17,7 +17,7 @@ _WALL = 4.0
 
 
 class Reach(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Push a point of mass 1 along a line; the observation is (distance to the target, speed)."""
+    """A force on a point of mass 1 on a line; the observation is (distance to the target, speed)."""
 
     def __init__(self, max_force: float = 1.0) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -29,12 +29,12 @@ class Reach(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts at rest, up to 2 units from the target."""
         super().reset(seed=seed)
-        # All randomness from the environment's own generator: Penstock seeds it for every environment of a run.
+        # Use only the environment's own generator, which Penstock seeds for every environment of a run.
         self._state = np.array([self.np_random.uniform(-2.0, 2.0), 0.0])
         return self._state.astype(np.float32), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Pays for distance and for effort; walls stop the point."""
+        """Applies the force; the reward penalises distance and effort, and walls stop the point."""
         distance, speed = (float(value) for value in self._state)
         force = float(action[0])
         speed += _TIME_STEP_S * force

@@ -1,7 +1,7 @@
-"""A task of one moment that a small network learns within some hundred batches, as batches for a learner.
+"""A one-step task that a small network learns within some hundred batches, as batches for a learner.
 
-Observations [x, y] are independent of what was done. Discrete actions are rewarded with 1 + |y| if they name the sign
-of x, continuous ones with y less the squared distance from x.
+Observations [x, y] are independent of the actions. Discrete actions are rewarded with 1 + |y| if they match the sign of
+x. Continuous actions are rewarded with y minus the squared distance from x.
 """
 
 from typing import Any
@@ -25,13 +25,15 @@ _ACTIONS: dict[str, Space] = {
 
 
 class Bandit:
-    """The task with one learner in it."""
+    """The task and a learner."""
 
     def __init__(self, actions: str, network: Network, **ppo: object) -> None:
-        """Args:
-        actions: discrete or continuous.
-        network: Of the learner's policy.
-        ppo: Settings of [ppo].
+        """Creates the task and the learner.
+
+        Args:
+            actions: Kind of actions: discrete or continuous.
+            network: Network of the learner's policy.
+            ppo: Settings of [ppo].
         """
         settings: dict[str, Any] = {"epochs": 2, "minibatches": 2, "learning_rate": 3e-3, "discount": DISCOUNT, **ppo}
         self.learner = Learner(
@@ -48,7 +50,7 @@ class Bandit:
 
     @torch.no_grad()
     def collect(self) -> TrainingBatch:
-        """A batch of the present policy; its last half counts as replayed."""
+        """Returns a batch of the current policy; its second half counts as replayed."""
         observation = torch.randn(SEGMENTS, STEPS + 1, 2, generator=self._generator)
         distribution = self.learner.policy.distribution(observation[:, :-1])
         draw = torch.rand if self._discrete else torch.randn
@@ -75,7 +77,7 @@ class Bandit:
 
     @torch.no_grad()
     def score(self) -> float:
-        """Mean reward of the most likely actions, on observations that are always the same."""
+        """Returns the mean reward of the most likely actions on fixed observations."""
         observation = torch.randn(4096, 2, generator=torch.Generator().manual_seed(2))
         return self._reward(observation, self.learner.policy.distribution(observation).mode()).mean().item()
 

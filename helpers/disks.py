@@ -1,4 +1,4 @@
-"""Small disks that tests fill and mount read-only. Only root can; tests are skipped for others."""
+"""Small disks that tests fill and mount read-only. They need root; without it, tests are skipped."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def mounted(path: Path, size: str) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Takes all space that is left."""
+    """Uses all remaining space."""
     with (disk / "ballast").open("ab", buffering=0) as file:
         try:
             while True:
@@ -39,7 +39,7 @@ def make_full(disk: Path, broken: bool) -> None:
 
 
 def make_read_only(disk: Path, broken: bool) -> None:
-    """Read-only for all that is opened from now on; a remount would be refused while a file is open for writing."""
+    """Makes the disk read-only for files opened later; a remount would be refused while a file is open for writing."""
     if broken == bool(os.statvfs(disk).f_flag & os.ST_RDONLY):
         return
     if broken:

@@ -1,6 +1,6 @@
-"""Tiny environments whose every number is known beforehand, and what it takes to act in them.
+"""Tiny deterministic environments with known values, and helpers for acting in them.
 
-Importing this registers Counting-v0, Echo-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with Gymnasium.
+Importing this module registers Counting-v0, Echo-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with Gymnasium.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ class Counting(gymnasium.Env[Observation, np.int64]):
 
 
 class Echo(gymnasium.Env[Observation, NDArray[np.float32]]):
-    """Rewards with the sum of the action, between -1 and 3 an element unless it is unbounded."""
+    """Rewards with the sum of the action, whose elements are between -1 and 3 unless it is unbounded."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
@@ -74,7 +74,7 @@ class Echo(gymnasium.Env[Observation, NDArray[np.float32]]):
 
 
 class Still(gymnasium.Env[Any, Any]):
-    """Of any spaces; nothing ever happens."""
+    """An environment with any spaces, in which nothing happens."""
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -104,31 +104,31 @@ _register("ResetsAtOnce-v0", "Counting", vector_entry_point=f"{__name__}:resetti
 
 
 def same_step_counting(length: int = 3) -> SameStepEnvironments:
-    """One Counting environment that resets in the step that ends an episode, adapted."""
+    """Returns one adapted Counting environment that resets in the step that ends an episode."""
     envs = counting_vector(AutoresetMode.SAME_STEP, length=length)
     return SameStepEnvironments(envs, describe("Counting-v0", envs.single_observation_space, envs.single_action_space))
 
 
 def spec_of(env_id: str, **kwargs: Any) -> EnvironmentSpec:
-    """The spec of a registered environment."""
+    """Returns the spec of a registered environment."""
     env = gymnasium.make(env_id, **kwargs)
     return describe(env_id, env.observation_space, env.action_space)
 
 
 def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None = None) -> Policy:
-    """An untrained policy that does not touch torch's global generator."""
+    """Returns an untrained policy, without using torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Policy(spec, network or Network(hidden_sizes=(16, 16)))
 
 
 def fresh_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
-    """An untrained policy's weights."""
+    """Returns the weights of an untrained policy."""
     return policy_weights.dump(fresh_policy(spec, seed), version)
 
 
 def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
-    """An untrained policy's weights whose actions depend on what it sees, as a new policy's hardly do."""
+    """Returns untrained weights whose actions depend on the observation, which a new policy's hardly do."""
     policy = fresh_policy(spec, seed)
     with torch.no_grad():
         policy.get_parameter("actor.4.weight").mul_(100.0)
@@ -136,5 +136,5 @@ def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> W
 
 
 def assignment(*environments: int, seed: int = 7, incarnation: int = 1, slot: int = 0) -> Assignment:
-    """A place in a run with these environments."""
+    """Returns an assignment with these environments."""
     return Assignment(slot, incarnation, environments, token=b"token", seed=seed, replay_address="127.0.0.1:1")

@@ -1,6 +1,6 @@
-"""Environments that do one thing wrong, at one step, or that take their process for their own.
+"""Environments that fail in one step, or interfere with their process.
 
-Importing this registers Failing-v0, Rude-v0, Parent-v0 and Fragile-v0 with Gymnasium.
+Importing this module registers Failing-v0, Rude-v0, Parent-v0 and Fragile-v0 with Gymnasium.
 """
 
 import os
@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 class Failing(gymnasium.Env[NDArray[np.float64], np.int64]):
     """Observes its step and 1; action 1 is rewarded; an episode has 50 steps.
 
-    Step `at` of its life, counted over episodes, goes wrong as `kind` says; -1: never; with `once`, a file's name, in
-    the first process and environment alone that comes so far. With `since`, another file's name, in every step from
-    then on, once that file is there.
+    Attributes:
+        kind: Kind of fault.
+        at: Number of the first step that fails, counted over episodes; -1 for none.
+        once: Path of a file. The fault then occurs only in the first process and environment that reaches it.
+        since: Path of a file. While the file does not exist, no step fails; afterwards, every step from `at` on fails.
+        pause_s: Seconds per step.
     """
 
     observation_space = gymnasium.spaces.Box(-10.0, 10.0, (2,), np.float64)
@@ -102,7 +105,7 @@ class Failing(gymnasium.Env[NDArray[np.float64], np.int64]):
 
 
 class Rude(Failing):
-    """Ignores signals, moves the working directory, has a thread and a forked child, and fails to close."""
+    """Ignores signals, changes the working directory, starts a thread, and fails to close."""
 
     def __init__(self) -> None:
         super().__init__(at=-1)
@@ -116,7 +119,7 @@ class Rude(Failing):
 
 
 class Parent(Failing):
-    """Ends its forked child, by SIGTERM, when it is closed."""
+    """Forks a child, and ends it by SIGTERM when closed."""
 
     def __init__(self) -> None:
         super().__init__(at=-1)
@@ -130,7 +133,7 @@ class Parent(Failing):
 
 
 class Fragile(Failing):
-    """Can't be made, nor closed, any more once the file `gone` is there."""
+    """Fails to be created and closed once the file `gone` exists."""
 
     def __init__(self, gone: str = "") -> None:
         super().__init__(at=-1)

@@ -75,13 +75,13 @@ class Draws(Protocol):
     """Source of the choices in forgeries: a random generator, or Hypothesis."""
 
     def number(self, low: int, high: int) -> int:
-        """Integer from `low` to `high`, both included."""
+        """Returns an integer from `low` to `high`, both included."""
 
     def one_of(self, *choices: T) -> T:
-        """One of the choices."""
+        """Returns one of the choices."""
 
     def bytes(self, size: int) -> bytes:
-        """Any bytes of this size."""
+        """Returns any bytes of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,10 @@ class Forger:
             ("2^32 - 1 steps", alike[:1], _MAX_32),
             ("no steps", alike[:1], 0),
             ("no columns", [], 64),
-            ("two columns alike", alike, 64),
+            ("two identical columns", alike, 64),
             ("an unknown type", [_column(data_type=77)], 64),
             ("an unknown extent", [_column(extent=-1)], 64),
-            ("a name of no kind", [_column(name="\x00 C" * 50)], 64),
+            ("an invalid name", [_column(name="\x00 C" * 50)], 64),
             ("very many columns", many, 1),
         )
         opening = self._open()
@@ -188,9 +188,9 @@ class Forger:
             ),
             ("a gap", lambda window: setattr(window, "first_sequence", self._number(2, 2**40))),
             ("a negative version", lambda window: setattr(window, "version", -self._number(1, 2**63))),
-            ("a version of the future", lambda window: setattr(window, "version", far)),
+            ("an unpublished version", lambda window: setattr(window, "version", far)),
             ("version 2^63 - 1", lambda window: setattr(window, "version", 2**63 - 1)),
-            ("one environment less", lambda window: window.environments.pop()),
+            ("one environment missing", lambda window: window.environments.pop()),
             ("many environments", lambda window: window.environments.extend([7] * self._number(1, 100_000))),
             ("no block", lambda window: window.ClearField("block")),
         )
@@ -211,7 +211,7 @@ class Forger:
             ("2^32 - 1 segments", put("segments", _MAX_32)),
             ("no parts", put("parts", 0)),
             ("2^32 - 1 parts", put("parts", _MAX_32)),
-            ("a part that is not due", put("part", self._number(1, _MAX_32))),
+            ("a part out of order", put("part", self._number(1, _MAX_32))),
             ("an absurd part offset", put("part_offset", self._number(1, 2**63))),
             ("a part offset near 2^64", put("part_offset", _MAX_64)),
             ("an absurd size", put("total_bytes", self._number(10 * size, 2**63))),
@@ -241,14 +241,14 @@ class Forger:
             payload[at : at + len(value)] = value
             window.block.payload = bytes(payload)
 
-        return self._damaged("values that no learner can use", damage, REFUSED)
+        return self._damaged("invalid values", damage, REFUSED)
 
     def _damaged(self, kind: str, damage: Callable[[Window], object], allowed: frozenset[str]) -> Forgery:
         opening, data = self._valid()
         request = Append.FromString(data)
         damage(request.window)
         messages = (*_opened(opening), request.SerializeToString())
-        # Some leave the stream open: the answer must come all the same.
+        # Some forgeries leave the stream open: the service must answer all the same.
         ending = self._one_of("done", "open")
         return Forgery(kind, methods.APPEND_SEGMENTS, messages, allowed, ending)
 
@@ -256,16 +256,16 @@ class Forger:
         opening, data = self._valid()
         (first,) = _opened(opening)
         if self._number(0, 1):
-            while self._touches_the_living(mutated := self._mutate(first)):
+            while self._uses_healthy_slot(mutated := self._mutate(first)):
                 pass
             return Forgery("mutated: opening", methods.APPEND_SEGMENTS, (mutated,), ANY)
-        # The payload contains only invalid values, so that the service stores none of it whatever the mutation.
+        # The payload contains only invalid values, so that the service stores none of it under any mutation.
         payload = b"\xff" * len(Append.FromString(data).window.block.payload)
         mutated = self._mutate(data[: len(data) - len(payload)]) + payload
         return Forgery("mutated: window", methods.APPEND_SEGMENTS, (first, mutated), ANY)
 
     @staticmethod
-    def _touches_the_living(message: bytes) -> bool:
+    def _uses_healthy_slot(message: bytes) -> bool:
         try:
             head, _ = split_final(message)
             return Append.FromString(head).open.slot < FIRST_SLOT
@@ -282,12 +282,12 @@ class Forger:
             (f"{name} {number}", {name: number}, INVALID),
             ("no half_life", {"half_life": 0.0}, INVALID),
             ("no epsilon", {"epsilon": 0.0}, INVALID),
-            ("a half_life of next to nothing", {"half_life": tiny}, INVALID),
-            ("an alpha past reason", {"alpha": 1e308}, INVALID),
-            ("an epsilon past reason", {"epsilon": 1e308}, INVALID),
+            ("a tiny half_life", {"half_life": tiny}, INVALID),
+            ("a huge alpha", {"alpha": 1e308}, INVALID),
+            ("a huge epsilon", {"epsilon": 1e308}, INVALID),
             ("no session", {"session": 0}, INVALID),
             ("no segments", {"batch_segments": 0, "fresh_segments": 0}, INVALID),
-            ("more fresh than segments", {"fresh_segments": _MAX_32, "batch_segments": 7}, INVALID),
+            ("more fresh segments than segments", {"fresh_segments": _MAX_32, "batch_segments": 7}, INVALID),
             ("never published", {"publish_interval": 0}, INVALID),
             ("a negative batch", {"next_batch": -self._number(1, 2**63)}, INVALID),
             ("batch 2^63 - 1", {"next_batch": 2**63 - 1}, INVALID),
@@ -305,7 +305,7 @@ class Forger:
         not_numbers: dict[str, Any] = {self._one_of("alpha", "half_life"): float("nan")}
         bad_plan = replace(self._plan, **not_numbers)
         kind, request = self._one_of(
-            ("a batch that is not next", Sample(batch=Batch(batch=far, parts=1))),
+            ("a batch out of order", Sample(batch=Batch(batch=far, parts=1))),
             ("part >= parts", Sample(batch=Batch(batch=0, part=self._number(parts, _MAX_32), parts=parts))),
             ("part 2^32 - 1 of none", Sample(batch=Batch(batch=0, part=_MAX_32))),
             ("too many to replay", Sample(batch=Batch(batch=far, parts=1, replay_segments=_MAX_32))),
@@ -323,7 +323,7 @@ class Forger:
         return Forgery("mutated: plan", methods.SAMPLE_BATCHES, (mutated,), ANY)
 
     def _takes_over(self, message: bytes) -> bool:
-        """Whether it is, by contract, a learner's good right, which would end the healthy one's."""
+        """Returns whether the message is a valid plan of another session, which would end the healthy one."""
         try:
             request = Sample.FromString(message)
             if request.WhichOneof("message") != "plan":
@@ -346,7 +346,7 @@ class Forger:
             ("half a key", Commit(session=known, keys=keys.tobytes()[3:], priorities=values.tobytes())),
             ("another session", Commit(session=other, keys=keys.tobytes(), priorities=values.tobytes())),
             (
-                "a batch of the future",
+                "a future batch",
                 Commit(
                     session=known,
                     batch=self._number(2**40, 2**63 - 1),
@@ -365,7 +365,7 @@ class Forger:
 
     def _mutated_commit(self) -> Forgery:
         keys = np.arange(1, 9, dtype=np.uint64)
-        # A batch that no mutation of a byte or two brings near the next one.
+        # No mutation of a byte or two brings this batch number near the next one.
         request = Commit(
             session=self._plan.session, batch=0x7777777777777777, keys=keys.tobytes(), priorities=bytes(64)
         )
@@ -392,13 +392,13 @@ class Forger:
         )
         method, whole = cut_from
         cut = whole[-1][: self._number(0, len(whole[-1]) - 1)]
-        if self._touches_the_living(cut) and method is methods.APPEND_SEGMENTS and len(whole) == 1:
-            # The slot is what was cut off.
+        if self._uses_healthy_slot(cut) and method is methods.APPEND_SEGMENTS and len(whole) == 1:
+            # The slot was cut off.
             cut = cut[:3]
         return Forgery("truncated", method, (*whole[:-1], cut), ANY)
 
     def _fields(self) -> Forgery:
-        """A message of nothing but tiny fields: known ones again and again, or unknown ones."""
+        """A message of only tiny fields: many repetitions of a known one, or unknown ones."""
         field = self._one_of(b"\x08\x01", b"\x12\x00", b"\x7a\x00", b"\xf0\x01\x05")
         inner = field * self._number(1_000, 1_000_000)
         message = self._one_of(inner, _nested(0x0A, inner), _nested(0x0A, _nested(0x0A, inner)))
@@ -413,10 +413,10 @@ class Forger:
 
     def _status(self) -> Forgery:
         message = self._mutate(self._bytes(12))
-        return Forgery("status: with a content", methods.GET_REPLAY_STATUS, (message,), ANY)
+        return Forgery("status: with content", methods.GET_REPLAY_STATUS, (message,), ANY)
 
     def _left(self) -> Forgery:
-        """Streams that end, or whose client is gone, in the middle of something."""
+        """Streams that end, or whose client leaves, at an inconvenient moment."""
         opening, data = self._valid()
         first = _opened(opening)
         part = Append.FromString(data)
@@ -431,7 +431,7 @@ class Forger:
             ("between two parts", methods.APPEND_SEGMENTS, cut),
             ("between two parts", methods.APPEND_SEGMENTS, (*cut, *first)),
             ("once planned", methods.SAMPLE_BATCHES, (_planned(self._plan),)),
-            ("after a question", methods.SAMPLE_BATCHES, (_planned(self._plan), wait)),
+            ("after a request", methods.SAMPLE_BATCHES, (_planned(self._plan), wait)),
         )
         kind, method, messages = left
         ending = self._one_of("done", "drop", "drop", "break")
@@ -446,7 +446,7 @@ class Forger:
         messages = (*_opened(self._open()), *([heartbeat] * 50))
         return Forgery("unread: an actor's answers", methods.APPEND_SEGMENTS, messages, ANY, "unread")
 
-    # What they are made of
+    # Components
 
     def _open(self) -> Open:
         self._incarnation += 1
@@ -459,7 +459,7 @@ class Forger:
         )
 
     def _valid(self) -> tuple[Open, bytes]:
-        """An opening, and a window that fits it."""
+        """Returns an opening, and a window that fits it."""
         opening = self._open()
         (data,) = encode_window(self._make_window(opening.slot, opening.incarnation))
         return opening, data
@@ -498,7 +498,7 @@ def _many_columns(count: int) -> list[block_pb2.Column]:
 
 
 def _nested(tag: int, content: bytes) -> bytes:
-    """A message with one field, which holds this."""
+    """Returns a message with one field, which holds this content."""
     size, encoded = len(content), bytearray([tag])
     while size > 0x7F:
         encoded.append(size & 0x7F | 0x80)

@@ -35,7 +35,7 @@ WINDOW_STEPS = 4 * 32
 
 
 class InProcess:
-    """Collects, plays evaluations and keeps weights where the learner is: its source, its sink and its desk."""
+    """Replaces the services of a run: collects segments, returns evaluations and keeps weights, in one process."""
 
     def __init__(
         self,
@@ -43,10 +43,12 @@ class InProcess:
         fresh_segments: int = 4,
         returns: Sequence[float] = (10.0,),
     ) -> None:
-        """Args:
-        answers_evaluations: Whether there is an evaluator.
-        fresh_segments: Of the 4 in a batch.
-        returns: Mean returns of its evaluations, in order; the last one is that of all further ones.
+        """Creates the actor's environments and the buffer.
+
+        Args:
+            answers_evaluations: Whether an evaluator is present.
+            fresh_segments: Fresh segments of the 4 in a batch.
+            returns: Mean returns of its evaluations, in order; the last one applies to all further evaluations.
         """
         environments = make_environments("CartPole-v1", 4, kwargs={})
         self._collector = Collector(environments, assignment(*range(4)), unroll_length=32, discount=0.99)
@@ -124,7 +126,7 @@ class InProcess:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One learner process of a run, without the process."""
+    """A session of a learner, without a separate process."""
 
     config: Config
     learner: Learner
@@ -139,7 +141,7 @@ class Session:
 
     @property
     def notices(self) -> list[str]:
-        """What the user was told."""
+        """Notices to the user."""
         return [notice.text for notice in self.statistics.status().notices]
 
 
@@ -157,19 +159,19 @@ def open_session(
     learner: Learner | None = None,
     **sampling: object,
 ) -> Session:
-    """A session that trains to so many batches of 4 segments, `earlier` ones included.
+    """Prepares a session that trains up to this number of batches of 4 segments, including `earlier` ones.
 
     Args:
-        folder: Of the run.
-        outside: Everything but the learner.
-        stopping: Asked between batches.
-        batches: After which the run is done.
+        folder: Folder of the run.
+        outside: Replacement of the services.
+        stopping: Called between batches; the session ends when it returns true.
+        batches: Number of batches of the run.
         evaluation: Settings of [evaluation].
         checkpoint: Settings of [checkpoint].
-        earlier: Where an earlier session left the run; None: it begins.
-        resume: Go on from what the folder holds, as the learner's service does.
-        stop_at_return: As `run.stop_at_return`.
-        learner: To train; None: a small one.
+        earlier: Progress of the run in an earlier session; None for a new run.
+        resume: Whether to continue from the folder's content, as the learner's service does.
+        stop_at_return: Setting `run.stop_at_return`.
+        learner: Learner to train; None for a small one.
         sampling: Settings of [sampling].
     """
     config = build(
@@ -204,6 +206,6 @@ def open_session(
 def conclude(
     folder: RunFolder, outside: InProcess, stopping: Callable[[], bool], **options: Any
 ) -> tuple[Conclusion, Learner]:
-    """How a session with these options ends, and its learner."""
+    """Runs a session with these options; returns its end and its learner."""
     session = open_session(folder, outside, stopping, **options)
     return session.run.run(), session.learner

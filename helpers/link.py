@@ -1,7 +1,7 @@
-"""A link to another host whose packets a test can lose, delay and slow down.
+"""A link to another host with packet loss, delay and limited rate.
 
-The other host is a network namespace of this machine. A link is a TUN device here, one there, and a thread that
-carries IP packets between the two. It needs root, `ip` of iproute2 and /dev/net/tun, and no netem in the kernel.
+The other host is a network namespace of this machine. A link is a TUN device on each side, and a thread that carries IP
+packets between the two. It needs root, `ip` of iproute2 and /dev/net/tun, but no netem in the kernel.
 """
 
 import fcntl
@@ -24,14 +24,14 @@ _TUN = Path("/dev/net/tun")
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _MTU = 1_500
 UNDISTURBED_BYTES_PER_S = 4e6
-"""32 Mbit/s, which leaves the processor to what is tested."""
+"""Rate of 32 Mbit/s, which leaves the CPU to the tested services."""
 
 _QUEUE_BYTES = 128 * 2**10
-"""Bytes that wait for a slow link; more are lost, as in a switch."""
+"""Bytes that wait for a slow link; further packets are lost, as in a switch."""
 
 
 def unavailable() -> str:
-    """Why this machine can't make links; empty where it can."""
+    """Returns the reason why this machine can't create links; empty if it can."""
     if os.geteuid() != 0:
         return "links need root"
     if shutil.which("ip") is None:
@@ -46,13 +46,13 @@ def unavailable() -> str:
 
 @dataclass
 class Direction:
-    """What becomes of packets that travel one way; may be changed at any time.
+    """Treatment of packets in one direction; may be changed at any time.
 
     Attributes:
-        cut: None arrives.
-        delay_s: Seconds that each travels.
-        loss: Share that is lost, 0 to 1.
-        bytes_per_s: The rate of the link.
+        cut: Whether all packets are lost.
+        delay_s: Delay of each packet in seconds.
+        loss: Share of packets that are lost, 0 to 1.
+        bytes_per_s: Rate of the link.
         lost: Packets lost so far.
     """
 
@@ -72,8 +72,8 @@ class Link:
     """
 
     def __init__(self, namespace: str) -> None:
-        """Makes both devices. Raises OSError or `subprocess.CalledProcessError` where that is impossible."""
-        # 198.18.0.0/15 is for tests between networks (RFC 2544); at random, since test runs share the machine.
+        """Creates both devices. Raises OSError or `subprocess.CalledProcessError` if that fails."""
+        # 198.18.0.0/15 is reserved for tests between networks (RFC 2544). Random, because test runs share the machine.
         network = f"198.{18 + secrets.randbelow(2)}.{secrets.randbelow(256)}."
         first = 4 * secrets.randbelow(64)
         self.here, self.there = f"{network}{first + 1}", f"{network}{first + 2}"
@@ -94,18 +94,18 @@ class Link:
         self._thread.start()
 
     def set(self, **values: float) -> None:
-        """Gives both directions these attributes."""
+        """Sets these attributes for both directions."""
         for direction in (self.to_there, self.to_here):
             for name, value in values.items():
                 setattr(direction, name, value)
 
     def cut(self, *directions: str) -> None:
-        """Loses all packets of these directions, "to_there" or "to_here"."""
+        """Drops all packets of these directions, "to_there" or "to_here"."""
         for name in directions:
             getattr(self, name).cut = True
 
     def mend(self) -> None:
-        """From now on packets arrive both ways."""
+        """Restores both directions."""
         self.set(cut=False, delay_s=0.0, loss=0.0, bytes_per_s=UNDISTURBED_BYTES_PER_S)
 
     def close(self) -> None:
@@ -139,16 +139,16 @@ class Link:
             while travelling and travelling[0][0] <= now:
                 _, _, device, packet = heapq.heappop(travelling)
                 target, _ = routes[device]
-                # A device whose other end is gone takes no more.
+                # A device without its other end accepts no packets.
                 with suppress(OSError):
                     os.write(target, packet)
 
 
 class Host:
-    """Another host: a network namespace. Leaving the context ends its links; processes in it are their starter's."""
+    """Another host: a network namespace. Leaving the context removes its links; the caller ends its processes."""
 
     def __init__(self) -> None:
-        """Raises OSError or `subprocess.CalledProcessError` where that is impossible."""
+        """Creates the namespace. Raises OSError or `subprocess.CalledProcessError` if that fails."""
         self.namespace = f"penstock-{os.getpid()}-{secrets.token_hex(4)}"
         self._links: list[Link] = []
         _ip("netns", "add", self.namespace)
@@ -165,13 +165,13 @@ class Host:
         _ip("netns", "delete", self.namespace)
 
     def link(self) -> Link:
-        """A new link from here."""
+        """Creates a link from this host."""
         link = Link(self.namespace)
         self._links.append(link)
         return link
 
     def command(self, *command: str) -> list[str]:
-        """The command line that runs this command there."""
+        """Returns the command line that runs this command on the other host."""
         return ["ip", "netns", "exec", self.namespace, *command]
 
 

@@ -1,7 +1,7 @@
-"""Services on two hosts whose links are disturbed and cut; what was seen of it.
+"""Services on two hosts whose links are disturbed and cut, and observations of them.
 
-Each story waits for batches beside each disturbance, cuts its links until both sides have said so, mends them, and
-waits for the next batch. The ledger of `helpers.torture` accounts for every segment.
+Each story waits for batches under each disturbance, cuts its links until both sides have logged the loss, restores
+them, and waits for the next batch. The ledger of `helpers.torture` accounts for every segment.
 """
 
 import functools
@@ -52,24 +52,30 @@ DISTURBANCES: dict[str, dict[str, float]] = {
 
 _MULTIPLE = 10.0
 _BACK_S = 5.0
-"""The product's own part of a return: an attempt to connect takes 2 s at most, and a pause between two streams 2 s."""
+"""Seconds of the product's own intervals in a return: at most 2 s for connecting, and 2 s between two streams."""
 
 _NOTICED_S = 15.0 + 3.0 + 2.0
-"""Of noticing a cut: both sides give a silent peer up after 15 s, and a client says so 3 s later if it can't connect
-again. What is on its way when a link is cut adds a retransmission."""
+"""Seconds of the product's own timeouts in noticing a cut.
+
+Both sides give up a silent peer after 15 s, and a client logs it 3 s later if it can't connect again. Messages in
+flight add a retransmission.
+"""
 
 _CUT_S = 16.0
-"""At least; pauses between attempts to connect have grown then, and an actor's place in the run is given up."""
+"""Shortest duration of a cut in seconds.
+
+Intervals between attempts to connect have grown then, and an actor's place in the run has expired.
+"""
 
 _PORT = 7431
 _CAPACITY_BYTES = 24 * 2**20
 _WINDOWS = (1, 2, 4)
-"""Segments of a window of each actor."""
+"""Segments per window of each actor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How long something took, and how long it may take."""
+    """A measured duration and its bound."""
 
     what: str
     seconds: float
@@ -78,14 +84,14 @@ class Duration:
 
 @dataclass
 class Seen:
-    """What came out of a story.
+    """Observations of a story.
 
     Attributes:
-        violations: Promises about segments that were broken.
-        durations: Of all that a bound is set on.
+        violations: Violated guarantees about segments.
+        durations: Durations with a bound.
         early: Log lines about lost peers before any link was cut.
-        lines: By side and link, the events about a peer that was lost, from the cut to the end.
-        checked: Segments whose every byte was compared, so that it is known that some were.
+        lines: Events about the loss of a peer, from the cut to the end, by side and link.
+        checked: Segments whose every byte was compared, which proves that the check took place.
     """
 
     violations: list[str] = field(default_factory=list)
@@ -97,12 +103,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a link, as its log shows it.
+    """One side of a link, seen through its log.
 
     Attributes:
-        name: Of the side and its link.
-        events: Its log so far, as far as it is about the other side.
-        gone, back: One event of each of these kinds says that the other side is gone, or back.
+        name: Name of the side and its link.
+        events: Returns the events of its log so far that concern the other side.
+        gone, back: Kinds of events that report the other side as gone, or as back; one event of each kind is expected.
     """
 
     name: str
@@ -110,14 +116,14 @@ class Side:
     gone: tuple[str, ...]
     back: tuple[str, ...]
 
-    def says(self, kinds: Sequence[str], after: int = 0) -> bool:
-        """Whether each of these kinds, "a/b" for either of two, is in the log after so many events."""
+    def has_logged(self, kinds: Sequence[str], after: int = 0) -> bool:
+        """Returns whether each of these kinds ("a/b" for alternatives) is in the log after this number of events."""
         found = {event["event"] for event in self.events()[after:]}
         return all(found & set(kind.split("/")) for kind in kinds)
 
 
 def client_side(name: str, events: Callable[[], list[Event]], address: str) -> Side:
-    """Of a client that connects to this address."""
+    """Returns the side of a client that connects to this address."""
 
     def about_peer() -> list[Event]:
         return [each for each in events() if address in f"{each.get('reason')} {each.get('peer')}"]
@@ -125,31 +131,31 @@ def client_side(name: str, events: Callable[[], list[Event]], address: str) -> S
     return Side(f"{name}, client", about_peer, ("trying again", "waiting"), ("reached",))
 
 
-def service_side(name: str, events: Callable[[], list[Event]], who: str, **where: str) -> Side:
-    """Of a service that such a peer connects to."""
-    kinds = {f"{who} joined", f"{who} returned", f"{who} left"}
+def service_side(name: str, events: Callable[[], list[Event]], peer: str, **where: str) -> Side:
+    """Returns the side of a service to which this kind of peer connects."""
+    kinds = {f"{peer} joined", f"{peer} returned", f"{peer} left"}
 
     def about_peer() -> list[Event]:
         return [each for each in events() if each["event"] in kinds and where.items() <= each.items()]
 
-    return Side(f"{name}, service", about_peer, (f"{who} left",), (f"{who} returned/{who} joined",))
+    return Side(f"{name}, service", about_peer, (f"{peer} left",), (f"{peer} returned/{peer} joined",))
 
 
 def play(links: dict[str, Link], cuts: Sequence[str], sides: Sequence[Side], progress: Callable[[], None]) -> Seen:
-    """Disturbs links together, one way after the other, then cuts each in its own way, and mends them.
+    """Applies each disturbance to all links, then cuts each link in its own way, and restores them.
 
     Args:
-        links: By name.
-        cuts: How each is cut, of `CUTS`.
-        sides: Of all links.
-        progress: Returns after something came over each link.
+        links: Links by name.
+        cuts: Kind of cut of each link, from `CUTS`.
+        sides: Sides of all links.
+        progress: Function that returns after data has passed over each link.
     """
     seen = Seen()
     progress()
     baseline = longest_of(progress, 5)
     before = {side.name: len(side.events()) for side in sides}
 
-    def mend_after(what: str) -> None:
+    def restore_after(what: str) -> None:
         for link in links.values():
             link.mend()
         seen.durations.append(Duration(f"back after {what}", seconds_of(progress), Bound(_MULTIPLE, baseline, _BACK_S)))
@@ -159,23 +165,25 @@ def play(links: dict[str, Link], cuts: Sequence[str], sides: Sequence[Side], pro
             link.set(**values)
         progress()
         progress()
-        mend_after(what)
+        restore_after(what)
     seen.early = [event for side in sides for event in side.events()[before[side.name] :]]
     if seen.early:
-        # Sides that lose each other on links that are not cut would be waited for in vain.
+        # Sides that lose each other on links that are not cut might never log the loss below.
         return seen
     cut_at = time.monotonic()
     for link, kind in zip(links.values(), cuts, strict=True):
         link.cut(*CUTS[kind])
 
-    def all_say(kinds: Callable[[Side], Sequence[str]]) -> bool:
-        return all(side.says(kinds(side), before[side.name] + len(seen.early)) for side in sides)
+    def all_have_logged(kinds: Callable[[Side], Sequence[str]]) -> bool:
+        return all(side.has_logged(kinds(side), before[side.name] + len(seen.early)) for side in sides)
 
-    noticed = seconds_of(lambda: wait_for(lambda: all_say(lambda side: side.gone), f"both sides notice {cuts}"))
+    noticed = seconds_of(
+        lambda: wait_for(lambda: all_have_logged(lambda side: side.gone), f"both sides to notice {cuts}")
+    )
     seen.durations.append(Duration("both sides notice", noticed, Bound(_MULTIPLE, baseline, _NOTICED_S)))
     time.sleep(max(0.0, cut_at + _CUT_S - time.monotonic()))
-    mend_after(", ".join(cuts))
-    wait_for(lambda: all_say(lambda side: side.back), f"both sides say that the other is back after {cuts}")
+    restore_after(", ".join(cuts))
+    wait_for(lambda: all_have_logged(lambda side: side.back), f"both sides to log the return of the other after {cuts}")
     for side in sides:
         seen.lines[side.name] = [event["event"] for event in side.events()[before[side.name] :]]
     return seen
@@ -186,12 +194,12 @@ def _log_of(command: Command) -> list[Event]:
 
 
 def read_log(text: str) -> list[Event]:
-    """The events of a service's log; a line that is being written is none yet."""
+    """Returns the events of a service's log, without an incomplete last line."""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
 class _Replay:
-    """A replay service on another host, with a learner and actors here, each over a link of its own."""
+    """A replay service on another host, with a learner and actors here, each over a separate link."""
 
     def __init__(self, folder: Path, stack: ExitStack, actors: int) -> None:
         self.ledger, self._proportions = Ledger(), Proportions(np.random.default_rng(0))
@@ -203,7 +211,7 @@ class _Replay:
             self.ledger,
             host=host,
             address=self._address(self.learner_link),
-            # Memory that both hosts see would carry what is to travel over the links.
+            # Memory shared by both hosts would bypass the links.
             options=["--replay.staging-bytes=0"],
         )
         RingStore(self.service.folder, _CAPACITY_BYTES).adopt(SCHEMA)
@@ -265,11 +273,11 @@ class _Replay:
         wait_for(more, "the next batch", poll_s=0.005)
 
     def events(self) -> list[Event]:
-        """The service's log."""
+        """Returns the service's log."""
         return read_log(self.service.log)
 
     def end(self, seen: Seen) -> Seen:
-        """Everything that is under way arrives; then all segments are accounted for."""
+        """Waits until everything in flight has arrived; then accounts for all segments."""
         for actor in self.actors:
             actor.leave()
         self.learner.leave()
@@ -278,7 +286,7 @@ class _Replay:
         for (slot, incarnation), stay in self.ledger.stays.items():
             if stay.stored != stay.sent:
                 self.ledger.violated(
-                    f"slot {slot} incarnation {incarnation}: {stay.sent} were sent, {stay.stored} are stored"
+                    f"slot {slot} incarnation {incarnation}: {stay.sent} segments were sent, {stay.stored} are stored"
                 )
         seen.violations = self.ledger.violations
         seen.checked = found.segments if found is not None else 0
@@ -299,11 +307,11 @@ class _Replay:
 
 
 def actors_and_replay(folder: Path, events: list[Event]) -> Seen:
-    """Three actors whose links are cut in three ways at once, so that no batch comes.
+    """Runs three actors whose links are cut in three ways at once, so that no batch is complete.
 
     Args:
-        folder: Of the service.
-        events: This process's log, to which the clients write.
+        folder: Folder of the service.
+        events: Log of this process, to which the clients write.
     """
     with ExitStack() as stack:
         replay = _Replay(folder, stack, len(CUTS))
@@ -316,7 +324,7 @@ def actors_and_replay(folder: Path, events: list[Event]) -> Seen:
 
 
 def learner_and_replay(folder: Path, events: list[Event], cut: str) -> Seen:
-    """A learner whose link is cut in one way; arguments as for `actors_and_replay`."""
+    """Runs a learner whose link is cut in one way; the arguments are those of `actors_and_replay`."""
     with ExitStack() as stack:
         replay = _Replay(folder, stack, len(_WINDOWS))
         link = replay.learner_link
@@ -359,7 +367,7 @@ metrics_port = 0
 episodes = 1
 interval_steps = 200
 """
-"""Every window has 8 steps of 5 ms, so that the run has time for all and the processor is hardly used."""
+"""Every window has 8 steps of 5 ms, so that the services have time for all of them and the CPU is nearly idle."""
 
 
 class _Run:
@@ -394,29 +402,29 @@ class _Run:
         stack.callback(thread.close)
         self._status = StatusClient(thread, f"{sound.there}:7432")
         stack.callback(self._status.close)
-        wait_for(lambda: self._is_on(0, 0), "the run trains, with three actors and an evaluator")
+        wait_for(lambda: self._is_on(0, 0), "training with three actors and an evaluator")
 
     def progress(self) -> None:
-        """Waits for the next version by three actors, and for an evaluation of a later one."""
+        """Waits for a version that is trained with all three actors, and for an evaluation of a later one."""
         before = self._look()
         evaluated = before.last_evaluation.version if before.last_evaluation else 0
         wait_for(lambda: self._is_on(before.version, evaluated), "the next version and its evaluation")
 
     def events(self) -> list[Event]:
-        """The learner's log."""
+        """Returns the learner's log."""
         return read_log(self.learner.stderr)
 
     def end(self, seen: Seen) -> Seen:
-        """What the store then holds: of each actor's stay all its last segments, in order."""
-        look = StoreView(self._folder / "store").look()
-        for (slot, incarnation), mark in look.marks.items():
-            own = look.headers[(look.headers["slot"] == slot) & (look.headers["incarnation"] == incarnation)]
+        """Checks that the store holds the last segments of each actor's stay, in order and without gaps."""
+        state = StoreView(self._folder / "store").read()
+        for (slot, incarnation), mark in state.marks.items():
+            own = state.headers[(state.headers["slot"] == slot) & (state.headers["incarnation"] == incarnation)]
             sequences = own["sequence"][np.argsort(own["key"])].astype(np.int64)
             if own.size and (sequences != np.arange(mark - own.size + 1, mark + 1)).any():
                 seen.violations.append(f"slot {slot} incarnation {incarnation} has {sequences} up to {mark}")
             seen.checked += own.size
         if self._versions != sorted(self._versions):
-            seen.violations.append(f"versions went back: {self._versions}")
+            seen.violations.append(f"versions decreased: {self._versions}")
         return seen
 
     def _look(self) -> RunStatus:
@@ -434,7 +442,7 @@ class _Run:
 
 
 def run_and_its_learner(folder: Path) -> Seen:
-    """Three actors and an evaluator whose links to the learner are cut at once, so that nothing is trained."""
+    """Runs three actors and an evaluator whose links to the learner are cut at once, so that nothing is trained."""
     with ExitStack() as stack:
         run = _Run(folder, stack)
         sides = []
@@ -448,7 +456,7 @@ def run_and_its_learner(folder: Path) -> Seen:
 
 @contextmanager
 def captured_log() -> Iterator[list[Event]]:
-    """This process's log."""
+    """Captures the log of this process."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with capture_logs() as events:
         yield events  # type: ignore[misc]

@@ -1,6 +1,6 @@
-"""Segments that name themselves: every one carries who sent it and a checksum of all that it holds.
+"""Segments that identify themselves: each contains its sender and a checksum of its contents.
 
-So whoever draws one can tell whether it is what was sent, without having been told what that was.
+A receiver can therefore check a segment without knowledge of what was sent.
 """
 
 import functools
@@ -30,7 +30,7 @@ _MARK = SCHEMA.index("mark")
 
 
 class MarkedWindows:
-    """Makes one actor's windows, one after another. Cheap: contents come around, marks never do."""
+    """Creates the windows of one actor. Contents are reused for speed; marks are unique."""
 
     def __init__(self, slot: int, segments: int, *, incarnation: int = 1) -> None:
         self._slot, self._segments, self._incarnation = slot, segments, incarnation
@@ -38,7 +38,7 @@ class MarkedWindows:
         self.sequence = 1
 
     def next(self, version: int) -> Window:
-        """The next window, collected with this version."""
+        """Returns the next window, collected with this version."""
         first, size = int(self.sequence) % _KINDS, self._segments
         arrays = [array[first : first + size] for array in self._contents]
         sequences = np.arange(self.sequence, self.sequence + size, dtype=np.int64)
@@ -56,7 +56,7 @@ class MarkedWindows:
 
 @functools.cache
 def _contents(segments: int) -> tuple[tuple[NDArray[np.generic], ...], NDArray[np.int64]]:
-    """Random columns from which windows of so many segments are cut, and their checksums."""
+    """Returns random columns from which windows of this number of segments are cut, and their checksums."""
     random, columns = np.random.default_rng(1), SCHEMA.empty(_KINDS + segments)
     for column, array in zip(SCHEMA.columns, columns.arrays, strict=True):
         array[...] = random.integers(0, 2 if column.dtype == "bool" else 1000, array.shape)
@@ -64,18 +64,18 @@ def _contents(segments: int) -> tuple[tuple[NDArray[np.generic], ...], NDArray[n
 
 
 def damaged(columns: Columns) -> int:
-    """How many of these segments are not what was sent under their marks."""
+    """Returns the number of segments that differ from those sent under their marks."""
     mark = np.ascontiguousarray(columns.arrays[_MARK].reshape(-1, 3)).astype(np.int64)
     return int(np.count_nonzero((mark[:, 2] ^ _salt(mark)) != _checksums(columns.arrays)))
 
 
 def _salt(mark: NDArray[np.int64]) -> NDArray[np.int64]:
-    """<int64>[B] so that a content under another's mark is told too."""
+    """Returns <int64>[B] values that make the checksum depend on the mark, so that swapped contents are detected."""
     return mark[:, 0] * 1_000_003 + mark[:, 1] * 7_919
 
 
 def _checksums(arrays: "tuple[NDArray[np.generic], ...]") -> NDArray[np.int64]:
-    """<int64>[B] CRC-32 over all columns but the mark."""
+    """Returns <int64>[B] CRC-32 checksums of all columns except the mark."""
     sums = np.zeros(len(arrays[0]), np.int64)
     others = [np.ascontiguousarray(array) for index, array in enumerate(arrays) if index != _MARK]
     for row in range(sums.size):

@@ -1,7 +1,7 @@
-"""Environments that misbehave, one a kind, and what a user must be told of each.
+"""Environments that misbehave, one for each kind, and the message that the user must receive.
 
-Importing this registers `Odd-<kind>-v0` for every kind of `KINDS` with Gymnasium. An ordinary step takes a millisecond
-and rewards action 1; an episode has 50 steps.
+Importing this module registers `Odd-<kind>-v0` with Gymnasium for every kind of `KINDS`. A normal step takes a
+millisecond and rewards action 1; an episode has 50 steps.
 """
 
 import ctypes
@@ -23,16 +23,16 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 EPISODE = 50
 LATE = 300
-"""Steps of an environment after which kinds that are late misbehave: some windows are collected before that."""
+"""Steps of an environment before late kinds misbehave, so that some windows are collected before."""
 
 
 class Where(Enum):
-    """Where a kind's fault is told, and with what end."""
+    """Time and place of the report about a kind's fault, and the end of the run."""
 
     REFUSED = "by the check, before anything starts: exit code 2, and nothing is left behind"
-    WARNED = "by the check, as a warning: the run goes on to its end"
-    HARMLESS = "nowhere: the run goes on to its end, and nothing of the environment outlives it"
-    TRAINING = "while training: the environment is named; the run ends with code 3, or goes on to its end"
+    WARNED = "by the check, as a warning: the run continues to its end"
+    HARMLESS = "nowhere: the run continues to its end, and nothing of the environment outlives it"
+    TRAINING = "while training: the environment is named; the run ends with code 3, or continues to its end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class Kind:
     """One kind of misbehaviour.
 
     Attributes:
-        where: Where it is told.
-        says: What the terminal must show.
-        constructor, reset, step: What it does there, given the environment; `step` returns what replaces the result.
-        late: Whether it does so from the environment's step `LATE` on only.
-        spaces: Observation and action space, if they are others than the ordinary ones.
-        hangs: Whether the check must run into its deadline.
-        alone: Whether it does something to its whole process.
+        where: Place of the report.
+        says: Texts that the terminal must show.
+        constructor, reset, step: Faulty behaviour, called with the environment; the results of `reset` and `step`
+            replace the normal ones.
+        late: Whether the kind misbehaves only from the environment's step `LATE` on.
+        spaces: Observation and action space, if they differ from the normal ones.
+        hangs: Whether the check must reach its deadline.
+        alone: Whether the kind affects its whole process.
     """
 
     where: Where
@@ -61,7 +62,7 @@ class Kind:
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """An ordinary environment but for its kind."""
+    """An environment that is normal except for its kind."""
 
     def __init__(self, kind: str) -> None:
         self._kind, self._steps, self._total = KINDS[kind], 0, 0
@@ -106,7 +107,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 
 def calls(function: Callable[[], object]) -> Callable[..., Any]:
-    """Does something beside the ordinary."""
+    """Returns a behaviour that calls a function and is otherwise normal."""
 
     def call(env: Odd, result: Any = None) -> Any:
         function()
@@ -116,7 +117,7 @@ def calls(function: Callable[[], object]) -> Callable[..., Any]:
 
 
 def gives(place: int, value: Any) -> Callable[[Odd, Any], Any]:
-    """Replaces one of the values that `reset` or `step` returns."""
+    """Returns a behaviour that replaces one of the values returned by `reset` or `step`."""
     return lambda env, result: (*result[:place], value, *result[place + 1 :])
 
 
@@ -130,7 +131,7 @@ def hang() -> None:
 
 
 def hang_with_the_interpreter() -> None:
-    """In C code that never lets another thread of the process run."""
+    """Hangs in C code that holds the interpreter lock, so that no other thread runs."""
     ctypes.PyDLL(None).sleep(10_000)
 
 
@@ -143,7 +144,7 @@ def crash() -> None:
 
 
 def fork() -> None:
-    """Leaves a child that ends at nobody's wish, and holds every descriptor that it inherits."""
+    """Leaves a child that ignores all signals and holds every inherited descriptor."""
     if os.fork() == 0:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -247,14 +248,14 @@ KINDS: dict[str, Kind] = {
     "observation_outside_of_its_space": Kind(WARNED, ("with 1e+06", "outside of its space"), step=observes(1e6)),
     "extreme_reward": Kind(WARNED, ("a reward of 1e+30",), step=gives(1, 1e30)),
     "close_raises": Kind(WARNED, ("in close", "OSError: the window is gone")),
-    # Accepted; nothing of it may be left, or spoil anything.
+    # Accepted; the run must not be affected, and nothing may be left behind.
     "forked_child": Kind(HARMLESS, constructor=calls(fork), alone=True),
     "program_that_goes_on": Kind(HARMLESS, constructor=calls(start_program), alone=True),
     "threads_that_go_on": Kind(HARMLESS, constructor=calls(start_threads), alone=True),
     "ignored_signals": Kind(HARMLESS, constructor=calls(ignore_signals), alone=True),
     "changed_directory": Kind(HARMLESS, constructor=calls(lambda: os.chdir("/")), alone=True),
     "much_output": Kind(HARMLESS, step=calls(print_much), alone=True),
-    # Later on.
+    # Late.
     "late_nan_observation": Kind(TRAINING, ("nan",), step=observes(np.nan), late=True),
     "late_nan_reward": Kind(TRAINING, ("nan",), step=gives(1, float("nan")), late=True),
     "late_infinite_reward": Kind(TRAINING, ("inf",), step=gives(1, float("inf")), late=True),
@@ -280,7 +281,7 @@ KINDS: dict[str, Kind] = {
 
 
 def env_id(kind: str) -> str:
-    """The id under which a kind is registered."""
+    """Returns the id under which a kind is registered."""
     return f"Odd-{kind.replace('_', '-')}-v0"
 
 

@@ -1,6 +1,6 @@
-"""An environment that takes its time without using any, so that a run goes on for as long as a test needs it to.
+"""Environments that sleep in each step, so that a run lasts as long as a test needs without load.
 
-Importing this registers Paced-v0 and Tail-v0 with Gymnasium.
+Importing this module registers Paced-v0 and Tail-v0 with Gymnasium.
 """
 
 import os
@@ -43,11 +43,11 @@ class Paced(gymnasium.Env[Observation, np.int64]):
 
 
 class Tail(Paced):
-    """In the actor `actor-0`, does what a file says: "hung", "slow" or "dead"; elsewhere, and without one, as Paced."""
+    """In the actor `actor-0`, fails as the file `fault_file` states: "hung", "slow" or "dead"; else like Paced."""
 
-    def __init__(self, pause_s: float = 0.03, told: str = "") -> None:
+    def __init__(self, pause_s: float = 0.03, fault_file: str = "") -> None:
         super().__init__(pause_s)
-        self._told = Path(told) if os.environ.get(SUPERVISED_VARIABLE) == "actor-0" else None
+        self._fault_file = Path(fault_file) if os.environ.get(SUPERVISED_VARIABLE) == "actor-0" else None
         self._life = 0
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -61,7 +61,7 @@ class Tail(Paced):
         return super().step(action)
 
     def _kind(self) -> str:
-        return self._told.read_text() if self._told is not None and self._told.exists() else ""
+        return self._fault_file.read_text() if self._fault_file is not None and self._fault_file.exists() else ""
 
 
 gymnasium.register("Paced-v0", f"{__name__}:Paced")

@@ -1,6 +1,6 @@
-"""Penstock's commands as real processes: started, watched, signalled by pid, and looked for when they should be gone.
+"""Penstock's commands as real processes: started, watched, signalled, and checked for leftover processes.
 
-Every process that a command starts inherits a mark in its environment, so that one which was orphaned is found too.
+Every process that a command starts inherits a mark in its environment, so that orphans are found too.
 """
 
 import json
@@ -31,22 +31,27 @@ from penstock.types.status import RunStatus
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 ROOT = Path(__file__).parents[1]
 WITH_HELPERS = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
-"""Variables of a command that finds the environments of `helpers`."""
+"""Environment variables of a command that uses the environments of `helpers`."""
 
 _MARK = "TEST_MARK_OF_PENSTOCK"
 
 _END_MULTIPLE = 10.0
-"""An end beside the command's own start up to what the test first waited for. Undisturbed both take a second or two; an
-end also sees processes through that have only just begun to import."""
+"""Largest ratio of an end to the command's start (up to the first condition that the test waited for).
+
+Undisturbed, both take a second or two. An end may also wait for processes that are still importing.
+"""
 _END_FIXED_S = 15.0
-"""The product's own part of an end: a launcher gives a service 8 s before it kills it, and then 5 s to the rest; a
-service gives work in hand 10 s once its launcher is gone."""
+"""Seconds of the product's own timeouts in an end.
+
+A launcher gives a service 8 s before it kills it, and then 5 s to the rest. A service gives work in progress 10 s after
+its launcher has ended.
+"""
 
 T = TypeVar("T")
 
 
 class Command:
-    """One `penstock` command in a process of its own, with its output so far."""
+    """One `penstock` command as a process, with its output so far."""
 
     def __init__(
         self,
@@ -70,7 +75,8 @@ class Command:
             self._master, self._slave = os.openpty()
         command = [PENSTOCK, *arguments] if host is None else host.command(PENSTOCK, *arguments)
         if self._slave is not None:
-            # The first terminal that a session's leader opens becomes the one whose Ctrl-C it gets.
+            # The first terminal that a session's leader opens becomes its controlling terminal, which sends Ctrl-C to
+            # it.
             command = ["sh", "-c", 'exec "$@" <>"$0" >&0 2>&0', os.ttyname(self._slave), *command]
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -89,7 +95,7 @@ class Command:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Ends whatever is left, so that a test that fails leaves nothing behind either."""
+        """Kills all remaining processes, so that a failing test leaves nothing behind."""
         for process in self.marked():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -111,9 +117,9 @@ class Command:
         return self._stderr.read_text(errors="replace")
 
     def until(self, condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
-        """Waits for this as `wait_for` does, but no longer than the command lives.
+        """Waits like `wait_for`, but fails as soon as the command has ended.
 
-        The first wait of a command is its start, the baseline of `end_bound`.
+        The first wait of a command measures its start, the baseline of `end_bound`.
         """
 
         def check() -> T | None:
@@ -128,23 +134,23 @@ class Command:
 
     @property
     def end_bound(self) -> Bound:
-        """Within which the command must have ended, with all that it started, once it is told to."""
-        assert self._start_s, f"{self} was not waited for, so that its end can be compared with nothing"
+        """Bound of the end of the command and of everything it started, after a request to stop."""
+        assert self._start_s, f"{self} was never waited for, so that its end has no baseline"
         return Bound(_END_MULTIPLE, self._start_s, _END_FIXED_S)
 
-    def until_it_says(self, text: str) -> None:
-        """Waits until its standard output holds this text."""
-        self.until(lambda: text in self.stdout, f"{self} to say {text!r}")
+    def until_output(self, text: str) -> None:
+        """Waits until standard output contains this text."""
+        self.until(lambda: text in self.stdout, f"{self} to print {text!r}")
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Waits for its end; its exit code."""
+        """Waits for the command's end; returns its exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self} goes on after {timeout_s:.0f} s:\n{self.stdout}\n{self.stderr}") from None
+            raise AssertionError(f"{self} still runs after {timeout_s:.0f} s:\n{self.stdout}\n{self.stderr}") from None
 
     def interrupt(self) -> None:
-        """Ctrl-C: in a terminal the key, elsewhere what a terminal would send."""
+        """Presses Ctrl-C in the command's terminal, or sends the signal that a terminal would send."""
         if self._master is not None:
             os.write(self._master, b"\x03")
         else:
@@ -157,7 +163,7 @@ class Command:
         self.process.kill()
 
     def family(self) -> list[psutil.Process]:
-        """Itself and all below it that are alive, while none of them is orphaned."""
+        """Returns the command's process and its descendants that are alive; orphans are not found."""
         try:
             parent = psutil.Process(self.pid)
             return [process for process in [parent, *parent.children(recursive=True)] if _is_alive(process)]
@@ -165,7 +171,7 @@ class Command:
             return []
 
     def marked(self) -> list[psutil.Process]:
-        """Itself and all it started that are alive, orphans included."""
+        """Returns the command's process and all it started that are alive, including orphans."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -174,18 +180,18 @@ class Command:
         return found
 
     def children(self) -> dict[str, psutil.Process]:
-        """The services it has started, by the name of their command: replay, learner, evaluator, actor."""
+        """Returns the started services by the name of their command: replay, learner, evaluator, actor."""
         found = {}
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
-                # The launcher may have forked it, and then its variables are not those that it shows.
+                # The launcher may have forked it; the environment variables that /proc shows are then the launcher's.
                 words = process.cmdline()
                 if words[1:3] == ["-Pm", "penstock"]:
                     found[words[3]] = process
         return found
 
     def ports(self) -> set[int]:
-        """On which it and all it started listen now."""
+        """Returns the ports on which the command and its children listen now."""
         found = set()
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
@@ -193,14 +199,14 @@ class Command:
         return found
 
     def has_loaded(self, library: str) -> bool:
-        """Whether a shared library with this in its name is in the command's own process."""
+        """Returns whether the command's process has loaded a shared library with this in its name."""
         try:
             return any(library in mapped.path for mapped in psutil.Process(self.pid).memory_maps())
         except psutil.NoSuchProcess:
             return False
 
     def left_behind(self) -> list[str]:
-        """Command lines of what it started and is still alive."""
+        """Returns the command lines of started processes that are still alive."""
         left = []
         for process in self.marked():
             with suppress(psutil.NoSuchProcess):
@@ -226,7 +232,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a command that has ended left: its exit code, its output, processes that should not be there."""
+    """The result of a command: its exit code, its output, and processes left behind."""
 
     code: int
     stdout: str
@@ -236,7 +242,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that was started and has ended: its folder, its end, and the ports it had listened on."""
+    """A run that has ended: its folder, its result, and the ports on which it listened."""
 
     folder: Path
     end: Ended
@@ -244,13 +250,13 @@ class EndedRun:
 
 
 def end_of(command: Command, timeout_s: float = PATIENCE_S) -> Ended:
-    """Waits for a command's end, and looks what is left."""
+    """Waits for a command's end; returns its result."""
     code = command.wait(timeout_s)
     return Ended(code, command.stdout, command.stderr, command.left_behind())
 
 
 def end_in_time(command: Command) -> Ended:
-    """The same for a command that was told to end, which it must do within its `end_bound`."""
+    """Waits for the end of a stopping command, within its `end_bound`."""
     return end_of(command, command.end_bound.seconds)
 
 
@@ -261,13 +267,13 @@ def run(*arguments: str, timeout_s: float = PATIENCE_S, **options: Any) -> Ended
 
 
 def listening(ports: set[int]) -> set[int]:
-    """On which of these ports somebody listens."""
+    """Returns those of these ports on which a process listens."""
     connections = [at for at in psutil.net_connections("tcp") if at.status == psutil.CONN_LISTEN]
     return ports & {at.laddr.port for at in connections if at.laddr}
 
 
 class Watch:
-    """Asks the learner of a live run how it goes."""
+    """Reads the status of a running run from its learner."""
 
     def __init__(self, command: Command, client: StatusClient) -> None:
         self._command, self._client = command, client
@@ -276,7 +282,7 @@ class Watch:
         return self._client.get(PATIENCE_S)
 
     def until(self, condition: Callable[[RunStatus], bool], what: str, timeout_s: float = PATIENCE_S) -> RunStatus:
-        """Waits for a status like this, through whatever breaks the learner has."""
+        """Waits for a matching status, also while the learner is temporarily unavailable."""
 
         def look() -> RunStatus | None:
             with suppress(Unavailable):

@@ -1,4 +1,4 @@
-"""The two segments of the replay benchmark, those of docs/BENCHMARKS.md: what they are made of, on either side."""
+"""The two kinds of segments of the replay benchmark (docs/BENCHMARKS.md), used on both sides."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ PIXEL = Schema(
 
 
 def random_columns(schema: Schema, segments: int, seed: int) -> Columns:
-    """Segments of random content: bytes that no compression shrinks, and every step valid."""
+    """Returns segments of random content: incompressible bytes, and every step valid."""
     random = np.random.default_rng(seed)
     columns = schema.empty(segments)
     for column, array in zip(schema.columns, columns.arrays, strict=True):

@@ -1,4 +1,7 @@
-"""Schemas, windows, stores and plans for tests. A segment's content follows from its name, so that it is recognised."""
+"""Schemas, windows, stores and plans for tests.
+
+A segment's content follows from its name, so that it can be checked.
+"""
 
 from pathlib import Path
 
@@ -37,7 +40,7 @@ PLAN = SamplingPlan(
 
 
 def make_columns(names: list[tuple[int, int, int]], schema: Schema = SCHEMA) -> Columns:
-    """One segment for each (slot, incarnation, sequence)."""
+    """Returns one segment for each (slot, incarnation, sequence)."""
     columns = schema.empty(len(names))
     for position, name in enumerate(names):
         content = np.random.default_rng(name)
@@ -56,7 +59,7 @@ def make_window(
     version: int = 0,
     schema: Schema = SCHEMA,
 ) -> Window:
-    """A window of one actor, whose environments have the numbers slot * segments and up."""
+    """Returns a window of one actor, whose environments have the numbers from slot * segments on."""
     sequences = range(first_sequence, first_sequence + segments)
     return Window(
         WindowHead(
@@ -71,19 +74,19 @@ def make_window(
 
 
 def capacity_bytes(rows: int, schema: Schema = SCHEMA) -> int:
-    """The smallest size of a store with so many rows."""
+    """Returns the smallest size of a store with this number of rows."""
     return rows * (HEADER.itemsize + schema.segment_bytes) + (len(schema.columns) + 1) * 4096
 
 
 def make_store(rows: int, folder: Path | None = None, schema: Schema = SCHEMA) -> RingStore:
-    """A store of so many rows that knows its schema."""
+    """Creates a store with this number of rows and this schema."""
     store = RingStore(folder, capacity_bytes(rows, schema))
     store.adopt(schema)
     return store
 
 
 def assert_same_columns(came: Columns, expected: Columns) -> None:
-    """Every column equal, in value and type."""
+    """Checks that all columns are equal in value and type."""
     for column, one, other in zip(expected.schema.columns, came.arrays, expected.arrays, strict=True):
         assert one.dtype == other.dtype, column.name
         np.testing.assert_array_equal(one, other, err_msg=column.name)

@@ -1,7 +1,7 @@
 """Real servers and clients on loopback, for contract tests.
 
-Each server runs on a loop thread of its own, as it would in its own process; all clients of a test share another. A
-`Loopback` ends them all, clients first.
+Each server runs on a separate loop thread, as in a separate process. All clients of a test share another one. A
+`Loopback` closes them all, clients first.
 """
 
 import queue
@@ -61,7 +61,7 @@ SPEC = EnvironmentSpec(
 )
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
-"""Segments of 1.25 MB, of which windows and batches travel in parts."""
+"""Segments of 1.25 MB, whose windows and batches travel in parts."""
 
 Name = tuple[int, int, int]
 """(slot, incarnation, sequence) of a segment."""
@@ -70,10 +70,10 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """Anything that ends with `close`."""
+    """An object with `close`."""
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes it."""
 
 
 AnyServer = TypeVar("AnyServer", bound="LiveServer")
@@ -81,23 +81,23 @@ AnyClient = TypeVar("AnyClient", bound=Closable)
 
 
 def until(condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """Waits as `wait_for` does, for something inside this process."""
+    """Waits like `wait_for`, for a condition inside this process."""
     return wait_for(condition, what, timeout_s, poll_s=0.002)
 
 
 def sample(name: str, **labels: str) -> float:
-    """The value of a metric of this process; 0 before it was ever counted."""
+    """Returns the value of a metric of this process; 0 if it was never counted."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
 def assignment(slot: int, address: str, *, segments: int = 2, incarnation: int = 1) -> Assignment:
-    """A place for an actor whose environments have the numbers that `make_window` gives them."""
+    """Returns an assignment whose environments have the numbers used by `make_window`."""
     environments = tuple(range(slot * segments, (slot + 1) * segments))
     return Assignment(slot, incarnation, environments, token=b"", seed=0, replay_address=address)
 
 
 class LiveServer:
-    """A server in a thread of its own, as it would be in its own process."""
+    """A server in a separate thread, as in a separate process."""
 
     def __init__(self) -> None:
         self.thread = LoopThread()
@@ -113,13 +113,13 @@ class LiveServer:
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """Ends as a service does that is told to stop."""
+        """Stops like a service that receives a stop signal."""
         if not self._ended:
             self.thread.run(self.server.stop(), PATIENCE_S)
             self._end()
 
     def kill(self) -> None:
-        """Ends at once: no stream hears a last word."""
+        """Stops at once, without notifying any stream."""
         if not self._ended:
             self.thread.run(self.server._server.stop(None), PATIENCE_S)
             self._end()
@@ -170,7 +170,7 @@ class LiveReplay(LiveServer):
 
 
 class LiveRun(LiveServer):
-    """A learner's services, without the learner."""
+    """The services of a learner, without the learner."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class LiveRun(LiveServer):
 
 
 class LiveMethods(LiveServer):
-    """A server of any behaviours."""
+    """A server with arbitrary behaviours."""
 
     def __init__(self, behaviours: dict[Method, Any], *, max_streams: int = 16) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class LiveMethods(LiveServer):
 
 
 class PlainStream:
-    """A stream of a client that has nothing of ours but the contract: protobuf's own bytes, gRPC's own stub."""
+    """A stream of a client that uses only the contract: protobuf's own bytes, gRPC's own stub."""
 
     def __init__(
         self, address: str, method: Method, *, timeout_s: float = PATIENCE_S, contract: int = CONTRACT
@@ -231,20 +231,20 @@ class PlainStream:
 
     def send(self, *requests: Message | bytes) -> None:
         for request in requests:
-            # The first message of a stream carries it.
+            # The first message of a stream carries the number of the contract.
             self._requests.put(stamped(request, self._contract) if self._contract else request)
             self._contract = 0
 
     def receive(self) -> Any:
-        """The next response. Raises `grpc.RpcError`, also when none comes in time."""
+        """Returns the next response. Raises `grpc.RpcError`, also if none arrives in time."""
         return next(self._call)
 
     def leave(self) -> None:
-        """Says that no more requests will come."""
+        """Half-closes the stream."""
         self._requests.put(None)
 
     def status(self) -> tuple[grpc.StatusCode, str]:
-        """How the stream ended; waits for it, whatever comes before."""
+        """Returns the final status of the stream, after reading all remaining responses."""
         try:
             for _ in self._call:
                 pass
@@ -265,7 +265,7 @@ def _plain_bytes(request: Message | bytes) -> bytes:
 def open_request(
     slot: int = 0, *, incarnation: int = 1, segments: int = 2, schema: Schema = SCHEMA
 ) -> replay_pb2.AppendSegmentsRequest:
-    """What an append stream opens with."""
+    """Returns the opening of an append stream."""
     opening = replay_pb2.OpenAppend(
         schema=encode_schema(schema), slot=slot, incarnation=incarnation, window_segments=segments
     )
@@ -273,25 +273,25 @@ def open_request(
 
 
 def window_request(first_sequence: int = 1, **options: Any) -> replay_pb2.AppendSegmentsRequest:
-    """A window of `make_window` that travels whole, as a message."""
+    """Returns a window of `make_window` in one message."""
     (data,) = encode_window(make_window(first_sequence, **options))
     return replay_pb2.AppendSegmentsRequest.FromString(data)
 
 
 def plan_request(plan: SamplingPlan) -> replay_pb2.SampleBatchesRequest:
-    """What a sampling stream opens with."""
+    """Returns the opening of a sampling stream."""
     return replay_pb2.SampleBatchesRequest(plan=encode_plan(plan))
 
 
 def batch_request(batch: int, part: int = 0, parts: int = 1) -> replay_pb2.SampleBatchesRequest:
-    """What asks for a batch."""
+    """Returns a request for a batch."""
     return replay_pb2.SampleBatchesRequest(batch=replay_pb2.BatchRequest(batch=batch, part=part, parts=parts))
 
 
 def hello_request(
     token: bytes = b"", *, environments: int = 2, schema: Schema = SCHEMA, spec: EnvironmentSpec = SPEC
 ) -> run_pb2.JoinRequest:
-    """What a join stream opens with."""
+    """Returns the opening of a join stream."""
     hello = run_pb2.Hello(
         schema=encode_schema(schema), environment=encode_environment(spec), environments=environments, token=token
     )
@@ -299,7 +299,7 @@ def hello_request(
 
 
 class Loopback:
-    """Everything that one test starts. Leaving it ends the clients, then the servers."""
+    """All servers and clients of one test. Leaving the context closes the clients, then the servers."""
 
     def __init__(self) -> None:
         self._clients, self._servers = ExitStack(), ExitStack()
@@ -319,15 +319,15 @@ class Loopback:
     # Servers
 
     def replay(self, **options: Any) -> LiveReplay:
-        """A replay service with options of `LiveReplay`."""
+        """Starts a replay service with options of `LiveReplay`."""
         return self._serve(LiveReplay(**options))
 
     def run(self, roster_path: Path, **options: Any) -> LiveRun:
-        """A learner's services with options of `LiveRun`."""
+        """Starts a learner's services with options of `LiveRun`."""
         return self._serve(LiveRun(roster_path, **options))
 
     def methods(self, behaviours: dict[Method, Any], **options: Any) -> LiveMethods:
-        """A server of any behaviours with options of `LiveMethods`."""
+        """Starts a server with these behaviours and options of `LiveMethods`."""
         return self._serve(LiveMethods(behaviours, **options))
 
     def _serve(self, server: AnyServer) -> AnyServer:
@@ -337,7 +337,7 @@ class Loopback:
     # Clients
 
     def sink(self, slot: int, server: LiveServer, *, schema: Schema = SCHEMA, **options: Any) -> ReplaySegmentSink:
-        """The sink of the actor in this slot; options as for `assignment`."""
+        """Creates the sink of the actor in this slot; options as for `assignment`."""
         return self._client(ReplaySegmentSink(self.thread, assignment(slot, server.address, **options), schema))
 
     def source(
@@ -349,7 +349,7 @@ class Loopback:
         prefetch: int = 1,
         **options: Any,
     ) -> ReplayBatchSource:
-        """A learner's source of batches, with options as its own; opened, if with a plan."""
+        """Creates a learner's source of batches with these options; opens it if there is a plan."""
         source = self._client(
             ReplayBatchSource(self.thread, server.address, schema, prefetch_batches=prefetch, **options)
         )
@@ -358,7 +358,7 @@ class Loopback:
         return source
 
     def snapshots(self, server: LiveServer) -> SnapshotClient:
-        """Who asks a replay service for snapshots."""
+        """Creates a client for snapshots of a replay service."""
         return self._client(SnapshotClient(self.thread, server.address))
 
     def take(
@@ -367,16 +367,16 @@ class Loopback:
         name: str,
         show: Callable[[SnapshotProgress], None] = lambda progress: None,
     ) -> Snapshot:
-        """Has a replay service take a snapshot, with a policy that is not looked at."""
+        """Takes a snapshot of a replay service, with an arbitrary policy."""
         client, request = self.snapshots(server), SnapshotRequest(name, 0, automatic=False)
         return self.thread.run(client.take(request, Weights.of(0, b"policy"), show=show), 2.0 * PATIENCE_S)
 
     def stores(self, *servers: LiveServer) -> StoreSnapshots:
-        """A learner's access to the snapshots of its stores."""
+        """Creates a learner's access to the snapshots of its stores."""
         return self._client(StoreSnapshots(self.thread, [server.address for server in servers]))
 
     def run_snapshots(self, server: LiveServer) -> RunSnapshotClient:
-        """Who asks a learner for snapshots."""
+        """Creates a client for snapshots of a run."""
         return self._client(RunSnapshotClient(self.thread, server.address))
 
     def membership(
@@ -388,19 +388,19 @@ class Loopback:
         environments: int = 2,
         **options: Any,
     ) -> Membership:
-        """An actor's membership in a run, with options as its own."""
+        """Creates an actor's membership in a run, with these options."""
         return self._client(Membership(self.thread, server.address, schema, spec, environments, **options))
 
     def work(self, server: LiveServer, spec: EnvironmentSpec = SPEC) -> EvaluationWork:
-        """An evaluator's work."""
+        """Creates an evaluator's work client."""
         return self._client(EvaluationWork(self.thread, server.address, spec))
 
     def status(self, address: str) -> StatusClient:
-        """A client that asks for a run's status."""
+        """Creates a client for the status of a run."""
         return self._client(StatusClient(self.thread, address))
 
     def plain(self, server: LiveServer, method: Method, **options: Any) -> PlainStream:
-        """A stream of a client without any code of ours, with options of `PlainStream`."""
+        """Opens a stream of a client without any of our code, with options of `PlainStream`."""
         return self._client(PlainStream(server.address, method, **options))
 
     def _client(self, client: AnyClient) -> AnyClient:
@@ -408,7 +408,7 @@ class Loopback:
         return client
 
     def ask(self, address: str, method: Method, request: Message | bytes, timeout_s: float = PATIENCE_S) -> Any:
-        """A unary call as our clients make it."""
+        """Makes a unary call with our client code."""
 
         async def call() -> Any:
             async with connect(address) as channel:
@@ -417,7 +417,7 @@ class Loopback:
         return self.thread.run(call(), 2.0 * PATIENCE_S)
 
     def plain_call(self, server: LiveServer, method: Method, request: Message | bytes) -> tuple[grpc.StatusCode, Any]:
-        """A unary call of a client without any code of ours: the status, and the response or the details."""
+        """Makes a unary call without our client code; returns the status, and the response or the details."""
         with grpc.insecure_channel(server.address, options=(("grpc.enable_http_proxy", 0),)) as channel:
             stub = channel.unary_unary(
                 method.path, request_serializer=_plain_bytes, response_deserializer=method.response.FromString
@@ -428,7 +428,7 @@ class Loopback:
                 return error.code(), error.details()
 
     def replay_status(self, server: LiveServer) -> replay_pb2.GetReplayStatusResponse:
-        """What a replay service says about itself."""
+        """Returns the status of a replay service."""
         status: replay_pb2.GetReplayStatusResponse = self.ask(
             server.address, methods.GET_REPLAY_STATUS, replay_pb2.GetReplayStatusRequest()
         )
@@ -442,7 +442,7 @@ class Loopback:
 
 
 def pass_windows(sink: ReplaySegmentSink, source: ReplayBatchSource, count: int) -> None:
-    """Sends so many windows of two segments, each for a batch of its own, and checks that they come as they were."""
+    """Sends this number of windows of two segments, each for one batch, and checks that they arrive unchanged."""
     for number in range(count):
         until(lambda: sink.next_grant(0.5), "a grant")
         window = make_window(1 + 2 * number, version=number)
@@ -453,7 +453,7 @@ def pass_windows(sink: ReplaySegmentSink, source: ReplayBatchSource, count: int)
 
 
 class Recorder:
-    """Knows every window that was sent, so that a segment in a batch can be told by its content."""
+    """Records every window that was sent, so that a segment of a batch can be identified by its content."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -461,7 +461,7 @@ class Recorder:
         self.windows: dict[Name, tuple[Window, int]] = {}
 
     def note(self, window: Window) -> None:
-        """Remembers a window under the names of its segments."""
+        """Records a window under the names of its segments."""
         with self._lock:
             for row in range(window.columns.segments):
                 name = (window.head.slot, window.head.incarnation, window.head.first_sequence + row)
@@ -469,7 +469,7 @@ class Recorder:
                 self.windows[name] = (window, row)
 
     def names(self, batch: Batch) -> list[Name]:
-        """Whose segments a batch holds. Fails unless each column's every value, and the version, is as it was sent."""
+        """Returns the names of a batch's segments. Fails unless every column and the version are as sent."""
         with self._lock:
             columns = next(iter(self.windows.values()))[0].columns
             for came, sent in zip(batch.columns.arrays, columns.arrays, strict=True):
@@ -481,7 +481,7 @@ class Recorder:
             return names
 
     def environment(self, name: Name) -> int:
-        """The number of the environment that a segment came from."""
+        """Returns the number of the environment of a segment."""
         window, row = self.windows[name]
         return int(window.head.environments[row])
 
@@ -491,7 +491,7 @@ def _content(arrays: tuple[np.ndarray, ...], row: int) -> bytes:
 
 
 class Actor:
-    """An actor's thread: for every grant, waits for the weights it asks for and sends a window."""
+    """A thread that acts: for each grant, it waits for the required weights and sends a window."""
 
     def __init__(
         self,
@@ -535,7 +535,7 @@ class Actor:
             self.error = error
 
     def end(self) -> None:
-        """Ends the thread. Raises what it met."""
+        """Stops the thread. Raises its error, if any."""
         self._stop.set()
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), f"{self.thread.name} did not end"
@@ -555,7 +555,7 @@ class Trainer:
         self.fresh: list[Name] = []
 
     def next(self) -> Batch:
-        """The next batch, checked."""
+        """Returns the next batch after checking it."""
         batch = until(lambda: self._source.next(0.5), f"batch {self.version} ({self._source.waiting_for})")
         assert batch.number == self.version
         assert batch.fresh_segments == self._plan.fresh_segments
@@ -565,28 +565,28 @@ class Trainer:
         assert (batch.priorities[: batch.fresh_segments] == 0.0).all()
         assert (batch.head.probabilities[: batch.fresh_segments] == 1.0).all()
         for key, priority, name in list(zip(batch.keys, batch.priorities, everything, strict=True))[len(names) :]:
-            # One that came too late to be fresh has a priority that nobody committed.
+            # A segment that was too late to be fresh has a priority that was not committed.
             assert priority in self._priorities[int(key)] or name not in self.fresh
         self.fresh += names
         return batch
 
     def commit(self, batch: Batch) -> CommitOutcome:
-        """Publishes what came out of the batch, then commits it."""
+        """Publishes the next version, then commits the batch."""
         return self.begin_commit(batch).result(PATIENCE_S)
 
     def begin_commit(self, batch: Batch) -> Future[CommitOutcome]:
-        """As `commit`, without waiting for the answer."""
+        """Starts a commit, without waiting for the answer."""
         self.version += 1
         if self.version % self._plan.publish_interval == 0:
             self.published = self.version
         priorities = self._random.random(batch.keys.size)
-        # A segment may be in a batch twice; the later priority stands.
+        # A segment may occur twice in a batch; its later priority counts.
         for key, priority in dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)).items():
             self._priorities[key].add(priority)
         return self._source.commit(batch, priorities)
 
     def train(self, batches: int) -> Iterator[Batch]:
-        """Trains so many batches."""
+        """Trains this number of batches."""
         for _ in range(batches):
             batch = self.next()
             self.commit(batch)
@@ -594,5 +594,5 @@ class Trainer:
 
 
 def plan_with(**changes: Any) -> SamplingPlan:
-    """PLAN with these changes, in a session of its own."""
+    """Returns PLAN with these changes, in a new session."""
     return replace(PLAN, **{"session": secrets.randbits(62) + 1, **changes})

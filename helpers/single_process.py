@@ -1,8 +1,8 @@
-"""A run of Penstock in one process and one thread, with everything but the network: for studies of the algorithm.
+"""A run of Penstock in one process and one thread, without the network, for studies of the algorithm.
 
-Environments, collector, replay buffer, learner and training loop are those of the services; between them are calls
-instead of streams. So a run is repeatable bit for bit whatever else the machine does, and what is studied is the
-algorithm: collection and training take turns, and the lag between them is exactly the one that is asked for.
+Environments, collector, replay buffer, learner and training loop are those of the services; calls replace the streams
+between them. A run is therefore repeatable bit for bit regardless of other load. Collection and training alternate, and
+the lag between them is exactly the requested one.
 """
 
 import json
@@ -47,14 +47,14 @@ _GRANT_TIMEOUT_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        curve: Environment steps and mean evaluation return, one pair an evaluation.
-        env_steps_to_threshold: At the first evaluation that reached it; None: never.
+        curve: Environment steps and mean evaluation return, one pair per evaluation.
+        env_steps_to_threshold: Environment steps at the first evaluation that reached it; None if none did.
         final_return: Mean of the evaluations in the last fifth of the run.
         updates: Gradient steps.
-        seconds: That it took, evaluations included; says little where other runs share the machine.
+        seconds: Duration including evaluations; not meaningful if other runs share the machine.
     """
 
     curve: tuple[tuple[int, float], ...]
@@ -65,9 +65,9 @@ class Outcome:
 
 
 class Pipeline:
-    """Batches on demand: collects just what the next one lacks, with the policy of `lag` versions before.
+    """Batches on demand: collects only what the next batch lacks, with the policy from `lag` versions before.
 
-    A `BatchSource` and `WeightSink` to the training run.
+    It is the `BatchSource` and the `WeightSink` of the training run.
     """
 
     waiting_for = None
@@ -75,7 +75,7 @@ class Pipeline:
     def __init__(
         self, config: Config, environments: Environments, lag: int, watch: Callable[[Batch], None] = lambda batch: None
     ) -> None:
-        """Resets the environments. `watch` sees every batch before it is trained."""
+        """Resets the environments. `watch` is called with every batch before it is trained."""
         self._watch = watch
         self._schema = segment_schema(environments.spec, config.actor.unroll_length)
         self._buffer = ReplayBuffer(RingStore(None, config.replay.capacity_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
@@ -95,22 +95,22 @@ class Pipeline:
         self._runner: PolicyRunner | None = None
 
     def publish(self, weights: Weights) -> None:
-        """Keeps as many versions as the lag asks for."""
+        """Keeps as many versions as the lag requires."""
         self._published.append(weights)
 
     def open(self, plan: SamplingPlan) -> None:
-        """Opens the buffer's both ends."""
+        """Opens both ends of the buffer."""
         self._buffer.open_actor(ActorKey(0, 1), self._schema, self._window, 0.0)
         self._buffer.adopt_plan(plan)
         self._plan, self._number = plan, plan.next_batch
 
     def adjust(self, plan: SamplingPlan) -> None:
-        """As the service does."""
+        """Adjusts the gate, like the service."""
         self._buffer.adjust_plan(plan)
         self._plan = plan
 
     def next(self, timeout_s: float) -> Batch:
-        """Collects until there is a batch."""
+        """Collects until a batch is complete."""
         del timeout_s
         while (lease := self._buffer.lease(self._number)) is None:
             self._collect()
@@ -125,7 +125,7 @@ class Pipeline:
         self._runner.refresh(weights)
         self._buffer.issue_grants(0.0)
         stored = self._buffer.append(self._collector.collect(self._runner), 0.0)
-        assert stored is not None, "the gate gave no leave to collect what the next batch lacks"
+        assert stored is not None, "the gate granted no window although the next batch is incomplete"
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Commits at once."""
@@ -136,20 +136,20 @@ class Pipeline:
 
 
 class Desk:
-    """Evaluates when it is asked, so that a curve has a point wherever it is due."""
+    """Evaluates immediately on request, so that a curve has a point at every interval."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
         self._results: deque[EvaluationResult] = deque()
 
     def ask(self, task: EvaluationTask) -> None:
-        """Plays the episodes."""
+        """Runs the episodes."""
         result = evaluate(task, self._environments, lambda: False)
         assert result is not None
         self._results.append(result)
 
     def result(self, timeout_s: float) -> EvaluationResult | None:
-        """The result, if there is one."""
+        """Returns the result, if there is one."""
         del timeout_s
         return self._results.popleft() if self._results else None
 
@@ -157,14 +157,14 @@ class Desk:
 def train(
     config: Config, lag: int = 0, folder: Path | None = None, watch: Callable[[Batch], None] = lambda batch: None
 ) -> Outcome:
-    """Trains with this configuration; the folder, if one is named, keeps what a run's folder does.
+    """Trains with this configuration; writes a run's files to the folder, if there is one.
 
     Args:
-        config: As of `penstock train`; addresses, actors and paces say nothing here.
-        lag: Versions between the policy that acts and the one that is trained, exactly. The configured
-            `off_policy_degree` must allow it.
-        folder: Of the run; None: none is kept.
-        watch: Sees every batch before it is trained.
+        config: Configuration as for `penstock train`; addresses, actors and paces are ignored.
+        lag: Exact number of versions between the acting policy and the one in training. The configured
+            `off_policy_degree` must permit it.
+        folder: Folder of the run; None for none.
+        watch: Called with every batch before it is trained.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
@@ -202,16 +202,16 @@ def learn(
     folder: RunFolder,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Conclusion:
-    """A learner's part of a new run, on the CPU, between these ends.
+    """Runs a learner's part of a new run on the CPU.
 
     Args:
-        config: As of `penstock train`.
-        spec: The environment's spaces.
-        source: Where batches come from.
-        sink: Where weights go.
-        desk: Where evaluations are done.
-        folder: Of the run.
-        stopping: Asked between batches.
+        config: Configuration as for `penstock train`.
+        spec: Spec of the environment.
+        source: Source of batches.
+        sink: Sink of weights.
+        desk: Desk for evaluations.
+        folder: Folder of the run.
+        stopping: Called between batches; training ends when it returns true.
     """
     device, session = torch.device("cpu"), open_session(config, folder, Recovered())
     parts = LearnerParts(

@@ -1,4 +1,4 @@
-"""Examples of every kind of action space, so that a new kind is tested wherever a kind is decided."""
+"""Examples of every kind of action space, so that each test of spaces covers a new kind."""
 
 from typing import Any
 

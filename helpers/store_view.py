@@ -1,4 +1,4 @@
-"""Looks at the store of a running replay service from outside: its files are mapped, read and never written."""
+"""Reads the store of a running replay service from outside: its files are mapped, and never written."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +21,17 @@ from penstock.types.replay import SamplingPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A store at about one moment.
+class StoreState:
+    """The state of a store at about one moment.
 
     Attributes:
-        session: Of the learner that it works for.
-        version: Committed last, or the session's first.
-        inserted: Segments taken in, ever.
-        late: Segments found late, ever.
-        marks: The last sequence stored, by slot and incarnation.
+        session: Session of its current learner.
+        version: Last committed version, or the session's first.
+        inserted: Number of segments ever inserted.
+        late: Number of segments ever classified as late.
+        marks: Last stored sequence by slot and incarnation.
         headers: <HEADER>[...] of the segments.
-        clock: Tells their ages.
+        clock: Clock for their ages.
     """
 
     session: int
@@ -44,21 +44,21 @@ class Look:
 
     @property
     def trained(self) -> NDArray[Any]:
-        """<HEADER>[...] of the segments that were trained."""
+        """Headers of the segments that were trained, <HEADER>[...]."""
         trained: NDArray[Any] = self.headers[self.headers["state"] == State.SEEN]
         return trained
 
     @property
     def waiting(self) -> int:
-        """Segments that were not trained yet."""
+        """Number of segments that were not trained yet."""
         return self.headers.size - self.trained.size
 
-    def first_after(self, before: "Look") -> int:
-        """The version at which the session of this look began, where `before` is of the session before."""
+    def first_after(self, before: "StoreState") -> int:
+        """Returns the first version of the session, where `before` is of the previous session."""
         return self.version if self.session == before.session else max(before.version, self.clock.last_skip)
 
     def mass(self, plan: SamplingPlan, segments: NDArray[Any], version: int) -> float:
-        """The sum of the masses of these segments, <HEADER>[...], at a version, by this store's clock."""
+        """Returns the sum of the masses of these segments, <HEADER>[...], at a version, by this store's clock."""
         ages = self.clock.at(version) - self.clock.clock(segments["version"])
         young = ages <= plan.max_staleness
         masses = ((segments["priority"] + plan.epsilon) * 2.0 ** (-ages / plan.half_life)) ** plan.alpha
@@ -69,7 +69,10 @@ class StoreView:
     """The store in one folder."""
 
     def __init__(self, folder: Path, records: Path | None = None) -> None:
-        """Maps it; an actor must have come before. `records` is where the records lie, if not in their usual place."""
+        """Maps the store, which needs its schema from a first actor.
+
+        `records` is the path of the records, if it is not the default one.
+        """
         self._segments = np.memmap(folder / SEGMENTS_FILE, np.uint8, "r")
         self._records = np.memmap(records or folder / RECORDS_FILE, np.uint8, "r")
         capacity = rows_within(self._segments.size, read_schema(folder))
@@ -77,21 +80,21 @@ class StoreView:
 
     @property
     def session(self) -> int:
-        """Of the learner that the store works for."""
+        """Session of the store's current learner."""
         return int(session_of(self._records)["session"][0])
 
     @property
     def version(self) -> int:
-        """Committed last."""
+        """Last committed version."""
         return int(session_of(self._records)["version"][0])
 
-    def look(self) -> Look:
-        """The store now; of one moment only if nothing is written meanwhile."""
+    def read(self) -> StoreState:
+        """Reads the store; the result is consistent only if nothing is written meanwhile."""
         records, headers = np.array(self._records), np.array(self._headers)
         session = session_of(records)[0]
         marks, _ = read_watermarks(records)
         used = np.flatnonzero(marks["incarnation"])
-        return Look(
+        return StoreState(
             session=int(session["session"]),
             version=int(session["version"]),
             inserted=int(session["inserted"]),

@@ -1,7 +1,7 @@
-"""Time in tests: how long a wait may last, and bounds that do not depend on the speed of the machine.
+"""Time in tests: limits of waits, and bounds that do not depend on the speed of the machine.
 
-A bound on a duration is a multiple of a baseline, which is measured in the same run on the same machine. A machine that
-is slow, or busy with other work, slows both down; a fault of the code slows down one.
+A bound on a duration is a multiple of a baseline, which is measured in the same run on the same machine. A slow or busy
+machine slows both down; a fault of the code slows only one.
 """
 
 import time
@@ -10,19 +10,24 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 PATIENCE_S = 900.0
-"""Limit of every wait for something that must happen. Only a failing test waits that long, so that it is no statement
-about speed; pytest's own timeout in pyproject.toml is longer, so that the wait's message is what is reported."""
+"""Limit of every wait, in seconds.
+
+Only a failing test waits that long, so it does not express an expected speed. The timeout of pytest in pyproject.toml
+is longer, so that the message of the wait is reported.
+"""
 
 AT_ONCE = 50.0
-"""Multiple of a service's first answer within which something happens that waits for nothing. An answer takes some
-hundredths of a second, and what must not be waited for takes 20 s, when gRPC gives a connection up, or never ends."""
+"""Multiple of a service's first answer that bounds an action without waits.
+
+An answer takes some hundredths of a second. A wrong wait takes 20 s, until gRPC gives up a connection, or forever.
+"""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The longest that something may take: `multiple` times the baseline, and the product's own waits beside it.
+    """Upper bound of a duration: `multiple` times the baseline, plus the product's own waits.
 
     Attributes:
         multiple: Factor by which the measured duration may exceed the baseline.
@@ -45,14 +50,14 @@ class Bound:
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """Seconds that `action` takes."""
+    """Returns the seconds that `action` takes."""
     started = time.monotonic()
     action()
     return time.monotonic() - started
 
 
 def longest_of(action: Callable[[], object], times: int = 3) -> float:
-    """Seconds that `action` takes at the longest of some repetitions, so that one lucky repetition is no baseline."""
+    """Returns the longest duration of `action` in seconds over some repetitions, which is a robust baseline."""
     return max(seconds_of(action) for _ in range(times))
 
 

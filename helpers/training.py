@@ -1,4 +1,4 @@
-"""Learners of small networks, and batches that a collector really collected for them."""
+"""Learners of small networks, and batches for them from a real collector."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def make_learner(
     sampling: SamplingConfig | None = None,
     **ppo: object,
 ) -> Learner:
-    """A learner of this environment, with settings of [ppo]."""
+    """Creates a learner for this environment, with settings of [ppo]."""
     return Learner(
         spec_of(env_id),
         network,
@@ -45,7 +45,7 @@ def make_learner(
 
 
 def make_batch(env_id: str = "CartPole-v1", *, device: torch.device = CPU, **options: Any) -> TrainingBatch:
-    """`collect_batch`, as a learner takes it."""
+    """Returns the batch of `collect_batch` in a learner's form."""
     return to_tensors(collect_batch(env_id, **options), device)
 
 
@@ -59,7 +59,10 @@ def collect_batch(
     number: int = 5,
     version: int = 3,
 ) -> Batch:
-    """`segments` environments in one window, those past `fresh` as if replayed; `learner` or an untrained one acts."""
+    """Collects one window of `segments` environments; those from `fresh` on count as replayed.
+
+    `learner`, or an untrained one, acts.
+    """
     weights = policy_weights.dump(learner.policy, version) if learner else fresh_weights(spec_of(env_id), seed=9)
     collector = Collector(
         make_environments(env_id, segments, kwargs={}),
@@ -84,11 +87,11 @@ def collect_batch(
 
 
 def parameters_of(learner: Learner) -> dict[str, torch.Tensor]:
-    """A copy of everything the policy holds, normalisers included."""
+    """Returns a copy of all state of the policy, including normalisers."""
     return {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
 
 
 def same_parameters(one: Learner, other: Learner) -> bool:
-    """Whether two policies are bitwise the same."""
+    """Returns whether two policies are bitwise equal."""
     ours, theirs = one.policy.state_dict(), other.policy.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,7 +1,7 @@
-/* Moves the wall clock of the processes that load it, and no other clock: LD_PRELOAD on Linux.
+/* Offsets the wall clock, and no other clock, of processes that load this library with LD_PRELOAD on Linux.
 
-   The variable WALL_CLOCK_OFFSET names a file of one int64, the seconds by which the wall clock is wrong. The file is
-   mapped, so that a change counts at once. Waits until a moment of the wall clock end when the kernel's clock says. */
+   The variable WALL_CLOCK_OFFSET is the path of a file with one int64, the offset in seconds. The file is mapped, so
+   that a change takes effect at once. Waits with a deadline on the wall clock end by the kernel's unchanged clock. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ time_t time(time_t *now) {
     return precise.tv_sec;
 }
 
-/* gRPC waits with futexes, some of them until a moment of the wall clock. */
+/* gRPC waits with futexes, some of them with a deadline on the wall clock. */
 long syscall(long number, ...) {
     static long (*next)(long, ...);
     if (!next) next = dlsym(RTLD_NEXT, "syscall");

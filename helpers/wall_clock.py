@@ -1,6 +1,7 @@
-"""A wall clock that can be set, of the processes that are started with it; their monotonic clock goes on.
+"""An adjustable wall clock for child processes; their monotonic clock is unaffected.
 
-A small library is compiled for it (`wall_clock.c`). With Debian 12's libfaketime, `time.sleep` of Python 3.11 fails.
+A small library is compiled for it (`wall_clock.c`), because `time.sleep` of Python 3.11 fails with Debian 12's
+libfaketime.
 """
 
 import shutil
@@ -16,11 +17,11 @@ _SOURCE = Path(__file__).with_name("wall_clock.c")
 
 
 def unavailable() -> str:
-    """Why there can be none here; empty: there can."""
+    """Returns the reason why this machine can't adjust clocks; empty if it can."""
     if sys.platform != "linux":
-        return "wall clocks are set with LD_PRELOAD, which only Linux has"
+        return "adjusting wall clocks needs LD_PRELOAD of Linux"
     if shutil.which("gcc") is None or not Path("/usr/include/dlfcn.h").exists():
-        return "needs gcc and libc6-dev, to compile a library that sets the wall clock"
+        return "adjusting wall clocks needs gcc and libc6-dev"
     return ""
 
 
@@ -32,22 +33,24 @@ def library(folder: Path) -> Path:
 
 
 class WallClock:
-    """The wall clock of the processes that have its variables, which begins right."""
+    """The wall clock of the processes that have its variables; correct at first."""
 
     def __init__(self, library: Path, file: Path) -> None:
-        """Args:
-        library: From `library`.
-        file: For how wrong the clock is; made here.
+        """Creates the clock.
+
+        Args:
+            library: Path from `library`.
+            file: Path of the file for the clock's offset; created here.
         """
         self._file = file
         self.variables = {"LD_PRELOAD": str(library), "WALL_CLOCK_OFFSET": str(file)}
-        self.is_wrong_by(0)
+        self.set_offset(0)
 
-    def is_wrong_by(self, seconds: int) -> None:
-        """Sets it to the right time and so many seconds, at once."""
+    def set_offset(self, seconds: int) -> None:
+        """Sets the clock to the correct time plus this number of seconds, at once."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(struct.pack("q", seconds))
 
     def is_of(self, process: psutil.Process) -> bool:
-        """Whether this process has this clock."""
+        """Returns whether a process uses this clock."""
         return any(mapped.path == str(self._file) for mapped in process.memory_maps())

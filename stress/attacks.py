@@ -50,22 +50,22 @@ OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "attacks.json"
 CAPACITY_BYTES = 64 * 2**20
 SPAN_S, SETTLE_S, ROUNDS = 5.0, 2.0, 3
 PACE = 0.4
-"""Of what the pair gets at its best."""
+"""Pace of the pair, as a fraction of its highest throughput."""
 KEPT = 0.9
 HEALTH_S = 5.0
 _NICE = 19
 _CALL_S = 20.0
 _SLOT = 200
-"""Of the strangers' actors; the healthy one has slot 0."""
+"""First slot of the attackers' actors; the healthy actor has slot 0."""
 
 
-def stranger(address: str) -> grpc.Channel:
-    """A channel without any code of ours."""
+def foreign_channel(address: str) -> grpc.Channel:
+    """Opens a channel without any of our client code."""
     return grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
 
 
-def say(channel: grpc.Channel, method: Method, *messages: Message | bytes) -> str:
-    """Says all of this on one stream, and nothing more; the status that ends it."""
+def send_all(channel: grpc.Channel, method: Method, *messages: Message | bytes) -> str:
+    """Sends these messages on one stream, half-closes it, and returns its final status."""
     data = [message if isinstance(message, bytes) else message.SerializeToString() for message in messages]
     stream: Any = channel.stream_stream(method.path)
     try:
@@ -77,23 +77,23 @@ def say(channel: grpc.Channel, method: Method, *messages: Message | bytes) -> st
 
 
 def version_of(channel: grpc.Channel) -> int:
-    """The service's version, which it tells anybody."""
+    """Returns the version of the service, which is available to any client."""
     method = methods.GET_REPLAY_STATUS
     ask: Any = channel.unary_unary(method.path, response_deserializer=method.response.FromString)
     return int(ask(b"", timeout=_CALL_S).version)
 
 
 def append(slot: int, incarnation: int) -> replay_pb2.AppendSegmentsRequest:
-    """The opening of an actor's stream."""
+    """Returns the opening message of an actor's stream."""
     opening = replay_pb2.OpenAppend(schema=encode_schema(SCHEMA), slot=slot, incarnation=incarnation, window_segments=2)
     return replay_pb2.AppendSegmentsRequest(open=opening)
 
 
-# Each attack takes the service's address, and goes on until its process is killed.
+# Each attack takes the service's address and runs until its process is killed.
 
 
 def idle_connections(address: str) -> None:
-    """1,100 connections that say nothing."""
+    """Holds 1,100 connections that send nothing."""
     host, _, port = address.rpartition(":")
     held: list[socket.socket] = []
     while True:
@@ -105,8 +105,8 @@ def idle_connections(address: str) -> None:
 
 
 def health_watches(address: str) -> None:
-    """400 streams that watch the service's health, opened again when they are refused."""
-    stub: Any = health_pb2_grpc.HealthStub(stranger(address))
+    """Holds 400 streams that watch the service's health, and reopens refused ones."""
+    stub: Any = health_pb2_grpc.HealthStub(foreign_channel(address))
     watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(400)]
     for number in itertools.cycle(range(len(watches))):
         if watches[number].done():
@@ -115,7 +115,7 @@ def health_watches(address: str) -> None:
 
 
 def snapshots(address: str) -> None:
-    """Snapshots of names that no user gave, until they are refused, and from then on."""
+    """Requests snapshots under new names, also after they are refused."""
     thread = LoopThread()
     taking = SnapshotClient(thread, address)
     for number in itertools.count():
@@ -126,50 +126,50 @@ def snapshots(address: str) -> None:
 
 
 def plans(address: str) -> None:
-    """Plans of other sessions: from the version that is next, from a little later, and from far away."""
-    channel = stranger(address)
+    """Sends plans of other sessions: from the next version, from a slightly later one, and from a very late one."""
+    channel = foreign_channel(address)
     for ahead in itertools.cycle((10, 1_000, 10**15)):
         plan = encode_plan(plan_of())
         plan.next_batch, plan.session = version_of(channel) + ahead, secrets.randbits(62) | 1
-        say(channel, methods.SAMPLE_BATCHES, replay_pb2.SampleBatchesRequest(plan=plan))
+        send_all(channel, methods.SAMPLE_BATCHES, replay_pb2.SampleBatchesRequest(plan=plan))
         time.sleep(0.02)
 
 
 def future_versions(address: str) -> None:
-    """Windows of versions that the learner has not published."""
-    channel = stranger(address)
+    """Sends windows of versions that the learner has not published."""
+    channel = foreign_channel(address)
     for number in itertools.count():
         window = MarkedWindows(_SLOT + number % 20, 2).next(version_of(channel) + (990 if number % 2 else 10**15))
-        say(channel, methods.APPEND_SEGMENTS, append(_SLOT + number % 20, 1), *encode_window(window))
+        send_all(channel, methods.APPEND_SEGMENTS, append(_SLOT + number % 20, 1), *encode_window(window))
         time.sleep(0.05)
 
 
 def incarnations(address: str) -> None:
-    """The healthy actor's slot under the largest incarnation that there is."""
-    channel = stranger(address)
+    """Uses the healthy actor's slot with the largest valid incarnation."""
+    channel = foreign_channel(address)
     while True:
-        say(channel, methods.APPEND_SEGMENTS, append(0, 2**32 - 1))
+        send_all(channel, methods.APPEND_SEGMENTS, append(0, 2**32 - 1))
         time.sleep(0.02)
 
 
 def staged_windows(address: str) -> None:
-    """Windows that claim to be in a staging area, without one and in slots that there are not."""
-    channel = stranger(address)
+    """Sends windows that claim to be in a staging area: without an area, and in slots that do not exist."""
+    channel = foreign_channel(address)
     for slot in itertools.cycle((0, 3, 4, 2**31, 2**32 - 1)):
         request = replay_pb2.AppendSegmentsRequest.FromString(
             next(iter(encode_window(MarkedWindows(_SLOT, 2).next(0))))
         )
         request.window.staged_in = slot
         request.window.block.ClearField("payload")
-        say(channel, methods.APPEND_SEGMENTS, append(_SLOT, 1), request)
+        send_all(channel, methods.APPEND_SEGMENTS, append(_SLOT, 1), request)
         time.sleep(0.02)
 
 
 def silent_actors(address: str) -> None:
-    """40 actors that connect, take their grants and say nothing."""
+    """Holds 40 actors that connect, take their grants and then send nothing."""
     with ExitStack() as stack:
         for slot in range(_SLOT, _SLOT + 40):
-            channel = stack.enter_context(stranger(address))
+            channel = stack.enter_context(foreign_channel(address))
             until_killed = iter(lambda: time.sleep(3600.0), 0)
             opening = stamped(append(slot, 1))
             stream: Any = channel.stream_stream(methods.APPEND_SEGMENTS.path)
@@ -189,15 +189,15 @@ ATTACKS: dict[str, Callable[[str], None]] = {
 }
 
 
-def beside(service: ReplayProcess, pair: HealthyPair, name: str, pace: float) -> tuple[Served, bool]:
-    """What the pair got beside an attack, and whether the service's health was answered meanwhile."""
+def measure_attack(service: ReplayProcess, pair: HealthyPair, name: str, pace: float) -> tuple[Served, bool]:
+    """Returns the pair's throughput during an attack, and whether the service answered a health check meanwhile."""
     command = [sys.executable, "-m", "stress.attacks", "--attack", name, "--address", service.address]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        pair.serve(SETTLE_S, batches_per_s=pace)
-        served = pair.serve(SPAN_S, batches_per_s=pace)
+        pair.run(SETTLE_S, batches_per_s=pace)
+        served = pair.run(SPAN_S, batches_per_s=pace)
         healthy = is_serving(service.address, HEALTH_S)
-        assert process.poll() is None, f"the attack {name!r} has ended by itself"
+        assert process.poll() is None, f"the attack {name!r} ended by itself"
     finally:
         process.kill()
         process.wait()
@@ -205,7 +205,10 @@ def beside(service: ReplayProcess, pair: HealthyPair, name: str, pace: float) ->
 
 
 def main() -> int:
-    """Measures, prints, writes; 0 if all held. With --attack, attacks until it is killed."""
+    """Measures, prints and writes everything; returns 0 if all bounds held.
+
+    With --attack, attacks until it is killed.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
@@ -217,13 +220,13 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory() as folder, replay_process(CAPACITY_BYTES, folder=Path(folder)) as service:
         pair = HealthyPair(service.address, plan_of())
-        pair.serve(SETTLE_S)
-        pace = PACE * pair.serve(SPAN_S).batches_per_s
+        pair.run(SETTLE_S)
+        pace = PACE * pair.run(SPAN_S).batches_per_s
         for name in ATTACKS:
             alone, attacked, healthy = [], [], True
             for _ in range(ROUNDS):
-                alone.append(pair.serve(SPAN_S, batches_per_s=pace))
-                served, answered = beside(service, pair, name, pace)
+                alone.append(pair.run(SPAN_S, batches_per_s=pace))
+                served, answered = measure_attack(service, pair, name, pace)
                 attacked.append(served)
                 healthy &= answered
             rates = [sum(s.batches for s in spans) / sum(s.seconds for s in spans) for spans in (alone, attacked)]
@@ -258,7 +261,7 @@ def main() -> int:
         )
     Console(width=120).print(table)
     if traceback:
-        print("FAIL a traceback is in the service's log")
+        print("FAIL the service's log contains a traceback")
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     content = {**of_this_run(), "attacks": results, "traceback": traceback}
     OUTPUT.write_text(json.dumps(content, indent=2) + "\n")

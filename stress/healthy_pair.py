@@ -1,7 +1,7 @@
-"""An actor and a learner as they should be, at a steady pace, that look at all they get: who else is served shows here.
+"""An actor and a learner that follow the contract, and verify the service that they receive during stress tests.
 
-Contents are verified: every segment in every batch must be what somebody sent. The clients are those that actors and
-learners use. Used by `hostile.py` and `soak.py`.
+Contents are verified: every segment of a batch must be as the actor sent it. The clients are those of actors and
+learners. Used by `hostile.py` and `soak.py`.
 """
 
 import secrets
@@ -25,7 +25,7 @@ PREFETCH = 2
 
 
 def plan_of(batch_segments: int = 256, fresh_segments: int = 64, degree: int = 8) -> SamplingPlan:
-    """Batches of which a quarter is fresh, in a session of its own."""
+    """Returns a plan of batches of which a quarter is fresh, in a new session."""
     return SamplingPlan(
         session=secrets.randbits(62) + 1,
         next_batch=0,
@@ -43,16 +43,16 @@ def plan_of(batch_segments: int = 256, fresh_segments: int = 64, degree: int = 8
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a pair got in a span of time.
+    """The work of a pair during a span of time.
 
     Attributes:
-        seconds: The span.
+        seconds: Length of the span.
         batches: Batches that were verified and committed.
-        segments: Segments in them.
+        segments: Segments in those batches.
         inserted: Segments that were sent and stored.
-        damaged: Segments in batches that nobody had sent so.
-        wait_p99_s: 99th percentile of the times that the learner waited for a batch.
-        wait_max_s: The longest of them.
+        damaged: Segments in batches that differ from those sent.
+        wait_p99_s: 99th percentile of the learner's waits for a batch, in seconds.
+        wait_max_s: Longest of those waits, in seconds.
     """
 
     seconds: float
@@ -65,12 +65,12 @@ class Served:
 
     @property
     def batches_per_s(self) -> float:
-        """Batches a second."""
+        """Batches per second."""
         return self.batches / self.seconds
 
 
 class HealthyPair:
-    """One actor's thread and one learner's thread."""
+    """One actor and one learner, each in a thread."""
 
     def __init__(self, address: str, plan: SamplingPlan, *, window_segments: int = 16, verify: bool = True) -> None:
         self.plan, self._verify = plan, verify
@@ -89,10 +89,10 @@ class HealthyPair:
         for thread in self._threads:
             thread.start()
 
-    def serve(self, seconds: float, *, batches_per_s: float = 0.0, until: Callable[[], bool] = lambda: False) -> Served:
-        """Lets the pair work for so long, or until that; batches at this pace, or as they come (0).
+    def run(self, seconds: float, *, batches_per_s: float = 0.0, until: Callable[[], bool] = lambda: False) -> Served:
+        """Lets the pair work for this time, or until the condition is true.
 
-        Raises what either met.
+        `batches_per_s` is the pace; with 0, the pair runs as fast as it can. Raises the first error of either client.
         """
         self._interval_s = 1.0 / batches_per_s if batches_per_s else 0.0
         before = (len(self._waits), self._segments, self._windows.sequence, self._damaged)
@@ -112,7 +112,7 @@ class HealthyPair:
         )
 
     def close(self) -> None:
-        """Ends both. Raises what either met."""
+        """Closes both clients. Raises the first error of either."""
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
@@ -153,6 +153,6 @@ class HealthyPair:
             self._version = batch.number + 1
             self._segments += batch.keys.size
             self._source.commit(batch, random.random(batch.keys.size))
-            # Whoever is behind does not catch up: what was missed shows in the rate.
+            # A late batch is not made up for, so that delays show in the rate.
             due = max(due + self._interval_s, time.monotonic())
             self._stop.wait(due - time.monotonic())

@@ -34,11 +34,11 @@ OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "hostile.json"
 CAPACITY_BYTES = 64 * 2**20
 ALONE_S = 5.0
 ROUNDS = 5
-"""Spans alone and beside hostile clients take turns, so that what else this machine does falls on both."""
+"""Number of spans alone and of spans with hostile clients; they alternate, so that other load affects both."""
 WARM_UP_ROUNDS = 2
-"""Before memory is looked at: pools and caches fill."""
+"""Rounds before memory is measured, in which pools and caches fill."""
 PACE = 0.4
-"""Of what the pair gets at its best."""
+"""Pace of the pair, as a fraction of its highest throughput."""
 KEPT = 0.9
 MOST_GROWTH_BYTES = 16 * 2**20
 IMPRECISE = ("UNKNOWN", "INTERNAL")
@@ -58,12 +58,10 @@ def attack(
 def attacked(
     service: ReplayProcess, pair: HealthyPair, *, requests: int, per_s: float, seed: int, pace: float
 ) -> tuple[dict[str, Any], Served]:
-    """What the hostile clients were answered, and what the pair got meanwhile."""
+    """Returns the answers to the hostile clients, and the throughput of the pair meanwhile."""
     process = attack(service, pair, requests=requests, per_s=per_s, seed=seed)
     try:
-        served = pair.serve(
-            10.0 * requests / per_s + 60.0, batches_per_s=pace, until=lambda: process.poll() is not None
-        )
+        served = pair.run(10.0 * requests / per_s + 60.0, batches_per_s=pace, until=lambda: process.poll() is not None)
         output, _ = process.communicate(timeout=60.0)
     finally:
         process.kill()
@@ -73,13 +71,13 @@ def attacked(
 
 
 def children_cpu_s() -> float:
-    """User and system seconds of the processes that were started here and have ended."""
+    """Returns user and system seconds of the ended child processes of this one."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def alarms_in(log: str) -> list[str]:
-    """Lines that are no event of level info or warning: errors, tracebacks, and what gRPC writes by itself."""
+    """Returns the log lines that are not events of level info or warning: errors, tracebacks, and gRPC's own lines."""
 
     def is_event(line: str) -> bool:
         try:
@@ -91,7 +89,7 @@ def alarms_in(log: str) -> list[str]:
 
 
 def table_of(answers: "Counter[tuple[str, str, str]]") -> Table:
-    """Kinds of requests by status."""
+    """Returns a table of the kinds of requests by status."""
     statuses = sorted({status for _, _, status in answers})
     table = Table("kind", *statuses)
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -106,7 +104,7 @@ def table_of(answers: "Counter[tuple[str, str, str]]") -> Table:
 
 
 def main() -> int:
-    """Measures, prints, writes; 0 if all held."""
+    """Measures, prints and writes everything; returns 0 if all bounds held."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--per-s", type=float, default=400.0)
@@ -120,12 +118,12 @@ def main() -> int:
     cores = {"service alone": 0.0, "service beside": 0.0, "hostile clients": 0.0}
     with replay_process(CAPACITY_BYTES) as service:
         pair = HealthyPair(service.address, plan_of())
-        pair.serve(2.0)
-        best = pair.serve(ALONE_S)
+        pair.run(2.0)
+        best = pair.run(ALONE_S)
         pace = PACE * best.batches_per_s
         for number in range(ROUNDS):
             used = service.cpu_s()
-            alone.append(pair.serve(ALONE_S, batches_per_s=pace))
+            alone.append(pair.run(ALONE_S, batches_per_s=pace))
             cores["service alone"] += (service.cpu_s() - used) / alone[-1].seconds / ROUNDS
             used, theirs = service.cpu_s(), children_cpu_s()
             came, served = attacked(
@@ -150,12 +148,12 @@ def main() -> int:
     rates = [sum(span.batches for span in spans) / sum(span.seconds for span in spans) for spans in (alone, beside)]
     kept, grown = rates[1] / rates[0], memory[-1] - memory[WARM_UP_ROUNDS - 1]
     checks = {
-        "every call was answered with a status that fits": not wrong,
-        "none was UNKNOWN or INTERNAL, as the service counted": not any(code in IMPRECISE for _, code in handled),
+        "every call was answered with a permitted status": not wrong,
+        "the service counted no status UNKNOWN or INTERNAL": not any(code in IMPRECISE for _, code in handled),
         "no error and no traceback in the log": not alarms,
-        "the service lives": alive,
+        "the service is alive": alive,
         f"its anonymous memory grew by at most {MOST_GROWTH_BYTES >> 20} MB": grown <= MOST_GROWTH_BYTES,
-        "every segment in every batch was as somebody had sent it": not any(span.damaged for span in (*alone, *beside)),
+        "every segment in every batch was as it was sent": not any(span.damaged for span in (*alone, *beside)),
         f"the healthy pair kept {KEPT:.0%} of its throughput": kept >= KEPT,
     }
     console = Console(width=140)
@@ -166,8 +164,8 @@ def main() -> int:
         console.print(f"  {line}", markup=False)
     waits = [(max(s.wait_p99_s for s in spans), max(s.wait_max_s for s in spans)) for spans in (alone, beside)]
     console.print(
-        f"batches a second: {best.batches_per_s:.0f} as fast as they come, {rates[0]:.1f} paced alone, {rates[1]:.1f}"
-        f" paced beside {rate:.0f} hostile calls a second ({kept:.1%})\n"
+        f"batches per second: {best.batches_per_s:.0f} unpaced, {rates[0]:.1f} paced alone, {rates[1]:.1f}"
+        f" paced under {rate:.0f} hostile calls per second ({kept:.1%})\n"
         f"the learner's wait for a batch, 99th percentile and longest, ms: {1e3 * waits[0][0]:.1f} and"
         f" {1e3 * waits[0][1]:.0f} alone, {1e3 * waits[1][0]:.1f} and {1e3 * waits[1][1]:.0f} beside\n"
         f"cores: {', '.join(f'{name} {value:.2f}' for name, value in cores.items())}\n"

@@ -33,7 +33,7 @@ _SILENT_SOCKETS = 32
 _NICE = 19
 
 Answers = Counter[tuple[str, str, str]]
-"""How often a kind of request to a method was answered with a status."""
+"""Number of answers by kind of request, method and status."""
 
 
 T = TypeVar("T")
@@ -46,20 +46,20 @@ class RandomDraws:
         self._random = np.random.default_rng(seed)
 
     def number(self, low: int, high: int) -> int:
-        """Integer from `low` to `high`, both included."""
+        """Returns an integer from `low` to `high`, both included."""
         return int(self._random.integers(low, high, endpoint=True, dtype=np.uint64))
 
     def one_of(self, *choices: T) -> T:
-        """One of the choices."""
+        """Returns one of the choices."""
         return choices[int(self._random.integers(len(choices)))]
 
     def bytes(self, size: int) -> bytes:
-        """Random bytes."""
+        """Returns random bytes."""
         return self._random.bytes(size)
 
 
 def forgeries(seed: int, plan: SamplingPlan, capacity: int) -> Iterator[Forgery]:
-    """Endless forgeries of all kinds at their frequencies; the same for the same seed."""
+    """Yields endless forgeries of all kinds at their frequencies; the same for the same seed."""
     forger = Forger(
         RandomDraws(seed),
         plan,
@@ -117,9 +117,9 @@ class HostileClients:
                 return await _status_of(unary(forgery.messages[0], timeout=DEADLINE_S, compression=compression))
             stream: Any = channel.stream_stream(forgery.method.path)
             call = stream(timeout=DEADLINE_S, compression=compression)
-            # A call that the service has ended already takes no more messages; its status is still to be had.
+            # A call that the service has already ended accepts no more messages; its status is still available.
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                # Refused for more than a missing number of the contract.
+                # With the number of the contract, so that its absence is not the reason of a refusal.
                 opening = [stamped(message) for message in forgery.messages[:1]]
                 for message in (*opening, *forgery.messages[1:]):
                     await call.write(message)
@@ -134,7 +134,7 @@ class HostileClients:
 
     @asynccontextmanager
     async def _channel_for(self, forgery: Forgery) -> AsyncIterator[grpc.aio.Channel]:
-        """The channel that calls share, renewed now and then; one of its own for a call that breaks it."""
+        """Yields the shared channel, renewed from time to time, or a separate one if the call breaks it."""
         if forgery.ending == "break":
             channel = self._connect()
             try:
@@ -145,7 +145,7 @@ class HostileClients:
         self._calls += 1
         if self._calls % CALLS_A_CHANNEL == 0:
             former, self._channel = self._channel, self._connect()
-            # Once its last calls have ended; meanwhile there are two.
+            # The old channel is closed after its last calls; meanwhile there are two.
             asyncio.get_running_loop().call_later(2 * DEADLINE_S, lambda: asyncio.ensure_future(former.close()))
         yield self._channel
 
@@ -155,7 +155,7 @@ class HostileClients:
 
 
 async def _status_of(call: Any) -> tuple[str, str]:
-    """How a call ended; reads what comes before that."""
+    """Reads all responses of a call and returns its status."""
     try:
         if hasattr(call, "done_writing"):
             async for _ in call:
@@ -167,8 +167,11 @@ async def _status_of(call: Any) -> tuple[str, str]:
     return (await call.code()).name, await call.details()
 
 
-async def bother(address: str, until: asyncio.Event) -> int:
-    """Connections that are no calls: noise, other protocols, silence, half of a beginning. How many there were."""
+async def disturb(address: str, until: asyncio.Event) -> int:
+    """Opens connections without calls: noise, other protocols, silence, half of a preface.
+
+    Returns their number.
+    """
     host, _, port = address.rpartition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     openings = (
@@ -193,7 +196,7 @@ async def bother(address: str, until: asyncio.Event) -> int:
 
 
 async def main() -> None:
-    """Attacks, and prints what came of it."""
+    """Attacks, and prints the answers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--address", required=True)
     parser.add_argument("--plan", required=True, help="the healthy learner's SamplingPlan, serialised, as hex")
@@ -205,7 +208,7 @@ async def main() -> None:
     os.nice(_NICE)
     plan: SamplingPlan = decode_plan(replay_pb2.SamplingPlan.FromString(bytes.fromhex(arguments.plan)))
     clients, done = HostileClients(arguments.address), asyncio.Event()
-    bothering = asyncio.create_task(bother(arguments.address, done))
+    bothering = asyncio.create_task(disturb(arguments.address, done))
     began = time.monotonic()
     await clients.attack(
         forgeries(arguments.seed, plan, arguments.capacity), requests=arguments.requests, per_s=arguments.per_s

@@ -1,8 +1,8 @@
-"""`make stress-learner-kills`: kills the learner of a real run 100 times and measures the cost of each death.
+"""`make stress-learner-kills`: kills the learner of a real run 100 times and measures the cost of each kill.
 
 The run is a `penstock train` on CartPole with all its processes. The learner receives SIGKILL at random moments, and
 the launcher restarts it. Before and after each kill the test reads the store's files, the checkpoints, the journal and
-`versions.json`. `--kills 6` is a short form. The exit code is 1 if a promise was broken. The result is
+`versions.json`. `--kills 6` is a short form. The exit code is 1 if a guarantee was violated. The result is
 build/bench/learner_kills.json.
 """
 
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from helpers.processes import Command, watching
-from helpers.store_view import Look, StoreView
+from helpers.store_view import StoreState, StoreView
 from helpers.timing import wait_for
 from penstock.config import Config, build
 from penstock.learning import checkpoints
@@ -42,23 +42,24 @@ SETTINGS = {
     "checkpoint": {"save_interval": 4_000},
     "replay": {"capacity_bytes": 64 * 2**20},
 }
-"""Small batches, so that there are many versions a second and a kill meets any moment of one."""
+"""Small batches, so that there are many versions per second and kills occur at every stage of a batch."""
 
 
 @dataclass
 class Kill:
-    """What one SIGKILL cost.
+    """The cost of one SIGKILL.
 
     Attributes:
-        used: The last version that the dead learner recorded.
-        committed: The version that the store had.
-        first: The version at which the next learner began.
+        used: Last version that the killed learner recorded.
+        committed: Version of the store.
+        first: First version of the next learner.
         waiting: Fresh segments in the store that were not trained.
-        late: Segments found late from the kill until all that had been collected before was trained.
-        mass_ratio: The replayable mass, of the segments before, after the next learner came over before.
-        restart_s: From the kill to the first batch of the next learner.
-        best_return: Of the best checkpoint; None before the first.
-        threshold_steps: As the checkpoints have it; None: not reached.
+        late: Segments that became late between the kill and the training of all segments collected before it.
+        mass_ratio: Replayable mass of the segments collected before, with the next learner, divided by their mass
+            before.
+        restart_s: Seconds from the kill to the first batch of the next learner.
+        best_return: Return of the best checkpoint; None before the first.
+        threshold_steps: Environment steps to the threshold, from the checkpoints; None if it was not reached.
     """
 
     used: int
@@ -74,7 +75,7 @@ class Kill:
 
 @dataclass
 class Report:
-    """All kills, and what was wrong."""
+    """All kills, and the violations."""
 
     kills: list[Kill] = field(default_factory=list)
     segments_stored: int = 0
@@ -82,8 +83,8 @@ class Report:
     violations: list[str] = field(default_factory=list)
 
 
-class Assassin:
-    """Kills one run's learner, and looks what becomes of it."""
+class LearnerKiller:
+    """Kills the learner of one run repeatedly, and observes the recovery."""
 
     def __init__(self, command: Command, folder: RunFolder, config: Config, seed: int) -> None:
         self._command, self._folder = command, folder
@@ -107,22 +108,22 @@ class Assassin:
         self._marks: dict[tuple[int, int], int] = {}
         self.report = Report()
 
-    def strike(self) -> None:
-        """One kill, and all that is known of it once what had been collected before is trained."""
+    def kill_once(self) -> None:
+        """Kills the learner once, and observes the run until everything collected before the kill is trained."""
         time.sleep(self._random.uniform(0.2, 3.0))
         learner = self._command.children()["learner"]
         learner.kill()
         learner.wait()
         killed_at = time.monotonic()
         before, used = self._settled(), self._used()
-        self._command.until(lambda: self._store.session != before.session, "another learner comes")
-        first = self._store.look().first_after(before)
-        self._command.until(lambda: self._store.version > first, "the next learner trains")
+        self._command.until(lambda: self._store.session != before.session, "the next learner to connect")
+        first = self._store.read().first_after(before)
+        self._command.until(lambda: self._store.version > first, "the next learner to train")
         restart_s = time.monotonic() - killed_at
-        # What was collected, and what actors had begun to collect, is in the batches up to here.
+        # Everything that was collected, or in collection, is in the batches up to this one.
         horizon = first + 2 * (self._plan.off_policy_degree + 1)
-        self._command.until(lambda: self._store.version > horizon, "all that had waited is trained")
-        after = self._store.look()
+        self._command.until(lambda: self._store.version > horizon, "the waiting segments to be trained")
+        after = self._store.read()
         mass = before.mass(self._plan, before.trained, before.version)
         self._judge(
             Kill(
@@ -138,37 +139,39 @@ class Assassin:
             )
         )
 
-    def _settled(self) -> Look:
-        """The store once actors have sent all that they had leave for."""
-        look = self._store.look()
+    def _settled(self) -> StoreState:
+        """Returns the store after actors have used all their grants."""
+        state = self._store.read()
         for _ in range(20):
             time.sleep(0.1)
-            look, former = self._store.look(), look
-            if look.inserted == former.inserted:
+            state, former = self._store.read(), state
+            if state.inserted == former.inserted:
                 break
-        for stay, sequence in look.marks.items():
+        for stay, sequence in state.marks.items():
             if sequence < self._marks.get(stay, 0):
                 self._violated(f"the watermark of {stay} fell from {self._marks[stay]} to {sequence}")
             self._marks[stay] = sequence
-        self.report.segments_stored, self.report.segments_numbered = look.inserted, sum(self._marks.values())
-        if self.report.segments_numbered > look.inserted:
-            self._violated(f"{self.report.segments_numbered} segments are numbered, and {look.inserted} were stored")
+        self.report.segments_stored, self.report.segments_numbered = state.inserted, sum(self._marks.values())
+        if self.report.segments_numbered > state.inserted:
+            self._violated(
+                f"{self.report.segments_numbered} segments have numbers, but only {state.inserted} were stored"
+            )
         self._read_journal()
-        return look
+        return state
 
     def _judge(self, kill: Kill) -> None:
         kills, number = self.report.kills, len(self.report.kills) + 1
         if not kill.used <= kill.first <= kill.used + 1:
             self._violated(f"kill {number}: version {kill.used} was used, and the next learner began at {kill.first}")
         if kill.mass_ratio < LEAST_MASS_RATIO:
-            self._violated(f"kill {number}: the mass was multiplied by {kill.mass_ratio:.2e}")
+            self._violated(f"kill {number}: the mass changed by a factor of {kill.mass_ratio:.2e}")
         if kill.late > self._plan.fresh_segments:
-            self._violated(f"kill {number}: {kill.late} segments late, of {kill.waiting} that waited")
+            self._violated(f"kill {number}: {kill.late} of {kill.waiting} waiting segments became late")
         best = [former.best_return for former in kills if former.best_return is not None]
         if best and (kill.best_return is None or kill.best_return < max(best)):
-            self._violated(f"kill {number}: the best checkpoint's return is {kill.best_return}, and was {max(best)}")
+            self._violated(f"kill {number}: the best checkpoint's return is {kill.best_return}, but was {max(best)}")
         if kills and kills[-1].threshold_steps is not None and kill.threshold_steps is None:
-            self._violated(f"kill {number}: the threshold, reached at {kills[-1].threshold_steps}, is forgotten")
+            self._violated(f"kill {number}: the threshold, reached at {kills[-1].threshold_steps}, was lost")
         kills.append(kill)
 
     def _used(self) -> int:
@@ -176,15 +179,16 @@ class Assassin:
         return max(int(json.loads(line)["used"]) for line in lines)
 
     def _read_journal(self) -> None:
-        # Read at every kill, since records of a future that was lost are dropped.
+        # Read at every kill, because resuming removes records after the checkpoint.
         for line in self._folder.metrics.read_text().splitlines():
             record = json.loads(line)
             if record["kind"] == "evaluation":
                 self._returns[record["version"]] = record["return_mean"]
 
     def _best_return(self) -> float | None:
-        """What the policy in the best checkpoint was evaluated with, by the journal; by the checkpoint itself, if it
-        was written since the journal was read.
+        """Returns the evaluation of the policy in the best checkpoint, from the journal.
+
+        If the checkpoint is newer than the last reading of the journal, its own record is used.
         """
         path = self._folder.best_checkpoint
         if not path.exists():
@@ -202,14 +206,14 @@ class Assassin:
 
 
 @contextmanager
-def going_on(folder: RunFolder, config: Config) -> Iterator[Command]:
-    """A run in this folder that trains."""
+def training_run(folder: RunFolder, config: Config) -> Iterator[Command]:
+    """Runs a training run in this folder."""
     folder.root.mkdir(parents=True)
     settings = folder.root.with_suffix(".toml")
     settings.write_text(config.repeatable().to_toml())
     with Command("train", "--config", str(settings), f"--run-dir={folder.root}") as command:
         with watching(command, folder.root) as watch:
-            watch.until(lambda status: status.version > 20, "the run trains")
+            watch.until(lambda status: status.version > 20, "the run to train")
             wait_for(lambda: folder.numbered_checkpoints() and folder.best_checkpoint.exists(), "the first checkpoints")
             yield command
         command.interrupt()
@@ -226,7 +230,7 @@ def show(report: Report, console: Console) -> None:
         "versions lost": f"{max(kill.first - kill.used for kill in kills)} at most",
         "uncommitted versions": f"{max(kill.used - kill.committed for kill in kills)} at most",
         "fresh segments late": f"{sum(kill.late for kill in kills)} of {sum(kill.waiting for kill in kills)}",
-        "mass after over before": f"{min(kill.mass_ratio for kill in kills):.6f} at least",
+        "mass after / before": f"{min(kill.mass_ratio for kill in kills):.6f} at least",
         "segments": f"{report.segments_stored} stored, {report.segments_numbered} numbered",
         "restart": f"median {statistics.median(kill.restart_s for kill in kills):.1f} s",
         "best checkpoint": f"from {best[0]:g} to {best[-1]:g}" if best else "none",
@@ -238,11 +242,11 @@ def show(report: Report, console: Console) -> None:
     console.print(table)
     for violation in report.violations:
         console.print(f"[red]{violation}[/]", highlight=False)
-    console.print("[red]broken promises[/]" if report.violations else "[green]every promise kept[/]")
+    console.print("[red]guarantees violated[/]" if report.violations else "[green]no violation[/]")
 
 
 def main() -> None:
-    """Plays it."""
+    """Runs all kills; prints and writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -252,13 +256,13 @@ def main() -> None:
     console = Console()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="penstock-learner-kills-") as root:
         folder, config = RunFolder(Path(root) / "run"), build(SETTINGS)
-        with going_on(folder, config) as command:
-            assassin = Assassin(command, folder, config, arguments.seed)
+        with training_run(folder, config) as command:
+            killer = LearnerKiller(command, folder, config, arguments.seed)
             for number in range(arguments.kills):
-                assassin.strike()
-                kill = assassin.report.kills[-1]
+                killer.kill_once()
+                kill = killer.report.kills[-1]
                 console.print(f"kill {number + 1}: {asdict(kill)}", highlight=False)
-    report = assassin.report
+    report = killer.report
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(
         json.dumps({**provenance.of_this_run(), "settings": SETTINGS, **asdict(report)}, indent=2) + "\n"

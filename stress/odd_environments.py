@@ -1,4 +1,4 @@
-"""`make stress-odd-environments`: trains with every kind of misbehaving environment, and collects what the user sees.
+"""`make stress-odd-environments`: trains with every kind of misbehaving environment, and checks the messages.
 
 The environments are those of `helpers/odd_environments.py`; `stress/tests` trains with some of them. The exit code is 1
 if a run ended without a message, printed a traceback, lacked a file or left a process behind. The result is
@@ -17,33 +17,33 @@ from rich.table import Table
 
 from helpers.odd_environments import KINDS, env_id
 from stress import provenance
-from stress.odd_runs import OddRun, broken_promises, train_with
+from stress.odd_runs import OddRun, faults_of, train_with
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "bench" / "odd_environments.json"
 
 
 def line_about(run: OddRun) -> str:
-    """The line that tells the user most about the environment."""
+    """Returns the line with the most information about the environment."""
     name, says = env_id(run.kind), KINDS[run.kind].says
     lines = [*run.end.stderr.splitlines(), *run.end.stdout.splitlines()]
-    # A failure ends with the environment's id in brackets.
+    # A failure ends with the environment's id in parentheses.
     return max(lines, key=lambda line: (f"({name})" in line, sum(part in line for part in says), name in line)).strip()
 
 
 def main() -> int:
     """Trains, prints a table, and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="which, separated by commas (default: all)")
-    parser.add_argument("--at-once", type=int, default=2, help="runs beside one another (default: 2)")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds, separated by commas (default: all)")
+    parser.add_argument("--at-once", type=int, default=2, help="number of parallel runs (default: 2)")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds before a run is interrupted")
     named = parser.parse_args()
     console, kinds = Console(highlight=False), named.kinds.split(",")
-    table = Table("kind", "exit", "seconds", "broken promises", "what the user is told", title="Odd environments")
+    table = Table("kind", "exit", "seconds", "faults", "message to the user", title="Odd environments")
     failures, results = 0, []
     with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(named.at_once) as pool:
         for run in pool.map(lambda kind: train_with(kind, Path(root), named.patience), kinds):
-            broken = broken_promises(run)
+            broken = faults_of(run)
             failures += bool(broken)
             table.add_row(run.kind, str(run.end.code), f"{run.seconds:.0f}", "; ".join(broken) or "-", line_about(run))
             results.append(
@@ -55,11 +55,11 @@ def main() -> int:
                     "line": line_about(run).replace(root, "RUNS").replace(str(ROOT), "."),
                 }
             )
-            console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'as promised'}", markup=False)
+            console.print(f"{run.kind}: exit code {run.end.code}, {'; '.join(broken) or 'ok'}", markup=False)
     console.print(table)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps({**provenance.of_this_run(), "kinds": results}, indent=2) + "\n")
-    console.print(f"{len(kinds) - failures} of {len(kinds)} kinds as promised")
+    console.print(f"{len(kinds) - failures} of {len(kinds)} kinds ok")
     return 1 if failures else 0
 
 

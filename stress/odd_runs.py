@@ -1,4 +1,4 @@
-"""Runs of `penstock train` with an environment that misbehaves, and what a user may expect of each."""
+"""Runs of `penstock train` with an environment that misbehaves, and the checks of their results."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from helpers.timing import PATIENCE_S
 from penstock.run_folder import RunFolder
 
 STEPS = 1_600
-"""Of a run: each of its 4 environments is late at 300 steps of its own."""
+"""Environment steps of a run: each of its 4 environments misbehaves late, at its step 300."""
 
 OPTIONS = (
     f"--env-import=helpers.odd_environments --actors=1 --envs-per-actor=4 --total-steps={STEPS} --ppo.epochs=1"
@@ -19,19 +19,19 @@ OPTIONS = (
 )
 
 CHECK_S = 10.0
-"""Deadline of the check for kinds that hang in it."""
+"""Deadline of the check for kinds that hang in it, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class OddRun:
-    """How a run with one kind of environment ended.
+    """The result of a run with one kind of environment.
 
     Attributes:
-        kind: Of `KINDS`.
-        folder: The run's, which may not be there.
-        end: Exit code, output, and processes that were left.
-        seconds: How long it took.
-        interrupted: Whether it did not end by itself.
+        kind: Name in `KINDS`.
+        folder: Folder of the run, which may not exist.
+        end: Exit code, output, and processes that were left behind.
+        seconds: Duration of the run.
+        interrupted: Whether the run was interrupted because it did not end by itself.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class OddRun:
 
 
 def train_with(kind: str, root: Path, patience_s: float, *options: str) -> OddRun:
-    """Trains with an environment of this kind; interrupts a run that has not ended after so many seconds."""
+    """Trains with an environment of this kind; interrupts a run that has not ended after this time."""
     folder = root / "runs" / kind
     given = [f"--env-id={env_id(kind)}", *OPTIONS.split(), f"--run-dir={folder}", *options]
     if KINDS[kind].hangs:
@@ -58,10 +58,10 @@ def train_with(kind: str, root: Path, patience_s: float, *options: str) -> OddRu
         return OddRun(kind, folder, end_of(command), time.monotonic() - started, interrupted)
 
 
-def broken_promises(run: OddRun) -> list[str]:
-    """What a user could not expect of this end; empty if it is in order."""
+def faults_of(run: OddRun) -> list[str]:
+    """Returns the faults of a run's end; empty if there are none."""
     kind, end, text = KINDS[run.kind], run.end, run.end.stdout + run.end.stderr
-    broken = [f"does not say {part!r}" for part in kind.says if part not in text]
+    broken = [f"does not show {part!r}" for part in kind.says if part not in text]
     codes = {Where.REFUSED: (2,), Where.WARNED: (0,), Where.HARMLESS: (0,), Where.TRAINING: (0, 3)}[kind.where]
     if run.interrupted:
         broken.append("did not end by itself")
@@ -81,7 +81,7 @@ def broken_promises(run: OddRun) -> list[str]:
 def _broken_files(run: OddRun, where: Where) -> list[str]:
     folder = RunFolder(run.folder)
     if where is Where.REFUSED:
-        return ["a run's folder is left"] if run.folder.parent.exists() and run.folder.exists() else []
+        return ["left a run's folder"] if run.folder.parent.exists() and run.folder.exists() else []
     missing = [] if folder.config.exists() else ["no config.toml"]
     if run.end.code == 0:
         return [*missing, *([] if folder.summary.exists() else ["no summary.json"])]

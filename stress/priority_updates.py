@@ -2,8 +2,8 @@
 
 Four batches are in flight, and half of the ring is overwritten between a draw and its commit. A plain dict holds the
 expected priority of every segment. No priority may reach a segment that has replaced the drawn one, and the count of
-late priorities must be exact. Nine tenths of the updates run in this process, one tenth through the real service. The
-exit code is 1 if a priority was wrong. The result is build/bench/priority_updates.json.
+overwritten segments must be exact. Nine tenths of the updates run in this process, one tenth through the real service.
+The exit code is 1 if a priority was wrong. The result is build/bench/priority_updates.json.
 """
 
 import argparse
@@ -29,13 +29,13 @@ def show(outcomes: dict[str, Outcome], seconds: dict[str, float], console: Conso
     table = Table("", *outcomes, title=f"{IN_FLIGHT} batches of {BATCH} in flight while a ring of {ROWS} turns over")
     for name in ("updates", "applied", "ignored", "inserted", "wrong", "miscounted"):
         table.add_row(name, *(f"{getattr(outcome, name):,}" for outcome in outcomes.values()))
-    table.add_row("root off by", *(f"{outcome.root_error:.1e}" for outcome in outcomes.values()))
+    table.add_row("error of the root", *(f"{outcome.root_error:.1e}" for outcome in outcomes.values()))
     table.add_row("seconds", *(f"{seconds[name]:.1f}" for name in outcomes))
     console.print(table)
 
 
 def main() -> None:
-    """Plays both forms."""
+    """Runs both forms, and prints and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=0)

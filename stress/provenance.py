@@ -1,4 +1,4 @@
-"""Where a result comes from: the machine, the commit and the versions of the packages that decide it."""
+"""Provenance of a result: the machine, the commit and the versions of the packages that affect it."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ PACKAGES = ("torch", "numpy", "numba", "grpcio", "gymnasium")
 
 
 def of_this_run() -> dict[str, object]:
-    """What a result file says of its origin."""
+    """Returns the provenance as fields of a result file."""
     root = Path(__file__).parents[1]
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
     return {

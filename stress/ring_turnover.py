@@ -1,8 +1,7 @@
-"""Priorities for batches in flight while the ring turns over beneath them, beside a plain dict.
+"""Priorities for batches in flight while the ring turns over, compared with a plain dict.
 
-Four batches are in flight at any time. Between a draw and its commit so many segments arrive that half of the ring is
-overwritten, so that a good part of every commit names segments that are gone. Shared by
-priority_updates.py and tests/test_priority_updates.py.
+Four batches are in flight at any time. Between a draw and its commit, half of the ring is overwritten, so that each
+commit names many segments that no longer exist. Shared by priority_updates.py and tests/test_priority_updates.py.
 """
 
 from collections import deque
@@ -20,22 +19,22 @@ from penstock.types.block import Column, Columns, Extent, Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
 
 SCHEMA = Schema(1, (Column("key", "int64", (), Extent.SEGMENT),))
-"""The smallest segment: all there is to load is priorities."""
+"""The smallest segment, so that the load consists of priorities."""
 
 IN_FLIGHT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run of it came to.
+    """The result of a run.
 
     Attributes:
-        updates: Priorities that were committed.
-        applied, ignored: Those of segments that were still there, and the others, as the buffer counted them.
+        updates: Committed priorities.
+        applied, ignored: Priorities of segments that were still stored, and the others, as the buffer counted them.
         inserted: Segments stored meanwhile.
-        wrong: Segments whose priority is not the oracle's, at all checks together.
-        miscounted: Commits whose answer is not the oracle's.
-        root_error: Of the sum tree, at most, relative to the sum of the masses.
+        wrong: Segments whose priority differs from the oracle's, in all checks together.
+        miscounted: Commits whose answer differs from the oracle's.
+        root_error: Largest error of the sum tree's root, relative to the sum of the masses.
     """
 
     updates: int
@@ -80,8 +79,8 @@ class PriorityUpdates:
         self._applied = self._ignored = self._wrong = self._miscounted = 0
         self._root_error = 0.0
 
-    def play(self, updates: int, tell: Callable[[int], None] = lambda done: None) -> Outcome:
-        """Commits so many priorities. All segments are compared with the oracle whenever the ring has come round."""
+    def play(self, updates: int, progress: Callable[[int], None] = lambda done: None) -> Outcome:
+        """Commits this number of priorities. Compares all segments with the oracle after each turnover of the ring."""
         while self._sent < self._rows:
             self._insert()
         in_flight: deque[NDArray[np.uint64]] = deque()
@@ -91,7 +90,7 @@ class PriorityUpdates:
             while len(in_flight) < IN_FLIGHT:
                 in_flight.append(self._draw(number))
                 number += 1
-            # Each batch is in flight for as many turns as there are batches: half of the ring in all.
+            # Each batch is in flight for as many turns as there are batches, which overwrite half of the ring together.
             until = self._sent + self._rows // (2 * IN_FLIGHT)
             while self._sent < until:
                 self._insert()
@@ -101,7 +100,7 @@ class PriorityUpdates:
             if self._sent >= next_check:
                 self._compare()
                 next_check = self._sent + self._rows
-                tell(done)
+                progress(done)
         self._compare()
         ignored = self._buffer.ignored_priorities
         self._miscounted += int(ignored != self._ignored)
@@ -119,8 +118,8 @@ class PriorityUpdates:
             == first + keys.size - 1
         )
         self._sent += self._window
-        # What arrives is replayed at once, at a priority that nobody committed: the oracle knows it from its first
-        # commit on.
+        # An inserted segment is replayed at once, with a priority that was never committed. The oracle has an entry
+        # from its first commit on.
         for key in range(first - self._rows, first - self._rows + self._window):
             self._oracle.pop(key, None)
 
@@ -134,7 +133,7 @@ class PriorityUpdates:
         return batch.keys
 
     def _commit(self, number: int, keys: NDArray[np.uint64]) -> None:
-        # Every priority is another, so that one on the wrong segment shows.
+        # All priorities differ, so that one on the wrong segment is detected.
         priorities = self._random.random(keys.size) + 0.5
         outcome = self._buffer.commit(self._plan.session, number, keys, priorities)
         gone = 0
@@ -148,7 +147,7 @@ class PriorityUpdates:
         self._miscounted += (outcome.updated, outcome.overwritten) != (keys.size - gone, gone)
 
     def _compare(self) -> None:
-        """Every stored segment with the oracle, and the root of the tree with the sum of the masses."""
+        """Compares every stored segment with the oracle, and the root of the tree with the sum of the masses."""
         headers = self._store.headers
         present = headers["key"]
         self._wrong += int((present % np.uint64(self._rows) != np.arange(self._rows)).sum())

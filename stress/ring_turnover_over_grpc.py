@@ -1,4 +1,4 @@
-"""The same as `priority_updates`, through a real service and the clients that actors and learners use."""
+"""The test of `ring_turnover` through a real service and the clients that actors and learners use."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ from penstock.types.run import Assignment
 from stress.ring_turnover import IN_FLIGHT, SCHEMA, Outcome
 
 _DRAWN_AHEAD = 2 * IN_FLIGHT + 2
-"""Batches whose commits a draw may not have seen: those in hand, and those asked for ahead of them."""
+"""Number of batches whose commits a draw may precede: those in flight, and those requested ahead of them."""
 
 
 @dataclass(slots=True)
 class _Given:
-    """The priorities that were committed for a segment, and in which batch the first of them was."""
+    """The priorities that were committed for a segment, and the batch of the first of them."""
 
     since: int
     priorities: list[float] = field(default_factory=list)
 
 
 class _Pair:
-    """An actor and a learner of one service, taking turns, so that it is known what each commit finds."""
+    """An actor and a learner of one service. They take turns, so that the effect of each commit is known."""
 
     def __init__(self, address: str, *, rows: int, batch: int, window: int, seed: int) -> None:
         self._rows, self._window = rows, window
@@ -60,7 +60,7 @@ class _Pair:
         self.given: dict[int, _Given] = {}
 
     def insert(self, segments: int) -> None:
-        """Sends so many segments, and waits until they are stored."""
+        """Sends this number of segments, and waits until they are stored."""
         until = self.sent + segments
         while self.sent < until:
             assert self._sink.next_grant(PATIENCE_S) is not None
@@ -72,24 +72,24 @@ class _Pair:
         assert self._sink.drain(PATIENCE_S)
 
     def draw(self) -> Batch:
-        """The next batch, whose every priority is one that was given to that segment, if any was."""
+        """Returns the next batch, after checking that each priority was committed for its segment, if any was."""
         batch = self._source.next(PATIENCE_S)
         assert batch is not None, self._source.waiting_for
         self.wrong += int((batch.columns.arrays[0][:, 0].astype(np.uint64) != batch.keys).sum())
         for key, priority in zip(batch.keys.tolist(), batch.priorities.tolist(), strict=True):
             given = self.given.get(key)
-            # Batches are drawn ahead: this one perhaps before the first priority for the segment was committed.
+            # Batches are drawn ahead, so this one may precede the first commit for the segment.
             if given is not None and given.since < batch.number - _DRAWN_AHEAD:
                 self.wrong += priority not in given.priorities
         return batch
 
     def commit(self, batch: Batch) -> None:
-        """Commits priorities, each of which is another, and compares the answer."""
+        """Commits distinct priorities, and compares the answer."""
         priorities = self._random.random(batch.keys.size) + 0.5
         outcome = self._source.commit(batch, priorities).result(PATIENCE_S)
         oldest = self.sent - self._rows
         present = batch.keys.astype(np.int64) > oldest
-        # Of a segment that was drawn twice the last one holds.
+        # If a segment was drawn twice, its last priority counts.
         last = dict(zip(batch.keys[present].tolist(), priorities[present].tolist(), strict=True))
         for key, priority in last.items():
             self.given.setdefault(key, _Given(batch.number)).priorities.append(priority)
@@ -98,14 +98,14 @@ class _Pair:
         self.miscounted += (outcome.updated, outcome.overwritten) != (int(present.sum()), int((~present).sum()))
 
     def close(self) -> None:
-        """Ends both clients."""
+        """Closes both clients."""
         self._sink.close()
         self._source.close()
         self.thread.close()
 
 
 def play_over_grpc(folder: Path, *, rows: int, batch: int, window: int, updates: int, seed: int) -> Outcome:
-    """Commits so many priorities; then the store is compared, while nobody serves it."""
+    """Commits this number of priorities, and then checks the store after stopping the service."""
     size = rows * (HEADER.itemsize + SCHEMA.segment_bytes) + 2 * 4096
     ledger = Ledger()
     service = ReplayProcess(folder / "store", size, ledger)

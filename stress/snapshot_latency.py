@@ -44,9 +44,9 @@ OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "snapshot_latency.json"
 PATIENCE_S = 60.0
 MOST_RATIO, MOST_STALL_S = 1.5, 0.020
 POLICY = Weights.of(0, bytes(2**20))
-"""As large as a checkpoint of two layers of 256, with its optimizer."""
+"""A policy as large as a checkpoint of two layers of 256 with its optimizer."""
 SEGMENTS = {"vector": (VECTOR, 256, 64), "pixel": (PIXEL, 8, 2)}
-"""Schema, segments in a batch and in a window."""
+"""Schema, segments per batch and segments per window, by kind of segment."""
 
 
 class Inserter:
@@ -60,13 +60,13 @@ class Inserter:
         self.sent = 0
 
     def send(self) -> None:
-        """One window."""
+        """Sends one window."""
         assert self._sink.next_grant(PATIENCE_S) is not None
         self._sink.send(Window(WindowHead(0, 1, self.sent + 1, 0, self._environments), self._columns))
         self.sent += self._environments.size
 
     def begin(self, windows_per_s: float) -> None:
-        """Sends so many windows a second from now on."""
+        """Starts to send this number of windows per second."""
 
         def run() -> None:
             due = time.monotonic()
@@ -78,7 +78,7 @@ class Inserter:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the actor."""
+        """Stops the actor."""
         self._stop.set()
         self._thread.join()
         assert self._sink.drain(PATIENCE_S)
@@ -86,7 +86,7 @@ class Inserter:
 
 
 class Sampler:
-    """A learner that asks for a batch when it has the one before, and looks at the time."""
+    """A learner that requests one batch after another and measures their latencies."""
 
     def __init__(self, thread: LoopThread, address: str, schema: Schema, batch: int) -> None:
         self._thread, self._schema, self._batch = thread, schema, batch
@@ -102,7 +102,7 @@ class Sampler:
         await self._call.write(replay_pb2.SampleBatchesRequest(plan=wire.encode_plan(self._plan)))
 
     def opened(self) -> None:
-        """Waits until the store is laid out."""
+        """Waits until the store has its schema."""
 
         async def wait() -> None:
             while not (await anext(self._responses)).message.HasField("opened"):
@@ -111,7 +111,7 @@ class Sampler:
         self._thread.run(wait(), PATIENCE_S)
 
     def sample(self, stop: threading.Event) -> NDArray[np.float64]:
-        """<float64>[batches] seconds from each request to its last byte, until told to stop."""
+        """Returns the seconds from each request to the last byte of its batch, <float64>[batches], until `stop`."""
         return np.array(self._thread.run(self._sample(stop)))
 
     async def _sample(self, stop: threading.Event) -> list[float]:
@@ -137,14 +137,14 @@ class Sampler:
         return seconds
 
     def close(self) -> None:
-        """Ends the learner."""
+        """Closes the learner."""
         self._thread.run(self._channel.close())
 
 
 def of_round(
     sampler: Sampler, loop: LoopThread, client: SnapshotClient | None, seconds: float
 ) -> tuple[NDArray[np.float64], list[Snapshot]]:
-    """Latencies, and the snapshots that were taken all the time, or none."""
+    """Returns the latencies of a round, and the snapshots that were taken throughout it; none without a client."""
     stop, taken = threading.Event(), list[Snapshot]()
 
     def run() -> None:
@@ -166,7 +166,7 @@ def of_round(
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Latencies of one side, in milliseconds."""
+    """Latencies with or without snapshots, in milliseconds."""
 
     batches: int
     p50_ms: float
@@ -176,7 +176,7 @@ class Waits:
 
     @classmethod
     def of(cls, rounds: list[NDArray[np.float64]]) -> "Waits":
-        """From seconds."""
+        """Computes them from latencies in seconds."""
         all_ms = 1e3 * np.concatenate(rounds)
         p50, p99, p999 = np.quantile(all_ms, (0.5, 0.99, 0.999)).tolist()
         return cls(all_ms.size, p50, p99, p999, float(all_ms.max()))
@@ -184,7 +184,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both sides of one segment, and what the snapshots were."""
+    """Latencies for one kind of segment with and without snapshots, and the snapshots."""
 
     segment: str
     capacity_bytes: int
@@ -201,12 +201,12 @@ class Comparison:
 
     @property
     def held(self) -> bool:
-        """Whether both bounds were."""
+        """Whether both bounds held."""
         return self.p999_ratio <= MOST_RATIO and self.longer_stall_ms <= 1e3 * MOST_STALL_S
 
 
 def measure(segment: str, arguments: argparse.Namespace, place: Path) -> Comparison:
-    """Both sides of one segment."""
+    """Measures one kind of segment with and without snapshots."""
     schema, batch, window = SEGMENTS[segment]
     rate = arguments.insert_share * arguments.capacity_bytes / schema.segment_bytes
     rounds: dict[bool, list[NDArray[np.float64]]] = {False: [], True: []}
@@ -249,14 +249,16 @@ def measure(segment: str, arguments: argparse.Namespace, place: Path) -> Compari
 
 
 def main() -> int:
-    """Measures, prints, writes; 0 if both bounds held."""
+    """Measures, prints and writes everything; returns 0 if both bounds held."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--segments", nargs="+", choices=tuple(SEGMENTS), default=["vector", "pixel"])
     parser.add_argument("--capacity-bytes", type=int, default=2**30)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a round")
-    parser.add_argument("--insert-share", type=float, default=0.005, help="of the store that is inserted in a second")
-    parser.add_argument("--folder", type=Path, help="for the store; else a temporary one")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a round")
+    parser.add_argument(
+        "--insert-share", type=float, default=0.005, help="share of the store that is inserted per second"
+    )
+    parser.add_argument("--folder", type=Path, help="folder for the store (default: a temporary one)")
     arguments = parser.parse_args()
     allocator.keep_freed_memory()
     results = []

@@ -29,7 +29,7 @@ OUTPUT = Path(__file__).parent.parent / "build" / "bench"
 CAPACITY_BYTES = 256 * 2**20
 SPAN_S = 10.0
 WARM_UP = 0.2
-"""Of each half, before memory is looked at: pools fill."""
+"""Share of each half before memory is measured, in which pools fill."""
 MOST_BYTES = 200 * 2**20
 MOST_GROWTH_BYTES = 4 * 2**20
 MB = 2**20
@@ -37,14 +37,14 @@ MB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One kind of load.
+    """The measurements under one kind of load.
 
     Attributes:
-        path: How segments travelled.
-        at_s: <float64>[n] when memory was looked at.
-        anonymous_bytes: <float64>[n] what there was.
-        batches_per_s: In the mean.
-        inserted_per_s: Segments, in the mean.
+        path: Path of the segments.
+        at_s: <float64>[n] times of the measurements of memory, in seconds.
+        anonymous_bytes: <float64>[n] anonymous memory at these times.
+        batches_per_s: Mean batches per second.
+        inserted_per_s: Mean inserted segments per second.
     """
 
     path: str
@@ -55,18 +55,18 @@ class Half:
 
     @property
     def growth_bytes(self) -> float:
-        """By a line through what was there after warming up, over that time."""
+        """Growth after warming up, from a line fitted to the measurements."""
         chosen = self.at_s >= WARM_UP * self.at_s[-1]
         at_s, sizes = self.at_s[chosen], self.anonymous_bytes[chosen]
         return float(np.polyfit(at_s, sizes, 1)[0] * (at_s[-1] - at_s[0])) if at_s.size > 1 else 0.0
 
 
 def endure(service: ReplayProcess, path: str, seconds: float, console: Console) -> Half:
-    """Loads the service, and watches it."""
+    """Loads the service, and measures its memory."""
     pair = HealthyPair(service.address, plan_of(), window_segments=64, verify=False)
     at_s, sizes, batches, inserted, began = [], [], 0, 0, time.monotonic()
     while (spent := time.monotonic() - began) < seconds:
-        served = pair.serve(min(SPAN_S, seconds - spent))
+        served = pair.run(min(SPAN_S, seconds - spent))
         at_s.append(time.monotonic() - began)
         sizes.append(service.memory_bytes("RssAnon"))
         batches, inserted = batches + served.batches, inserted + served.inserted
@@ -80,7 +80,7 @@ def endure(service: ReplayProcess, path: str, seconds: float, console: Console) 
 
 
 def draw(halves: list[Half]) -> Path:
-    """The picture: anonymous memory over time."""
+    """Plots anonymous memory over time."""
     figure, axes = plt.subplots(figsize=(8, 3.5), layout="constrained")
     start = 0.0
     for half in halves:
@@ -94,7 +94,7 @@ def draw(halves: list[Half]) -> Path:
 
 
 def main() -> int:
-    """Measures, prints, and says whether the bounds were kept."""
+    """Measures, prints and writes everything; returns 1 if a bound was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     arguments = parser.parse_args()
@@ -107,11 +107,12 @@ def main() -> int:
                 torch, alive = service.has_loaded("torch"), service.alive
     largest = max(float(half.anonymous_bytes.max()) for half in halves)
     checks = {
-        "the service lives and has not loaded torch": alive and not torch,
-        f"at most {MOST_BYTES / MB:.0f} MB beside the store, here {largest / MB:.0f}": largest <= MOST_BYTES,
+        "the service is alive and has not loaded torch": alive and not torch,
+        f"memory without the store is at most {MOST_BYTES / MB:.0f} MB, measured {largest / MB:.0f}": largest
+        <= MOST_BYTES,
     }
     for half in halves:
-        name = f"{half.path}: grew by at most {MOST_GROWTH_BYTES / MB:.0f} MB, here {half.growth_bytes / MB:+.2f}"
+        name = f"{half.path}: growth is at most {MOST_GROWTH_BYTES / MB:.0f} MB, measured {half.growth_bytes / MB:+.2f}"
         checks[name] = half.growth_bytes <= MOST_GROWTH_BYTES
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for what, holds in checks.items():

@@ -1,7 +1,7 @@
-"""`make stress-torture`: kills the replay service, learners and actors under load, and checks every promise.
+"""`make stress-torture`: kills the replay service, learners and actors under load, and checks every guarantee.
 
-`stress/tests` plays the same for some seconds; `--seconds 60` is a short form. The exit code is 1 if a promise was
-broken. The result is build/bench/torture.json.
+`stress/tests` runs the same for some seconds; `--seconds 60` is a short form. The exit code is 1 if a guarantee was
+violated. The result is build/bench/torture.json.
 """
 
 import argparse
@@ -33,37 +33,39 @@ def show(report: Report, console: Console) -> None:
         "store at the last check": f"{last.segments} segments; filled in {report.filled_s:.1f} s",
         "checks of the store": str(len(report.found)),
         "torn rows found": str(sum(found.torn for found in report.found)),
-        "sum tree's root off by": f"{max(found.root_error for found in report.found):.1e} at most",
-        "learners replaced": f"{len(report.takeovers)}, with versions up to {largest_jump} above",
-        "mass after over before": f"{min(ratios, default=1.0):.6f} at least, in {len(ratios)}",
-        "made late by a replacement": f"{sum(late)} segments, in {len(late)}",
+        "error of the sum tree's root": f"{max(found.root_error for found in report.found):.1e} at most",
+        "learners replaced": f"{len(report.takeovers)}, at versions up to {largest_jump} higher",
+        "mass after / before a replacement": f"{min(ratios, default=1.0):.6f} at least, in {len(ratios)} replacements",
+        "made late by a replacement": f"{sum(late)} segments, in {len(late)} replacements",
         "late": f"{last.late}, of which {last.late_surplus} counted twice or never acknowledged",
-        "missing in the count of insertions": str(last.inserted_missing),
+        "insertions not counted": str(last.inserted_missing),
         "draws": f"{report.batches_drawn} batches, {report.batches_redrawn} drawn again in part, each count within"
-        f" {report.largest_deviation:.2f} of what was expected; p = {report.p_value:.3f} over {report.draws_kept}",
+        f" {report.largest_deviation:.2f} of its expectation; p = {report.p_value:.3f} over {report.draws_kept}",
     }
     for name, value in {**lines, **{name: str(count) for name, count in report.events.items()}}.items():
         table.add_row(name, value)
     console.print(table)
     for violation in report.violations:
         console.print(f"[red]{violation}[/]", highlight=False)
-    console.print("[red]broken promises[/]" if report.violations else "[green]every promise kept[/]")
+    console.print("[red]guarantees violated[/]" if report.violations else "[green]no violation[/]")
 
 
 def main() -> None:
-    """Plays it."""
+    """Runs the test; prints and writes the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1000.0, help="of killing, after the store was filled")
+    parser.add_argument("--seconds", type=float, default=1000.0, help="seconds of kills after the store is full")
     parser.add_argument("--capacity-bytes", type=int, default=2**30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where the store lies meanwhile; default: a temporary folder")
+    parser.add_argument(
+        "--folder", type=Path, help="parent folder for the store (default: the system's temporary folder)"
+    )
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="penstock-torture-") as folder:
         options = Options(arguments.seconds, arguments.capacity_bytes, arguments.seed)
         report = Torture(Path(folder), options, lambda line: console.print(line, highlight=False)).play()
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    # asdict takes a Counter apart into pairs.
+    # asdict turns a Counter into pairs.
     report.kills, report.events = dict(report.kills), dict(report.events)
     OUTPUT.write_text(json.dumps(asdict(report), indent=2) + "\n")
     show(report, console)

@@ -1,7 +1,7 @@
-"""The story: fill a store under load, then kill its service again and again, and replace learners and actors.
+"""The torture test: fills a store under load, then kills its service repeatedly, and replaces learners and actors.
 
-After every kill each promise is checked against the ledger; some kills come in the middle of a window of several
-parts, some before the service is ready. Everything random follows from one seed but for the scheduler's part.
+After every kill, each guarantee is checked against the ledger. Some kills occur in the middle of a window of several
+parts, and some before the service is ready. All randomness except the scheduler's follows from one seed.
 """
 
 import random
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.store_view import Look
+from helpers.store_view import StoreState
 from helpers.timing import PATIENCE_S, Bound
 from helpers.torture.actor import TortureActor
 from helpers.torture.content import SCHEMA
@@ -27,29 +27,32 @@ from penstock.types.replay import SamplingPlan
 
 _FRESH, _DEGREE = 24, 3
 WINDOWS = (1, 3, 8, 24, 60)
-"""Segments of a window, by slot; the last travels in two parts, and the gate lets none be much larger."""
+"""Segments of a window, by slot. The last window travels in two parts; the gate permits none much larger."""
 
 LEAST_MASS_RATIO = 0.99
-"""Of the mass after a learner was replaced over the mass before: its death makes no segment older."""
+"""Smallest ratio of the mass after a learner was replaced to the mass before.
+
+A learner's death makes no segment older.
+"""
 
 _JUMPS = (0, 0, 1, 2, 20, 101)
-"""By how much a learner begins above the last version of the one before: a kill, and a lost page cache."""
+"""Differences between a learner's first version and the previous learner's last: after a kill, or a lost page cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How hard, and for how long.
+    """Load and duration of a run.
 
     Attributes:
-        seconds: Of killing, after the store was filled.
-        capacity_bytes: Of the store.
-        seed: Of all that is random.
-        fill_s: The store is filled once before the first kill, if that takes no longer.
-        alive_s: Between being ready and the next kill: from, to.
-        ready_multiple: How many times as long as the first start, over an empty store, the median restart may take.
-        least_p: Counts of draws less probable than this, or as close to what was expected, are violations.
-        least_restarts: The killing goes on past its time until the service was ready again so often.
-        least_commits: And until so many batches were committed.
+        seconds: Seconds of kills after the store is full.
+        capacity_bytes: Size of the store in bytes.
+        seed: Seed of all randomness.
+        fill_s: Longest time in seconds for filling the store before the first kill.
+        alive_s: Range of the seconds between readiness and the next kill.
+        ready_multiple: Largest ratio of the median restart to the first start, which has an empty store.
+        least_p: Smallest permitted p-value of the counts of draws; a p-value above 1 - least_p is also a violation.
+        least_restarts: Kills continue beyond `seconds` until the service has been ready this many times.
+        least_commits: Kills continue beyond `seconds` until this many batches were committed.
     """
 
     seconds: float
@@ -65,14 +68,14 @@ class Options:
 
 @dataclass(slots=True)
 class Takeover:
-    """What the replacement of a learner came to.
+    """The result of replacing a learner.
 
     Attributes:
         jump: Versions between the dead learner's last and the next one's first.
-        mass_ratio: The mass of the segments that were there, after over before; None if it could not be seen, since
-            the service was killed meanwhile.
-        late: Segments found late by its first batch although so few batches were trained since their version that they
-            were not; None if it could not be seen.
+        mass_ratio: Mass of the segments stored before the takeover, divided by their mass before it; None if the
+            service was killed meanwhile.
+        late: Segments that the first batch classified as late although too few batches were trained since their
+            version; None if the service was killed meanwhile.
     """
 
     jump: int
@@ -82,7 +85,7 @@ class Takeover:
 
 @dataclass
 class Report:
-    """What came out. `violations` is empty if every promise was kept."""
+    """Results of a run. `violations` is empty if every guarantee held."""
 
     options: Options
     filled_s: float = 0.0
@@ -101,21 +104,23 @@ class Report:
     takeovers: list["Takeover"] = field(default_factory=list)
 
     def quantiles(self) -> tuple[float, float, float]:
-        """Median, 95th percentile and maximum of the seconds from a restart to being ready."""
+        """Returns the median, 95th percentile and maximum of the seconds from a restart to readiness."""
         times = sorted(self.ready_s) or [0.0]
         return statistics.median(times), times[int(0.95 * (len(times) - 1))], times[-1]
 
 
 class Torture:
-    """One run of it. `play` does everything."""
+    """One run of the test."""
 
-    def __init__(self, folder: Path, options: Options, tell: Callable[[str], None]) -> None:
-        """Args:
-        folder: Empty; the store lies below it.
-        options: How hard.
-        tell: Called with a line now and then.
+    def __init__(self, folder: Path, options: Options, show: Callable[[str], None]) -> None:
+        """Prepares a run.
+
+        Args:
+            folder: Empty folder, in which the store is created.
+            options: Load and duration.
+            show: Called with a line of progress every few seconds.
         """
-        self._options, self._tell = options, tell
+        self._options, self._show = options, show
         self._random = random.Random(options.seed)
         self._ledger = Ledger()
         self._proportions = Proportions(np.random.default_rng(options.seed))
@@ -125,15 +130,15 @@ class Torture:
         self._actors: list[TortureActor] = []
         self._learner: TortureLearner | None = None
         self._hidden = False
-        self._told = 0.0
+        self._shown_at = 0.0
 
     def play(self) -> Report:
-        """Starts, fills, kills, ends; always leaves no process behind."""
+        """Starts, fills, kills and ends; leaves no process behind."""
         try:
             self._begin()
             self._fill()
             end = time.monotonic() + self._options.seconds
-            while time.monotonic() < end or self._is_short_of():
+            while time.monotonic() < end or self._is_too_short():
                 self._round()
                 self._progress()
             self._end()
@@ -141,15 +146,15 @@ class Torture:
             self._abandon()
         return self._conclude()
 
-    # Parts of the story
+    # Phases
 
     def _begin(self) -> None:
-        # The first start allocates: killed in the middle of that, the next one must make the best of it.
+        # The first start allocates the store. If it is killed meanwhile, the next start must recover.
         for pause in (0.2, 0.5, 0.8):
             self._service.start()
             time.sleep(pause * self._random.random())
             self._service.kill()
-            self._report.kills["while it is made"] += 1
+            self._report.kills["while it is created"] += 1
         self._service.start()
         self._report.first_ready_s = self._service.wait_until_ready() or 0.0
         self._new_learner()
@@ -168,13 +173,13 @@ class Torture:
         self._report.filled_s = time.monotonic() - started
 
     def _round(self) -> None:
-        """Waits a while, kills, checks, starts again."""
-        self._replace_somebody(0.35)
-        kind = self._wait_for_the_moment()
+        """Waits, kills the service, checks the store, and starts the service again."""
+        self._replace_clients(0.35)
+        kind = self._wait_for_kill_time()
         self._service.kill()
         self._report.kills[kind] += 1
-        self._replace_somebody(0.2)
-        # Not always: the service must recover by itself too.
+        self._replace_clients(0.2)
+        # Not always, because the service must also recover by itself.
         if self._random.random() < 0.6:
             self._check()
         while self._random.random() < 0.2:
@@ -191,7 +196,7 @@ class Torture:
         if self._hidden:
             self._service.hide()
 
-    def _wait_for_the_moment(self) -> str:
+    def _wait_for_kill_time(self) -> str:
         alive_s = self._random.uniform(*self._options.alive_s)
         if self._random.random() < 0.35:
             time.sleep(min(alive_s, 0.5))
@@ -199,11 +204,11 @@ class Torture:
             sending.clear()
             if sending.wait(3.0):
                 time.sleep(self._random.uniform(0.0, 0.01))
-                return "in a window of parts"
+                return "within a window of parts"
         time.sleep(alive_s)
-        return "at any time"
+        return "at a random time"
 
-    def _replace_somebody(self, probability: float) -> None:
+    def _replace_clients(self, probability: float) -> None:
         if self._random.random() < probability:
             self._replace_learner()
             self._report.kills["learner"] += 1
@@ -219,7 +224,7 @@ class Torture:
         assert self._learner is not None
         self._learner.die()
         view = self._service.view() if self._service.running else None
-        before = view.look() if view is not None else None
+        before = view.read() if view is not None else None
         former = self._learner.version
         self._new_learner()
         takeover = Takeover(self._learner.plan.next_batch - former)
@@ -232,27 +237,27 @@ class Torture:
             return
         mass = before.mass(plan, before.trained, before.version)
         if mass:
-            takeover.mass_ratio = view.look().mass(plan, before.trained, first) / mass
+            takeover.mass_ratio = view.read().mass(plan, before.trained, first) / mass
             if takeover.mass_ratio < LEAST_MASS_RATIO:
                 self._ledger.violated(f"{takeover}: the mass was {mass} before")
         learner = self._learner
         if not _within(PATIENCE_S, lambda: learner.version > first):
-            self._ledger.violated(f"{takeover}: no batch came within {PATIENCE_S} s")
+            self._ledger.violated(f"{takeover}: no batch arrived within {PATIENCE_S} s")
             return
-        takeover.late = self._made_late(before, view.look())
+        takeover.late = self._made_late(before, view.read())
         if takeover.late:
-            self._ledger.violated(f"{takeover}: segments became late by the replacement")
+            self._ledger.violated(f"{takeover}: segments became late because of the replacement")
 
-    def _made_late(self, before: Look, after: Look) -> int:
-        """Segments that were found late in between, and that too few batches were trained for since their version."""
-        # What becomes replay without having been in a batch was found late.
+    def _made_late(self, before: StoreState, after: StoreState) -> int:
+        """Returns the number of segments that became late although too few batches were trained since their version."""
+        # A segment that is replayed without having been in a batch was late.
         late = after.trained[after.trained["batch"] == -1]
         late = late[~np.isin(late["key"], before.trained["key"])]
         trained = self._ledger.trained_since(late["version"], self._ledger.highest_leased + 1)
         return int(np.count_nonzero(trained <= self._plan(1, 0).largest_lag))
 
-    def _is_short_of(self) -> bool:
-        """Whether too little has happened yet, as on a machine that is slow."""
+    def _is_too_short(self) -> bool:
+        """Returns whether too little has happened so far, as on a slow machine."""
         few = len(self._report.ready_s) < self._options.least_restarts
         return (few or self._ledger.events["commits"] < self._options.least_commits) and not self._ledger.violations
 
@@ -262,7 +267,7 @@ class Torture:
             self._report.found.append(found)
 
     def _end(self) -> None:
-        """Everything that is under way comes home; then the last kill, and the last check."""
+        """Waits for everything in flight; then kills the service for the last time, and checks the store."""
         for actor in self._actors:
             actor.leave()
         assert self._learner is not None
@@ -288,13 +293,13 @@ class Torture:
         report.p_value = proportions.p_value
         bound, median = Bound(self._options.ready_multiple, report.first_ready_s), report.quantiles()[0]
         if median > bound.seconds:
-            ledger.violated(f"the service was ready after {median:.2f} s, the median of all restarts; at most {bound}")
+            ledger.violated(f"the median restart took {median:.2f} s, expected at most {bound}")
         if not self._options.least_p <= report.p_value <= 1.0 - self._options.least_p:
-            ledger.violated(f"draws are not in proportion: p = {report.p_value:.2e}, {proportions.kept}")
+            ledger.violated(f"draws do not match their probabilities: p = {report.p_value:.2e}, {proportions.kept}")
         report.events, report.violations = ledger.events, ledger.violations
         return report
 
-    # Who takes part
+    # Participants
 
     def _plan(self, session: int, next_batch: int) -> SamplingPlan:
         return SamplingPlan(
@@ -313,7 +318,7 @@ class Torture:
         )
 
     def _new_learner(self) -> None:
-        # A learner comes back no lower than it was.
+        # A learner returns with the same version or a higher one.
         first = 0 if self._learner is None else self._learner.version + self._random.choice(_JUMPS)
         session = self._random.getrandbits(62) | 1
         self._learner = TortureLearner(
@@ -324,7 +329,8 @@ class Torture:
             self._proportions,
             dict(enumerate(WINDOWS)),
             prefetch=self._random.choice((1, 2, 3)),
-            # The ring's rows, a batch's fresh segments a version, and what the gate and slow actors add.
+            # The rows of the ring, at one batch's fresh segments per version, plus the allowance of the gate and slow
+            # actors.
             oldest=self._options.capacity_bytes // SCHEMA.segment_bytes // _FRESH + 64,
         )
 
@@ -345,13 +351,13 @@ class Torture:
         )
 
     def _progress(self) -> None:
-        if time.monotonic() < self._told + 5.0:
+        if time.monotonic() < self._shown_at + 5.0:
             return
-        self._told = time.monotonic()
+        self._shown_at = time.monotonic()
         with self._ledger.lock:
             stored = sum(stay.stored for stay in self._ledger.stays.values())
             events = self._ledger.events
-        self._tell(
+        self._show(
             f"{sum(self._report.kills.values())} kills, {stored} segments stored, {events['commits']} batches"
             f" committed, {events['segments sampled']} segments checked, ready after"
             f" {self._report.quantiles()[0]:.2f} s, {len(self._ledger.violations)} violations"
@@ -359,7 +365,7 @@ class Torture:
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
-    """Waits for a condition; whether it became true in time."""
+    """Waits for a condition; returns whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

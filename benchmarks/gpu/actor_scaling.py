@@ -1,9 +1,9 @@
 """Environment steps per second of `penstock train` with 1, 2, 4, 8 and 14 actor processes.
 
-The batch grows with the actors, so that each of them always has windows in flight. Each batch is used once, so that the
-actors and their data path are the bottleneck. If the learner is the bottleneck instead, the table shows that it hardly
-waits. Counts for which the machine has too few cores are left out. The result is build/bench/gpu_actors.json. `--steps
-20000 --counts 1 2` is a check that takes a minute.
+The batch grows with the number of actors, so that each of them always has windows in flight. Each batch is used once,
+so that the actors and their data path are the bottleneck. If the learner is the bottleneck instead, its share of a core
+in the table is near 1. Counts for which the machine has too few cores are skipped. The result is
+build/bench/gpu_actors.json. `--steps 20000 --counts 1 2` is a check that takes a minute.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-# Runs as a file too.
+# Allows this file to run as a script.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
@@ -27,21 +27,21 @@ from penstock.presets import preset
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_actors.json"
 COUNTS = (1, 2, 4, 8, 14)
 LEAST_AT_8 = 7.5
-"""Times the pace of one actor."""
+"""Smallest pace of eight actors, as a multiple of the pace of one."""
 WINDOWS = 2
-"""Of each actor in a batch."""
+"""Windows of each actor in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run.
+    """The result of one run.
 
     Attributes:
-        actors: Processes.
-        env_steps_per_s: Its pace.
-        over_one: The same over that of one actor.
-        learner_cpu_share: Processor seconds of the learner a second; near 1 it is what the actors wait for.
-        replay_cpu_share: The same of the replay service.
+        actors: Number of actor processes.
+        env_steps_per_s: Environment steps per second.
+        over_one: Ratio of this pace to the pace of one actor.
+        learner_cpu_share: CPU seconds of the learner per second; near 1, the learner is the bottleneck.
+        replay_cpu_share: CPU seconds of the replay service per second.
     """
 
     actors: int
@@ -52,7 +52,7 @@ class Case:
 
 
 def measure(name: str, actors: int, steps: int, device: str, one: float | None) -> Case:
-    """The pace of a preset with so many actors, over so many steps of each."""
+    """Measures the pace of a preset with this number of actors and this number of steps per actor."""
     changes = {
         "actors": actors,
         "learner.device": device,
@@ -70,18 +70,18 @@ def measure(name: str, actors: int, steps: int, device: str, one: float | None) 
 
 
 def main() -> int:
-    """Measures, prints, writes, and says whether eight actors bring what they should, if eight were measured."""
+    """Measures, prints and writes every case; returns 1 if eight actors scale worse than the bound."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="pendulum")
     parser.add_argument("--counts", nargs="+", type=int, default=list(COUNTS))
-    parser.add_argument("--steps", type=int, default=500_000, help="of each actor")
-    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--steps", type=int, default=500_000, help="environment steps of each actor")
+    parser.add_argument("--device", default="auto", help="setting learner.device")
     arguments = parser.parse_args()
     console, cores = Console(), len(os.sched_getaffinity(0))
     cases: list[Case] = []
     for actors in arguments.counts:
         if actors > cores:
-            console.print(f"{actors} actors: left out on {cores} cores")
+            console.print(f"{actors} actors: skipped, because this machine has {cores} cores")
             continue
         one = next((case.env_steps_per_s for case in cases if case.actors == 1), None)
         cases.append(measure(arguments.preset, actors, arguments.steps, arguments.device, one))
@@ -91,7 +91,7 @@ def main() -> int:
         machine = {"cores": cores, "processor": platform.processor() or platform.machine(), "gpu": gpu}
         found = {**machine, "torch": torch.__version__, "preset": arguments.preset}
         OUTPUT.write_text(json.dumps({**found, "cases": [asdict(case) for case in cases]}, indent=2) + "\n")
-    table = Table("actors", "steps/s", "over one", "learner", "replay service", title="cores used on the right")
+    table = Table("actors", "steps/s", "over one", "learner", "replay service", title="right columns: cores in use")
     for case in cases:
         over = f"{case.over_one:.2f}" if case.over_one else ""
         shares = (f"{case.learner_cpu_share:.2f}", f"{case.replay_cpu_share:.2f}")

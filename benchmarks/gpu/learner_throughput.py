@@ -32,18 +32,18 @@ from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_learner.json"
 WARM_UPS = 3
 EPISODE_STEPS = 100
-"""Mean length of an episode; after each is a row that only resets, so that batches have more and fewer valid steps."""
+"""Mean length of an episode. A row that only resets follows each, so batches differ in their number of valid steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A policy, and what it is trained on.
+    """A policy, and its training data.
 
     Attributes:
-        spec: Of the environment.
-        network: Of the policy.
-        segments, unroll_length: Of a batch.
-        epochs, minibatches: Of the training on it.
+        spec: Spec of the environment.
+        network: Network of the policy.
+        segments, unroll_length: Size of a batch.
+        epochs, minibatches: Passes over a batch, and minibatches per pass.
     """
 
     spec: EnvironmentSpec
@@ -79,10 +79,10 @@ class Case:
     """One measurement.
 
     Attributes:
-        policy, execution, precision: What was measured.
-        samples_per_s: Over the timed batches.
-        batch_ms: Mean time of one.
-        first_s: The batches before the clock started, with what is done once.
+        policy, execution, precision: Configuration of the learner.
+        samples_per_s: Samples per second over the timed batches.
+        batch_ms: Mean milliseconds per batch.
+        first_s: Seconds of the batches before the clock starts, including one-time work.
     """
 
     policy: str
@@ -94,7 +94,7 @@ class Case:
 
 
 def random_batch(workload: Workload, number: int) -> Batch:
-    """A batch of which half is replayed, read-only as those of the services."""
+    """Returns a batch of which half is replayed; it is read-only, like the batches of the services."""
     generator = np.random.default_rng(number)
     schema = segment_schema(workload.spec, workload.unroll_length)
     segments, steps = workload.segments, workload.unroll_length
@@ -135,7 +135,7 @@ def random_batch(workload: Workload, number: int) -> Batch:
 def measure(
     name: str, workload: Workload, device: torch.device, execution: Execution, precision: Precision, batches: int
 ) -> Case:
-    """The pace over so many batches."""
+    """Measures the pace over this number of batches."""
     learner = Learner(
         workload.spec,
         workload.network,
@@ -174,7 +174,7 @@ def _synchronise(device: torch.device) -> None:
 
 
 def machine(device: torch.device) -> str:
-    """The device, by name."""
+    """Returns the name of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     models = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
@@ -182,8 +182,10 @@ def machine(device: torch.device) -> str:
 
 
 def show(cases: list[Case], console: Console) -> None:
-    """Prints everything as a table."""
-    table = Table("policy", "execution", "precision", "samples/s", "ms a batch", "over eager float32", "first batches")
+    """Prints all cases as a table."""
+    table = Table(
+        "policy", "execution", "precision", "samples/s", "ms per batch", "over eager float32", "first batches"
+    )
     eager = {case.policy: case.samples_per_s for case in reversed(cases) if case.execution == "eager"}
     for case in cases:
         over = f"{case.samples_per_s / eager[case.policy]:.2f}" if case.policy in eager else ""
@@ -200,15 +202,15 @@ def show(cases: list[Case], console: Console) -> None:
 
 
 def main() -> None:
-    """Measures, prints, writes."""
+    """Measures, prints and writes every case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--device", default="auto", help="setting learner.device")
     parser.add_argument("--policies", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--executions", nargs="+", choices=["eager", "compiled", "graphed"])
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
-    parser.add_argument("--batches", type=int, default=50, help="of the timed part")
-    parser.add_argument("--threads", type=int, default=1, help="as learner.threads")
-    parser.add_argument("--small", action="store_true", help="two batches of eight segments: does it work?")
+    parser.add_argument("--batches", type=int, default=50, help="number of timed batches")
+    parser.add_argument("--threads", type=int, default=1, help="setting learner.threads")
+    parser.add_argument("--small", action="store_true", help="train two batches of eight segments, as a quick check")
     arguments = parser.parse_args()
     device, console = torch_device(arguments.device), Console()
     torch.set_num_threads(arguments.threads)
@@ -222,7 +224,7 @@ def main() -> None:
             workload, batches = replace(workload, segments=8, epochs=1), 2
         cases.append(measure(name, workload, device, execution, precision, batches))
         console.print(f"{name}, {execution}, {precision}: {cases[-1].samples_per_s:,.0f} samples/s", highlight=False)
-        # After every case: compilation takes minutes, and what was measured must not be lost with the next one.
+        # Written after every case, because compilation takes minutes and a later case may fail.
         OUTPUT.parent.mkdir(parents=True, exist_ok=True)
         found = {"machine": machine(device), "torch": torch.__version__, "cases": [asdict(case) for case in cases]}
         OUTPUT.write_text(json.dumps(found, indent=2) + "\n")

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-# Runs as a file too.
+# Allows this file to run as a script.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import penstock_loop
@@ -25,7 +25,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run; steps and seconds are None if the threshold was not met."""
+    """The result of one run; steps and seconds are None if the threshold was not reached."""
 
     precision: str
     seed: int
@@ -35,7 +35,7 @@ class Case:
 
 
 def measure(name: str, precision: str, seed: int, device: str) -> Case:
-    """A run to its end; the return is that of the best checkpoint in further episodes."""
+    """Trains to the end of a run; the return is that of the best checkpoint in further episodes."""
     summary = penstock_loop.train(
         {"preset": name, "seed": seed, "learner.device": device, "learner.precision": precision}
     )
@@ -50,8 +50,8 @@ def measure(name: str, precision: str, seed: int, device: str) -> Case:
 
 
 def show(cases: list[Case], console: Console) -> None:
-    """Prints a row for each precision."""
-    table = Table("precision", "returns", "median", "steps to the threshold", "seconds to it")
+    """Prints one row per precision."""
+    table = Table("precision", "returns", "median", "steps to the threshold", "seconds to the threshold")
     for precision in PRECISIONS:
         of_this = [case for case in cases if case.precision == precision]
         returns = [case.final_return for case in of_this]
@@ -68,11 +68,11 @@ def show(cases: list[Case], console: Console) -> None:
 
 
 def main() -> None:
-    """Measures, prints, writes."""
+    """Measures, prints and writes every case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="cartpole")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="auto", help="as learner.device")
+    parser.add_argument("--device", default="auto", help="setting learner.device")
     arguments = parser.parse_args()
     console, cases = Console(), list[Case]()
     for seed in range(arguments.seeds):

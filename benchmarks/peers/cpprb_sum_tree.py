@@ -1,7 +1,7 @@
-"""cpprb's side of the sum tree benchmark: run by its own environment, prints its timings as JSON.
+"""cpprb's side of the sum tree benchmark: runs in cpprb's environment and prints its timings as JSON.
 
-At its best: one float32 column, float32 priorities, and leaves as the unsigned integers that it returns; nothing is
-converted. Its trees are of float32, a sum and a minimum.
+cpprb runs in its fastest configuration: one float32 column, float32 priorities, and leaves as the unsigned integers
+that it returns, without conversion. Its two trees, of sums and of minima, are float32.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What the peers of the loop benchmark are asked and what they answer; imported in each one's own environment."""
+"""Arguments and results of the peers of the loop benchmark; imported in the environment of each peer."""
 
 import argparse
 import json
@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be trained.
+    """A training run.
 
     Attributes:
-        env_id: Of Gymnasium.
-        threshold: The return to reach.
+        env_id: Gymnasium id of the environment.
+        threshold: Return to reach.
         total_steps: Environment steps of the run.
-        interval_steps: Environment steps from one evaluation to the next, where a peer has evaluations.
-        seed: The run's.
-        epochs: Uses of a batch, where they are for the caller to say.
+        interval_steps: Environment steps between evaluations, if the peer evaluates.
+        seed: Seed of the run.
+        epochs: Passes over a batch, for peers that leave this to the caller.
     """
 
     env_id: str
@@ -27,8 +27,8 @@ class Task:
     epochs: int
 
     @classmethod
-    def asked(cls) -> "Task":
-        """From the command line."""
+    def from_arguments(cls) -> "Task":
+        """Parses the command line."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--env-id", required=True)
         parser.add_argument("--threshold", type=float, required=True)
@@ -40,16 +40,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went.
+    """The result of a run.
 
     Attributes:
-        env_steps_per_s: From the first report to the last, without evaluations.
-        learn_wall_s_to_threshold: Seconds from the first environment step until the threshold was met, without
-            evaluations; None if it never was.
-        env_steps_to_threshold: The same in environment steps.
-        final_return: The last mean return that was measured; None if none was.
-        judged_by: What the return is the mean of.
-        settings: What was set how.
+        env_steps_per_s: Environment steps per second from the first report to the last, without evaluations.
+        learn_wall_s_to_threshold: Seconds from the first environment step to the threshold, without evaluations; None
+            if it was not reached.
+        env_steps_to_threshold: Environment steps to the threshold; None if it was not reached.
+        final_return: Last measured mean return; None if there is none.
+        judged_by: Episodes over which returns are averaged.
+        settings: Settings of the run, as text.
     """
 
     env_steps_per_s: float
@@ -59,28 +59,28 @@ class Outcome:
     judged_by: str
     settings: str
 
-    def say(self) -> None:
-        """Prints it, for whoever asked."""
+    def print_json(self) -> None:
+        """Prints the result as JSON."""
         json.dump(asdict(self), sys.stdout)
 
 
 @dataclass(slots=True)
 class Course:
-    """A run as it went on: seconds on any clock, environment steps, and the mean return known then."""
+    """Progress reports of a run: seconds on any clock, environment steps, and the mean return at that time."""
 
     threshold: float
     _points: list[tuple[float, int, float]] = field(default_factory=list)
 
     def add(self, seconds: float, env_steps: int, mean_return: float = float("nan")) -> None:
-        """Takes down how far it has come; NaN where no return is known."""
+        """Adds a report; NaN if the return is unknown."""
         if not self._points or env_steps > self._points[-1][1]:
             self._points.append((seconds, env_steps, mean_return))
 
     def outcome(self, judged_by: str, settings: str) -> Outcome:
-        """Of the whole run.
+        """Returns the result of the whole run.
 
-        A peer that says nothing of its first environment step began, at its later pace, before its first report: the
-        start of its processes is not counted.
+        If a peer does not report its first environment step, the start is extrapolated from its first report at its
+        later pace. The start time of its processes is not counted.
         """
         (first_s, first_steps, _), (last_s, last_steps, _) = self._points[0], self._points[-1]
         latest = next((value for *_, value in reversed(self._points) if value == value), None)

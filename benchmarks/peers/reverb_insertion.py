@@ -1,7 +1,6 @@
 """Insertion into Reverb at its fastest: the older `Writer`, kept open, and `StructuredWriter`.
 
-A segment is appended as one step of whole columns. What else was tried, and how much slower it was, stands in
-`reverb_replay.py`.
+A segment is appended as one step of whole columns. `reverb_replay.py` lists the slower alternatives.
 """
 
 import time
@@ -18,11 +17,11 @@ from benchmarks.peers.reverb_table import FullTable, Rate, metered
 
 @dataclass(frozen=True, slots=True)
 class WriterInsertion:
-    """`Client.writer`, chunk_length=1, one for each thread.
+    """Inserts with `Client.writer`, chunk_length=1, one per thread.
 
     Attributes:
-        in_flight: max_in_flight_items.
-        threads: Each with a client and a writer of its own.
+        in_flight: Value of max_in_flight_items.
+        threads: Number of threads, each with its own client and writer.
     """
 
     in_flight: int
@@ -30,11 +29,11 @@ class WriterInsertion:
 
     @property
     def label(self) -> str:
-        """What is set how."""
+        """Description of the configuration."""
         return f"Client.writer, chunk_length=1, max_in_flight_items={self.in_flight}, threads={self.threads}"
 
     def measure(self, table: FullTable, seconds: float) -> Rate:
-        """Inserts for so many seconds, to the server's last confirmation."""
+        """Inserts for this number of seconds, until the server's last confirmation."""
         return _measured(table, seconds, self.threads, lambda until: self._insert(table, until))
 
     def _insert(self, table: FullTable, until: float) -> int:
@@ -51,12 +50,12 @@ class WriterInsertion:
 
 @dataclass(frozen=True, slots=True)
 class StructuredInsertion:
-    """`Client.structured_writer`, one for each thread.
+    """Inserts with `Client.structured_writer`, one per thread.
 
     Attributes:
         flush_every: Segments between flushes.
         unconfirmed: Segments that a flush may leave unconfirmed.
-        threads: Each with a client and a writer of its own.
+        threads: Number of threads, each with its own client and writer.
     """
 
     flush_every: int
@@ -65,11 +64,11 @@ class StructuredInsertion:
 
     @property
     def label(self) -> str:
-        """What is set how."""
+        """Description of the configuration."""
         return f"Client.structured_writer, flush({self.unconfirmed}) every {self.flush_every}, threads={self.threads}"
 
     def measure(self, table: FullTable, seconds: float) -> Rate:
-        """Inserts for so many seconds, to the server's last confirmation."""
+        """Inserts for this number of seconds, until the server's last confirmation."""
         return _measured(table, seconds, self.threads, lambda until: self._insert(table, until))
 
     def _insert(self, table: FullTable, until: float) -> int:
@@ -89,7 +88,7 @@ class StructuredInsertion:
 
 
 def insertion_candidates(kind: str) -> tuple[WriterInsertion | StructuredInsertion, ...]:
-    """The fastest few for this kind of segment."""
+    """Returns the fastest candidates for this kind of segment."""
     if kind == "vector":
         return (WriterInsertion(1000, 4), WriterInsertion(1000, 2), StructuredInsertion(500, 1000, 1))
     return (WriterInsertion(8, 1), WriterInsertion(25, 1), WriterInsertion(8, 2))
@@ -106,7 +105,7 @@ def _measured(table: FullTable, seconds: float, threads: int, insert: Callable[[
 
     rate = metered(table, work)
     if table.inserted() - before != inserted:
-        raise RuntimeError(f"{table.inserted() - before} segments arrived at the server, sent were {inserted}")
+        raise RuntimeError(f"{table.inserted() - before} segments arrived at the server, {inserted} were sent")
     return rate
 
 

@@ -1,6 +1,6 @@
 """Updating priorities in Reverb at its fastest: `TFClient.update_priorities`, from NumPy arrays.
 
-What else was tried, and how much slower it was, stands in `reverb_replay.py`.
+`reverb_replay.py` lists the slower alternatives.
 """
 
 import time
@@ -18,11 +18,11 @@ from benchmarks.peers.reverb_table import FullTable, Rate, metered
 
 @dataclass(frozen=True, slots=True)
 class TensorUpdates:
-    """`TFClient.update_priorities`.
+    """Updates with `TFClient.update_priorities`.
 
     Attributes:
-        batch: Updates in a call.
-        threads: Each with a client of its own.
+        batch: Updates per call.
+        threads: Number of threads, each with its own client.
     """
 
     batch: int
@@ -30,11 +30,11 @@ class TensorUpdates:
 
     @property
     def label(self) -> str:
-        """What is set how."""
+        """Description of the configuration."""
         return f"TFClient.update_priorities of {self.batch}, threads={self.threads}"
 
     def measure(self, table: FullTable, seconds: float) -> Rate:
-        """Updates for so many seconds, call by call, from NumPy keys and priorities as a learner has them."""
+        """Updates for this number of seconds, call by call, from NumPy keys and priorities as in a learner."""
         keys = _stored_keys(table)
         self._in_threads(table, keys, 0.3)
         rate = metered(table, lambda: self._in_threads(table, keys, seconds))
@@ -42,7 +42,8 @@ class TensorUpdates:
         return rate
 
     def _in_threads(self, table: FullTable, keys: NDArray[np.uint64], seconds: float) -> int:
-        # Made here and named: threads that make nameless clients race for one kernel, and lose the client it owned.
+        # Clients are created here and named: threads that create nameless clients race for one kernel and lose its
+        # client.
         clients = [reverb.TFClient(table.address, shared_name=f"updates_{number}") for number in range(self.threads)]
         rng = np.random.default_rng(1)
         batches = [(rng.choice(keys, self.batch), rng.random(self.batch) + 0.1) for _ in range(16)]
@@ -60,18 +61,18 @@ class TensorUpdates:
 
 
 def priorities_candidates() -> tuple[TensorUpdates, ...]:
-    """The fastest few."""
+    """Returns the fastest candidates."""
     return (TensorUpdates(10_000, 2), TensorUpdates(10_000, 1), TensorUpdates(4096, 1))
 
 
 def _stored_keys(table: FullTable) -> NDArray[np.uint64]:
-    """Most keys in the table. Writers don't return them, so they are sampled."""
+    """Returns most keys of the table. Writers don't return keys, so they are sampled."""
     batches = DatasetSampling(2, 64, 32, 1).batches(table)
     return np.unique(np.concatenate([next(batches).info.key for _ in range(table.kind.stored * 2 // 32)]))
 
 
 def _check_updates(table: FullTable, keys: NDArray[np.uint64]) -> None:
-    """Gives all known keys one priority that stands out and expects to find it."""
+    """Sets a distinct priority for all known keys, and checks that samples have it."""
     priorities = np.full(keys.size, 1000.0)
     reverb.TFClient(table.address).update_priorities(table.name, tf.constant(keys), tf.constant(priorities))
     found = [sample[0].info.priority for sample in reverb.Client(table.address).sample(table.name, 32)]

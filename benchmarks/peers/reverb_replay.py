@@ -1,37 +1,40 @@
-"""Loads a Reverb 0.14 server and prints one JSON line with what it bore: the peer's side of the replay benchmark.
+"""Measures a Reverb 0.14 server and prints the result as one JSON line: the peer's side of the replay benchmark.
 
-Called by `benchmarks/replay.py` in Reverb's own environment (`reverb.txt`). The server is a process of its own, the
-client is this one, both on loopback; a case's candidates are each measured for half of the time, and the fastest
+Called by `benchmarks/replay.py` in Reverb's environment (`reverb.txt`). The server is a separate process, and this
+process is the client, both on loopback. Each candidate of a case is measured for half of the time, and the fastest
 counts. One item is one segment.
 
-Every candidate is one of the fastest that were found on 2 cores with TensorFlow 2.15; below, the rate of each other way
-is given as a part of the fastest one's. Differences under a tenth drown in the machine's noise.
+Every candidate is among the fastest configurations on 2 cores with TensorFlow 2.15. The lists below give the rate of
+each alternative as a fraction of the fastest one's. Differences below a tenth are within the noise of the machine.
 
 Sampling: `TrajectoryDataset` with 3 or 4 workers of 100 samples in flight and batches of 256 (vector), with one worker
-of 16 to 64 and batches of 32 (pixel), from a table that `Client.writer` filled with one segment a chunk.
-  - vector: a table filled by `TrajectoryWriter`, which makes a chunk of every column, 0.7; batches of 32, 0.7; of 1024,
-    0.9; 1 or 2 workers, 0.8; 8 workers or four interleaved datasets, 0.95; `Client.sample(32)`, 0.09, from two threads
-    0.12, also when one call streams 320 samples.
-  - pixel: 2 workers, 0.75; 4 or 8 in flight, 0.9; 1 or 2 in flight, 0.75; batches of 256, 0.75; `Client.sample(32)`,
-    0.65, from two threads 0.75.
-  - the same or slower: `TimestepDataset`, no prefetch, prefetch of 16, max_samples_per_stream, a private thread pool,
-    no autotuning, any order.
+of 16 to 64 and batches of 32 (pixel), from a table that `Client.writer` filled with one segment per chunk.
+
+- vector: a table filled by `TrajectoryWriter`, which makes a chunk of every column, 0.7; batches of 32, 0.7; of 1024,
+  0.9; 1 or 2 workers, 0.8; 8 workers or four interleaved datasets, 0.95; `Client.sample(32)`, 0.09, from two threads
+  0.12, also when one call streams 320 samples.
+- pixel: 2 workers, 0.75; 4 or 8 in flight, 0.9; 1 or 2 in flight, 0.75; batches of 256, 0.75; `Client.sample(32)`,
+  0.65, from two threads 0.75.
+- both, no faster: `TimestepDataset`, no prefetch, prefetch of 16, max_samples_per_stream, a private thread pool, no
+  autotuning, any order.
 
 Insertion: `Client.writer` with a segment as one step, kept open; four threads with 1,000 items in flight (vector), one
 thread with 8 (pixel).
-  - vector: one thread, 0.75; 8 threads, 0.95; 100 in flight, 0.75; 25 in flight, one thread, 0.4; `StructuredWriter`,
-    0.85; `TrajectoryWriter` with whole columns, 0.4 with any flushing, number of references or threads, 0.5 with
-    chunks of 16 segments, with T steps 0.02; `Client.insert`, 0.05, from two threads 0.1; `TFClient.insert`, 0.08.
-  - pixel: 2 threads, 0.95; 4 threads, 0.75; `StructuredWriter`, 0.65; `TrajectoryWriter` with whole columns, 0.5, with
-    T steps, 0.35; `Client.insert`, 0.2, from two threads 0.35; `TFClient.insert`, 0.25.
 
-Priorities: `TFClient.update_priorities` with 10,000 a call from two threads.
-  - one thread, 0.65; 4,096 a call, 0.6; 1,024, 0.4; `Client.mutate_priorities` with dictionaries made beforehand, one
-    thread: 10,000 or 4,096 a call, 0.5; 1,024, 0.45; 256, 0.25; 32, 0.05.
+- vector: one thread, 0.75; 8 threads, 0.95; 100 in flight, 0.75; 25 in flight, one thread, 0.4; `StructuredWriter`,
+  0.85; `TrajectoryWriter` with whole columns, 0.4 with any flushing, number of references or threads, 0.5 with chunks
+  of 16 segments, with T steps 0.02; `Client.insert`, 0.05, from two threads 0.1; `TFClient.insert`, 0.08.
+- pixel: 2 threads, 0.95; 4 threads, 0.75; `StructuredWriter`, 0.65; `TrajectoryWriter` with whole columns, 0.5, with T
+  steps, 0.35; `Client.insert`, 0.2, from two threads 0.35; `TFClient.insert`, 0.25.
 
-Not counted, though faster. A vector segment as one column of bytes, which its user packs and takes apart: sampled 2.2
-times as fast, inserted 1.9 times; such a table knows neither columns nor types. Chunks of 2 to 4 segments: inserted up
-to 1.1 times as fast, but sampled 0.6 times as fast, since a sample carries its whole chunk.
+Priorities: `TFClient.update_priorities` with 10,000 per call from two threads.
+
+- one thread, 0.65; 4,096 per call, 0.6; 1,024, 0.4; `Client.mutate_priorities` with dictionaries made beforehand, one
+  thread: 10,000 or 4,096 per call, 0.5; 1,024, 0.45; 256, 0.25; 32, 0.05.
+
+Two faster alternatives are excluded. A vector segment as one column of bytes, which the user packs and unpacks, is
+sampled 2.2 times and inserted 1.9 times as fast, but such a table has neither columns nor types. Chunks of 2 to 4
+segments are inserted up to 1.1 times as fast, but sampled 0.6 times as fast, because a sample carries its whole chunk.
 """
 
 import argparse
@@ -50,13 +53,13 @@ from benchmarks.peers.reverb_table import Candidate, FullTable, Rate, full_table
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """The line that is printed.
+    """The printed result.
 
     Attributes:
-        case: sample, insert or priorities.
-        segment: vector or pixel.
-        configuration: The fastest candidate.
-        per_s: Its segments (or priorities) per second.
+        case: Measured operation: sample, insert or priorities.
+        segment: Kind of segment: vector or pixel.
+        configuration: Description of the fastest candidate.
+        per_s: Segments (or priorities) per second of that candidate.
         cpu_s_per_million: User and system seconds of server and client together, per million of them.
         tried: Every candidate and its rate.
     """
@@ -70,7 +73,7 @@ class Result:
 
 
 def candidates(case: str, segment: str) -> Sequence[Candidate]:
-    """What is measured for a case."""
+    """Returns the candidates of a case."""
     if case == "sample":
         return sampling_candidates(segment)
     if case == "insert":
@@ -79,7 +82,7 @@ def candidates(case: str, segment: str) -> Sequence[Candidate]:
 
 
 def measure(case: str, segment: str, seconds: float) -> Result:
-    """Measures every candidate of a case, one after the other on one server, and picks the fastest."""
+    """Measures all candidates of a case in turn on one server, and returns the fastest."""
     chosen = candidates(case, segment)
     with full_table(segment_kind(segment)) as table:
         rates = [_measure_one(candidate, table, seconds / 2) for candidate in chosen]
@@ -105,9 +108,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=("sample", "insert", "priorities"), required=True)
     parser.add_argument("--segment", choices=("vector", "pixel"), required=True)
-    parser.add_argument("--seconds", type=float, required=True, help="of measuring; half of it for each candidate")
+    parser.add_argument("--seconds", type=float, required=True, help="seconds of measurement; each candidate gets half")
     arguments = parser.parse_args()
-    # Many of Reverb's calls wait without a deadline; this one ends the process, and its end that of the server.
+    # Many of Reverb's calls wait without a deadline. The alarm ends this process, and the server ends with it.
     faulthandler.dump_traceback_later(120.0 + 3.0 * arguments.seconds, exit=True)
     result = measure(arguments.case, arguments.segment, arguments.seconds)
     sys.stdout.write(json.dumps(dataclasses.asdict(result)) + "\n")

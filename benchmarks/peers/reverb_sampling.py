@@ -1,6 +1,6 @@
 """Sampling from Reverb at its fastest: `TrajectoryDataset`, batched by tf.data, whole columns as NumPy arrays.
 
-What else was tried, and how much slower it was, stands in `reverb_replay.py`.
+`reverb_replay.py` lists the slower alternatives.
 """
 
 import time
@@ -20,10 +20,10 @@ class DatasetSampling:
     """A tf.data pipeline over `TrajectoryDataset`.
 
     Attributes:
-        workers: num_workers_per_iterator.
-        in_flight: max_in_flight_samples_per_worker.
-        batch: Segments in a batch.
-        prefetch: Batches that are made ahead.
+        workers: Value of num_workers_per_iterator.
+        in_flight: Value of max_in_flight_samples_per_worker.
+        batch: Segments per batch.
+        prefetch: Batches that are prepared ahead.
     """
 
     workers: int
@@ -33,25 +33,25 @@ class DatasetSampling:
 
     @property
     def label(self) -> str:
-        """What is set how."""
+        """Description of the configuration."""
         return (
             f"TrajectoryDataset, num_workers_per_iterator={self.workers}, "
             f"max_in_flight_samples_per_worker={self.in_flight}, batch({self.batch}), prefetch({self.prefetch})"
         )
 
     def measure(self, table: FullTable, seconds: float) -> Rate:
-        """Takes batches for so many seconds and looks at every column of each."""
+        """Samples batches for this number of seconds and reads every column of each."""
         batches = self.batches(table)
         self._take(batches, 0.5)
         rate = metered(table, lambda: self._take(batches, seconds))
         shape = next(batches).data.observation.shape
         expected = (self.batch, 1, *table.pool[0].observation.shape)
         if shape != expected:
-            raise RuntimeError(f"batches of observations came as {shape}, expected {expected}")
+            raise RuntimeError(f"batches of observations have shape {shape}, expected {expected}")
         return rate
 
     def batches(self, table: FullTable) -> Iterator[reverb.ReplaySample]:
-        """Batches without end; fails when the server gives nothing for 10 s."""
+        """Yields batches without end; fails if the server sends nothing for 10 s."""
         dtypes, shapes = _column_specs(table.pool[0])
         dataset = reverb.TrajectoryDataset(
             table.address,
@@ -75,14 +75,14 @@ class DatasetSampling:
 
 
 def sampling_candidates(kind: str) -> tuple[DatasetSampling, ...]:
-    """The fastest few for this kind of segment."""
+    """Returns the fastest candidates for this kind of segment."""
     if kind == "vector":
         return (DatasetSampling(4, 100, 256, 2), DatasetSampling(3, 100, 256, 2), DatasetSampling(4, 200, 1024, 2))
     return (DatasetSampling(1, 64, 32, 1), DatasetSampling(1, 16, 32, 1), DatasetSampling(1, 4, 32, 1))
 
 
 def _column_specs(segment: Segment) -> tuple[Segment, Segment]:
-    """Types and shapes of a stored segment's columns."""
+    """Returns the types and shapes of a stored segment's columns."""
     dtypes = Segment(*(tf.as_dtype(column.dtype) for column in segment))
-    # The older Writer stores a step as a sequence of one.
+    # The older Writer stores a step as a sequence of length 1.
     return dtypes, Segment(*(tf.TensorShape((1, *column.shape)) for column in segment))

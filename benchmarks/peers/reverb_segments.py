@@ -1,6 +1,7 @@
-"""The two segments of the replay benchmark, as Reverb takes them: same columns and contents as `segments.py` has.
+"""The two segments of the replay benchmark for Reverb, with the same columns and contents as in `random_segments.py`.
 
-Used by the other files of the Reverb side; imports nothing of Penstock, which Reverb's environment lacks.
+Used by the other files of the Reverb side. It imports nothing of Penstock, which is not installed in Reverb's
+environment.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 
 class Segment(NamedTuple):
-    """One item's columns, or their shapes, or their types. A tuple because Reverb and TensorFlow walk through those."""
+    """Columns of one item, or their shapes or types. A tuple, because Reverb and TensorFlow traverse tuples."""
 
     observation: Any
     action: Any
@@ -25,13 +26,13 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentKind:
-    """What one kind of segment is made of.
+    """The shape and content of one kind of segment.
 
     Attributes:
-        name: vector or pixel.
-        steps: T.
-        observation_shape: Of one row of the T + 1.
-        observation_dtype: float32 or uint8.
+        name: Name of the kind: vector or pixel.
+        steps: Steps per segment (T).
+        observation_shape: Shape of one of the T + 1 observations.
+        observation_dtype: Type of observations: float32 or uint8.
         stored: Segments in the table.
     """
 
@@ -42,7 +43,7 @@ class SegmentKind:
     stored: int
 
     def random(self, rng: np.random.Generator) -> Segment:
-        """A segment of random content: bytes that no compression shrinks, and flags that are mostly 0."""
+        """Returns a segment of random content: incompressible bytes, and flags that are mostly 0."""
         return Segment(
             observation=self._random_observations(rng),
             action=rng.integers(0, 4, self.steps, np.int64),
@@ -62,7 +63,7 @@ class SegmentKind:
 
 
 def segment_kind(name: str) -> SegmentKind:
-    """The kind of this name: vector (3.6 kB) or pixel (932 kB)."""
+    """Returns the kind of this name: vector (3.6 kB) or pixel (932 kB)."""
     if name == "vector":
         return SegmentKind("vector", 64, (8,), "float32", stored=20_000)
     return SegmentKind("pixel", 32, (84, 84, 4), "uint8", stored=500)

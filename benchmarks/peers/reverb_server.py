@@ -1,7 +1,7 @@
-"""The server of the Reverb side of the replay benchmark: one prioritized table, in a process of its own.
+"""The server process of the Reverb side of the replay benchmark, with one prioritized table.
 
-Prints its port on stdout and ends when its stdin closes, so that it never outlives whoever started it. Started by
-`reverb_table.py`, in Reverb's own environment.
+Prints its port on stdout. It ends when its stdin closes, so that it never outlives its parent. Started by
+`reverb_table.py` in Reverb's environment.
 """
 
 import argparse
@@ -16,11 +16,11 @@ def serve(table: str, max_size: int, stop_limit_s: float) -> None:
     """Serves until stdin closes.
 
     Args:
-        table: The table's name.
-        max_size: Items that it holds; the oldest makes room for the next, so that no insert waits.
-        stop_limit_s: Stopping has no deadline in Reverb; the process ends itself when it takes longer.
+        table: Name of the table.
+        max_size: Items that the table holds; the oldest is removed for the next, so that no insert waits.
+        stop_limit_s: Seconds after which the process exits if stopping hangs; Reverb has no deadline for it.
     """
-    # Nothing is checkpointed, but a server makes a folder for it, and by default leaves it behind.
+    # Nothing is checkpointed, but a server creates a folder for checkpoints, and by default does not remove it.
     with tempfile.TemporaryDirectory(prefix="reverb_") as checkpoints:
         server = reverb.Server(
             [_table(table, max_size)], checkpointer=reverb.checkpointers.DefaultCheckpointer(checkpoints)
@@ -46,8 +46,8 @@ def main() -> None:
     """Reads the arguments and serves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", required=True)
-    parser.add_argument("--max-size", type=int, required=True, help="items")
-    parser.add_argument("--stop-limit", type=float, default=10.0, help="seconds")
+    parser.add_argument("--max-size", type=int, required=True, help="capacity of the table in items")
+    parser.add_argument("--stop-limit", type=float, default=10.0, help="seconds until a hanging stop is given up")
     arguments = parser.parse_args()
     serve(arguments.table, arguments.max_size, arguments.stop_limit)
 

@@ -1,7 +1,7 @@
-"""A full Reverb table in a server process of its own, and the meter that all cases are measured with.
+"""A full Reverb table in a separate server process, and the measurement that all cases share.
 
-The table is filled to its `max_size` before anything is measured: every later insert removes the oldest item, as in a
-long run. Reverb's calls have no deadlines of their own; the driver bounds the whole run (`reverb_replay.py`).
+The table is filled to its `max_size` before the measurement, so that every later insert removes the oldest item, as in
+a long run. Reverb's calls have no deadlines; `reverb_replay.py` bounds the whole run.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ class FullTable:
     """A table that holds `kind.stored` segments.
 
     Attributes:
-        name: Of the table.
-        address: Of its server.
+        name: Name of the table.
+        address: Address of its server.
         server_pid: Process id of the server.
-        kind: Of the segments.
-        pool: Distinct segments, to insert in turn.
+        kind: Kind of its segments.
+        pool: Distinct segments, inserted in turn.
     """
 
     name: str
@@ -40,14 +40,14 @@ class FullTable:
     pool: tuple[Segment, ...]
 
     def inserted(self) -> int:
-        """Items that the server has accepted since it started."""
+        """Returns the number of items that the server has accepted since it started."""
         info = reverb.Client(self.address).server_info(timeout=10)[self.name]
         return int(info.rate_limiter_info.insert_stats.completed)
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was measured.
+    """The result of one measurement.
 
     Attributes:
         per_s: Segments (or priorities) per second.
@@ -63,14 +63,14 @@ class Candidate(Protocol):
 
     @property
     def label(self) -> str:
-        """What is set how, in one line."""
+        """Description of the configuration, in one line."""
 
     def measure(self, table: FullTable, seconds: float) -> Rate:
-        """Warms up, loads the server for so many seconds and checks that all of it arrived."""
+        """Warms up, loads the server for this number of seconds, and checks that everything arrived."""
 
 
 def metered(table: FullTable, work: Callable[[], int]) -> Rate:
-    """Runs `work`, which returns how many it did, and measures time and CPU from its start to its end."""
+    """Runs `work`, which returns a count, and measures its time and CPU seconds."""
     cpu_before, started = _cpu_s(table.server_pid), time.perf_counter()
     done = work()
     elapsed_s, cpu_s = time.perf_counter() - started, _cpu_s(table.server_pid) - cpu_before
@@ -79,7 +79,7 @@ def metered(table: FullTable, work: Callable[[], int]) -> Rate:
 
 @contextlib.contextmanager
 def full_table(kind: SegmentKind) -> Iterator[FullTable]:
-    """Starts a server and fills its table; ends the server on the way out, whatever happens."""
+    """Starts a server and fills its table; the server always ends with the context."""
     rng = np.random.default_rng(0)
     pool = tuple(kind.random(rng) for _ in range(256 if kind.name == "vector" else 16))
     with _server("replay", kind.stored) as (address, pid):
@@ -103,7 +103,7 @@ def _read_port(process: subprocess.Popen[str], limit_s: float = 60.0) -> int:
     ready, _, _ = select.select([process.stdout], [], [], limit_s)
     line = process.stdout.readline() if ready else ""
     if not line:
-        raise RuntimeError(f"the Reverb server printed no port within {limit_s:g} s; its stderr says why")
+        raise RuntimeError(f"the Reverb server printed no port within {limit_s:g} s; its stderr has the reason")
     return int(line)
 
 
@@ -119,8 +119,8 @@ def _end(process: subprocess.Popen[str], limit_s: float = 15.0) -> None:
 
 
 def _fill(table: FullTable, rng: np.random.Generator) -> None:
-    # Reverb's older Writer puts all columns of a step into one chunk, TrajectoryWriter each into its own: from a
-    # table that this one filled, vector segments are sampled half again as fast.
+    # Reverb's older Writer puts all columns of a step into one chunk; TrajectoryWriter makes one chunk per column.
+    # Vector segments of a table filled by the older Writer are sampled 1.5 times as fast.
     with reverb.Client(table.address).writer(1, chunk_length=1, max_in_flight_items=64) as writer:
         for number in range(table.kind.stored):
             writer.append(table.pool[number % len(table.pool)])

@@ -1,4 +1,4 @@
-"""RLlib APPO as it was fastest on two cores: one runner of 32 environments, and a learner beside it."""
+"""RLlib APPO in its fastest configuration on two cores: one runner of 32 environments, and one learner."""
 
 import contextlib
 import os
@@ -22,10 +22,10 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Trains as asked."""
-    task = Task.asked()
+    """Trains, and prints the result."""
+    task = Task.from_arguments()
     settings = SETTINGS[task.env_id]
-    # Ray and its processes print; what is said here is the outcome alone.
+    # Ray and its processes also print; stdout contains only the result.
     with contextlib.redirect_stdout(sys.stderr):
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         config = (
@@ -49,7 +49,7 @@ def main() -> None:
     course.outcome(
         f"the last {EPISODES} training episodes",
         f"{ENVIRONMENTS} environments, batches of {BATCH}, {settings['num_epochs']} epochs",
-    ).say()
+    ).print_json()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 PPO with rl-zoo's settings, and one thread for torch, which is its fastest here."""
+"""Stable-Baselines3 PPO with rl-zoo's settings, and one torch thread, which is the fastest configuration here."""
 
 import time
 from typing import Any
@@ -47,11 +47,11 @@ SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
         },
     ),
 }
-"""Environments and arguments of PPO."""
+"""Number of environments, and arguments of PPO, by environment id."""
 
 
 class Evaluations(BaseCallback):
-    """Evaluates between rollouts, beside the clock."""
+    """Evaluates between rollouts, with the clock stopped."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -74,15 +74,15 @@ class Evaluations(BaseCallback):
         self._evaluate()
 
     def _evaluate(self) -> None:
-        asked = time.perf_counter()
+        started = time.perf_counter()
         mean, _ = evaluate_policy(self.model, self._env, n_eval_episodes=EPISODES, deterministic=True)
-        self.course.add(asked - self._apart_s, self.num_timesteps, float(mean))
-        self._apart_s += time.perf_counter() - asked
+        self.course.add(started - self._apart_s, self.num_timesteps, float(mean))
+        self._apart_s += time.perf_counter() - started
 
 
 def main() -> None:
-    """Trains as asked."""
-    task = Task.asked()
+    """Trains, and prints the result."""
+    task = Task.from_arguments()
     torch.set_num_threads(1)
     count, settings = SETTINGS[task.env_id]
     model = PPO("MlpPolicy", make_vec_env(task.env_id, count, task.seed), seed=task.seed, **settings)
@@ -92,7 +92,7 @@ def main() -> None:
         f"{EPISODES} deterministic episodes",
         f"{count} environments, {settings['n_steps']} steps each, {settings['n_epochs']} epochs, minibatches of"
         f" {settings.get('batch_size', 64)}",
-    ).say()
+    ).print_json()
 
 
 if __name__ == "__main__":

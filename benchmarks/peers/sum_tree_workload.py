@@ -1,6 +1,6 @@
-"""The work of the sum tree benchmark, and its clock: the same for both sides, each in an interpreter of its own.
+"""Workload and clock of the sum tree benchmark, shared by both sides, which run in separate interpreters.
 
-It needs nothing but NumPy, which is all that both environments have.
+It needs only NumPy, which both environments have.
 """
 
 import statistics
@@ -23,28 +23,28 @@ _CALLS = 200
 
 
 class Side(Protocol):
-    """One replay buffer, full, with one float column and with masses (priority + EPSILON)^ALPHA."""
+    """A full replay buffer with one float column and masses (priority + EPSILON)^ALPHA."""
 
     dtype: type[np.floating[Any]]
-    """Of the priorities that it takes fastest."""
+    """Fastest type of the priorities that it accepts."""
 
     def draw(self, batch: int) -> NDArray[Any]:
-        """Leaves drawn with random numbers of its own; also made: the importance weights and the column's values."""
+        """Draws leaves with new random numbers, computes importance weights and gathers the column's values."""
 
     def update(self, leaves: NDArray[Any], priorities: NDArray[Any]) -> None:
-        """New priorities for leaves that were drawn."""
+        """Sets new priorities for drawn leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Median microseconds a call.
+    """Median microseconds per call.
 
     Attributes:
-        leaves: Of the tree.
-        batch: Leaves a call.
-        draw_us: Draw, weights and one gathered float.
-        update_us: The leaves just drawn get new priorities.
-        repeat_us: They get the same priorities once more, so that nothing changes.
+        leaves: Leaves of the tree.
+        batch: Leaves per call.
+        draw_us: Time of a draw, its weights and one gathered float.
+        update_us: Time of setting new priorities for the drawn leaves.
+        repeat_us: Time of setting the same priorities again, which changes nothing.
     """
 
     leaves: int
@@ -55,11 +55,11 @@ class Timing:
 
 
 def run(make_side: Callable[[NDArray[np.float64]], Side], seed: int) -> list[Timing]:
-    """Times the loop of a learner, which draws and then gives what it drew new priorities.
+    """Times the loop of a learner, which draws leaves and then sets their priorities.
 
     Args:
-        make_side: Makes a buffer as large as its <float64>[leaves] priorities.
-        seed: Of the priorities.
+        make_side: Creates a buffer from its priorities, <float64>[leaves].
+        seed: Seed of the priorities.
     """
     random = np.random.default_rng(seed)
     timings = []
@@ -84,5 +84,5 @@ def _timed_calls(side: Side, batch: int, random: np.random.Generator) -> tuple[f
 
 
 def _priorities(random: np.random.Generator, count: int) -> NDArray[np.float64]:
-    # Heavy-tailed, like errors: a few leaves have much of the mass.
+    # Heavy-tailed, like errors: a few leaves have most of the mass.
     return random.pareto(2.0, count)

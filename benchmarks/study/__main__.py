@@ -1,6 +1,6 @@
-"""`python -m benchmarks.study`: trains environments x settings x seeds, and writes what came out into docs/RESULTS.md.
+"""`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to docs/RESULTS.md.
 
-Every run is kept in build/study as soon as it is done; the same command goes on where it was stopped.
+Each finished run is stored in build/study. If the command was interrupted, it continues with the missing runs.
 """
 
 import argparse
@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
-    """Plays one experiment."""
+    """Runs one experiment."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
     parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), default=list(TASKS), metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "study", help="where runs are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "study", help="folder for the results of runs")
     parser.add_argument("--document", type=Path, default=ROOT / "docs" / "RESULTS.md")
     chosen = parser.parse_args()
     experiment, console = EXPERIMENTS[chosen.experiment], Console()
@@ -38,11 +38,11 @@ def main() -> None:
     ) as progress:
         bar = progress.add_task(experiment.title, total=len(runs))
 
-        def tell(run: Run, outcome: Outcome) -> None:
+        def show_outcome(run: Run, outcome: Outcome) -> None:
             progress.advance(bar)
-            console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_told(outcome)}", highlight=False)
+            console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_summary(outcome)}", highlight=False)
 
-        played = play_all(runs, chosen.folder, chosen.jobs, tell)
+        played = play_all(runs, chosen.folder, chosen.jobs, show_outcome)
     outcomes = {
         (task, setting.label): [played[Run(experiment, task, setting, seed)] for seed in range(chosen.seeds)]
         for task, setting in itertools.product(chosen.tasks, experiment.settings)
@@ -54,7 +54,7 @@ def main() -> None:
     console.print(section, highlight=False, markup=False)
 
 
-def _told(outcome: Outcome) -> str:
+def _summary(outcome: Outcome) -> str:
     steps = outcome.env_steps_to_threshold
     solved = f"solved after {steps:,} steps" if steps is not None else "not solved"
     return f"{solved}, final return {outcome.final_return:.1f} ({outcome.seconds:.0f} s)"

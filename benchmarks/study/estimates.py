@@ -19,17 +19,17 @@ class Estimate:
 
 
 def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of the middle half of the last axis, <float64>[...]."""
+    """Returns the mean of the middle half of the last axis, <float64>[...]."""
     ordered = np.sort(scores, axis=-1)
     count = ordered.shape[-1]
-    # A score that straddles a quartile counts in part.
+    # A score on the boundary of a quartile counts partially.
     edges = np.clip(np.arange(count + 1), count / 4, 3 * count / 4)
     result: NDArray[np.float64] = (ordered * np.diff(edges)).sum(-1) / (count / 2)
     return result
 
 
 def estimate(scores: Sequence[Sequence[float]]) -> Estimate:
-    """Over all scores; resampled within each group, since tasks are chosen and seeds are drawn."""
+    """Estimates the mean over all scores, resampled within each group, because tasks are fixed and seeds are random."""
     groups = [np.array(group, np.float64) for group in scores]
     generator = np.random.default_rng(0)
     drawn = [group[generator.integers(group.size, size=(_RESAMPLES, group.size))] for group in groups]

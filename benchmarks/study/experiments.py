@@ -1,4 +1,4 @@
-"""What is compared with what: experiments of settings, over tasks."""
+"""The experiments of the study: comparisons of settings over tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +23,11 @@ class Task:
     """An environment with its preset.
 
     Attributes:
-        preset: Its name.
-        budget, short_budget: Of a run; the short one is enough where steps are used well.
-        random_return, reference_return: Where scores are 0 and 1: a random policy's mean return over 200 episodes or
-            more, and what rl-zoo's PPO reaches.
-        sparing: Changes of the preset for where environment steps are dear and training is not.
+        preset: Name of the preset.
+        budget, short_budget: Budgets of a run; the short one suffices if steps are used efficiently.
+        random_return, reference_return: Returns with score 0 and 1: a random policy's mean return over 200 episodes or
+            more, and the return of rl-zoo's PPO.
+        sparing: Changes to the preset for environments whose steps cost more than training.
     """
 
     preset: str
@@ -39,13 +39,13 @@ class Task:
 
     @property
     def threshold(self) -> float:
-        """Mean return that counts as solved; the preset's."""
+        """Mean return at which the task is solved, from the preset."""
         threshold = preset(self.preset).evaluation.threshold
         assert threshold is not None
         return threshold
 
     def score(self, value: float) -> float:
-        """A return on the scale from random, 0, to rl-zoo's, 1."""
+        """Returns the score of a return: 0 for the random policy, 1 for rl-zoo's."""
         return (value - self.random_return) / (self.reference_return - self.random_return)
 
 
@@ -54,12 +54,12 @@ class Setting:
     """One row of a table.
 
     Attributes:
-        name: As it is shown.
-        changes: Of the task's configuration.
-        replay: False: none, with as many fresh segments in a batch.
-        epochs_times, minibatches_times: Factors of the configured numbers, which are the task's own.
-        lag: Forced, in versions.
-        group: Those of one group are drawn together, beside those of none.
+        name: Displayed name.
+        changes: Changes to the task's configuration.
+        replay: False for no replay, with the same number of fresh segments in a batch.
+        epochs_times, minibatches_times: Factors of the task's configured numbers.
+        lag: Enforced lag, in versions.
+        group: Group of settings that are drawn in one panel, together with the settings without a group.
     """
 
     name: str
@@ -81,25 +81,25 @@ class Experiment:
     """A table.
 
     Attributes:
-        title: Its heading.
-        says: What the settings are.
-        settings: Its rows.
-        sparing: Whether they are changes of the tasks' sparing settings, not of the presets.
+        title: Heading of the table.
+        description: Description of the settings.
+        settings: Rows of the table.
+        sparing: Whether settings change the tasks' sparing settings instead of the presets.
         short: Whether runs have the tasks' short budgets.
     """
 
     title: str
-    says: str
+    description: str
     settings: tuple[Setting, ...]
     sparing: bool = False
     short: bool = False
 
     def budget(self, task: Task) -> Budget:
-        """Of each run of a task."""
+        """Returns the budget of each run of a task."""
         return task.short_budget if self.short else task.budget
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
-        """A run's configuration: the task's, with all environments in one actor, and the setting's changes."""
+        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""
         values = preset_values(task.preset)
         shipped, budget = build(values), self.budget(task)
         whole: dict[str, Any] = {

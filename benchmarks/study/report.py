@@ -1,4 +1,4 @@
-"""Tables and plots of a study, written into docs/RESULTS.md between the marks of their experiment."""
+"""Tables and plots of a study, written to docs/RESULTS.md between the marks of each experiment."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from benchmarks.study.experiments import TASKS, Experiment
 from helpers.single_process import Outcome
 
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
-"""By task and label of setting: one a seed."""
+"""Outcomes by task and label of the setting, one per seed."""
 
 _COLUMNS = 3
 
@@ -25,12 +25,12 @@ _COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#
 
 
 def scores(task: str, outcomes: Sequence[Outcome]) -> list[float]:
-    """Of the ends of runs."""
+    """Returns the scores at the end of the runs."""
     return [TASKS[task].score(outcome.final_return) for outcome in outcomes]
 
 
 def steps_to_threshold(outcomes: Sequence[Outcome]) -> float:
-    """The median; infinite where less than half of the runs reached it."""
+    """Returns the median steps to the threshold; infinite if less than half of the runs reached it."""
     return statistics.median(
         float("inf") if outcome.env_steps_to_threshold is None else outcome.env_steps_to_threshold
         for outcome in outcomes
@@ -38,14 +38,18 @@ def steps_to_threshold(outcomes: Sequence[Outcome]) -> float:
 
 
 def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
-    """Markdown: a row a setting, two columns a task, and the mean over tasks; of a single setting, a row a task."""
+    """Returns a Markdown table.
+
+    It has one row per setting, two columns per task, and the mean over tasks. For a single setting, it has one row per
+    task.
+    """
     if len(experiment.settings) == 1:
         return _table_of_tasks(experiment, tasks, outcomes)
     seeds = len(next(iter(outcomes.values())))
     head = ["", *(f"{task}: steps | score" for task in tasks), "all: score"]
     lines = [
-        f"{experiment.says} {seeds} seeds; environment steps until 20 deterministic episodes had the task's threshold,"
-        " median, and interquartile mean of the final score with its 95% bootstrap interval.",
+        f"{experiment.description} {seeds} seeds; environment steps until 20 deterministic episodes had the task's"
+        " threshold, median, and interquartile mean of the final score with its 95% bootstrap interval.",
         "",
         "| " + " | ".join(head) + " |",
         "|---|" + "---|" * (2 * len(tasks) + 1),
@@ -63,8 +67,9 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
 def _table_of_tasks(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
     (setting,) = experiment.settings
     lines = [
-        f"{experiment.says} Environment steps until 20 deterministic episodes had the task's threshold, median over"
-        " seeds, and the mean return over the evaluations in the last fifth of each seed's run, beside rl-zoo's PPO.",
+        f"{experiment.description} Environment steps until 20 deterministic episodes had the task's threshold,"
+        " median over seeds, and the mean return over the evaluations in the last fifth of each seed's run,"
+        " beside rl-zoo's PPO.",
         "",
         "| task | environment steps | to the threshold | return, by seed | mean | rl-zoo |",
         "|---|---|---|---|---|---|",
@@ -96,7 +101,10 @@ def _percent(mean: Estimate) -> str:
 
 
 def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
-    """Learning curves: a row of panels for each group, one a task; bands hold the middle half of the seeds."""
+    """Draws learning curves: one row of panels per group, one panel per task.
+
+    Bands contain the middle half of the seeds.
+    """
     groups = list(dict.fromkeys(setting.group for setting in experiment.settings if setting.group)) or [""]
     panels = [(group, task) for group in groups for task in tasks]
     columns = min(len(tasks), _COLUMNS) if len(groups) == 1 else len(tasks)
@@ -134,7 +142,7 @@ def _draw_curves(axis: Axes, total_steps: int, outcomes: Sequence[Outcome], colo
 
 
 def write_into(document: Path, name: str, section: str) -> None:
-    """Replaces what stands between the marks of this experiment; a document without them gets them at its end."""
+    """Replaces the text between the marks of this experiment; appends the marks to a document without them."""
     begin, end = f"<!-- study {name}: written by benchmarks.study -->", f"<!-- end of study {name} -->"
     text = document.read_text() if document.exists() else "# Results\n"
     marked = f"{begin}\n{section}\n{end}"

@@ -1,4 +1,4 @@
-"""Runs of a study, side by side in processes, each kept in a file when it is done: a study goes on where it stopped."""
+"""Parallel runs of a study; the result of each is stored in a file, so that an interrupted study can continue."""
 
 import hashlib
 import json
@@ -25,17 +25,17 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """Its configuration."""
+        """Configuration of the run."""
         return self.experiment.configuration(TASKS[self.task], self.setting, self.seed)
 
     def path(self, folder: Path) -> Path:
-        """Where its outcome is kept: under a name that changes with its configuration."""
+        """Returns the path of the stored outcome, whose name depends on the configuration."""
         digest = hashlib.sha256(f"{self.config.to_toml()}lag {self.setting.lag}".encode()).hexdigest()[:16]
         return folder / f"{self.task}-{digest}.json"
 
 
 def play(run: Run, folder: Path) -> Outcome:
-    """The run's outcome, trained now unless it is there."""
+    """Returns the outcome of the run; trains if none is stored."""
     path = run.path(folder)
     if not path.exists():
         outcome = train(run.config, run.setting.lag)
@@ -45,7 +45,7 @@ def play(run: Run, folder: Path) -> Outcome:
 
 
 def read(path: Path) -> Outcome:
-    """An outcome that was kept."""
+    """Reads a stored outcome."""
     record = json.loads(path.read_text())
     curve = tuple((int(steps), float(value)) for steps, value in record["curve"])
     return Outcome(
@@ -53,14 +53,16 @@ def read(path: Path) -> Outcome:
     )
 
 
-def play_all(runs: Iterable[Run], folder: Path, jobs: int, tell: Callable[[Run, Outcome], None]) -> dict[Run, Outcome]:
-    """All outcomes; `tell` hears of each as it comes."""
+def play_all(
+    runs: Iterable[Run], folder: Path, jobs: int, on_outcome: Callable[[Run, Outcome], None]
+) -> dict[Run, Outcome]:
+    """Returns all outcomes, and calls `on_outcome` with each when it is available."""
     folder.mkdir(parents=True, exist_ok=True)
     outcomes = {}
-    # Fresh interpreters: torch's threads do not survive a fork.
+    # New interpreters, because torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(play, run, folder): run for run in runs}
         for future in as_completed(futures):
             outcomes[futures[future]] = outcome = future.result()
-            tell(futures[future], outcome)
+            on_outcome(futures[future], outcome)
     return outcomes

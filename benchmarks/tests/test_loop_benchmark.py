@@ -6,7 +6,7 @@ from benchmarks.peers.loop_run import Course
 
 
 def test_the_start_of_a_peers_processes_is_not_counted() -> None:
-    # Its processes take 40 s until the first report of 2,000 steps; then they report 1,000 steps per second.
+    # The processes take 40 s until their first report, after 2,000 steps; then they report 1,000 steps per second.
     course = Course(threshold=475.0)
     for seconds, env_steps, mean_return in ((140.0, 2_000, math.nan), (142.0, 4_000, 300.0), (146.0, 8_000, 480.0)):
         course.add(seconds, env_steps, mean_return)
@@ -18,11 +18,11 @@ def test_the_start_of_a_peers_processes_is_not_counted() -> None:
     assert (outcome.env_steps_to_threshold, outcome.final_return) == (8_000, 480.0)
 
 
-def test_a_peer_that_never_reaches_the_threshold_has_no_time_to_it() -> None:
+def test_a_peer_that_does_not_reach_the_threshold_has_no_time_to_it() -> None:
     course = Course(threshold=475.0)
     course.add(0.0, 0)
     course.add(1.0, 500, 474.9)
-    # Reported again without a step in between.
+    # Reported again without a new step.
     course.add(9.0, 500, 500.0)
     outcome = course.outcome("", "")
     assert (outcome.learn_wall_s_to_threshold, outcome.env_steps_to_threshold) == (None, None)

@@ -1,4 +1,4 @@
-"""The figures of a study: interquartile means, their intervals, and their place in a table."""
+"""Figures of a study: interquartile means, their intervals, and their table."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_a_section_is_replaced_in_place_and_the_rest_is_unchanged(tmp_path: Path
 
 
 def gradient_steps(config: Config) -> float:
-    """For each fresh segment."""
+    """Gradient steps per fresh segment."""
     return config.ppo.epochs * config.ppo.minibatches / config.sampling.fresh_segments
 
 

@@ -1,4 +1,4 @@
-"""An actor that collects nothing: its segments are made from their names."""
+"""An actor that collects nothing: the content of its segments follows from their names."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ _GRANT_WAIT_S = 0.05
 
 
 class TortureActor:
-    """One stay of one actor, in a thread of its own. `leave` lets it end well, `die` does not."""
+    """One stay of one actor, in a thread. `leave` ends it in order, `die` does not."""
 
     def __init__(
         self,
@@ -43,22 +43,22 @@ class TortureActor:
         self._sent = 0
         self._leaving, self._dead = threading.Event(), threading.Event()
         self.sending_parts = threading.Event()
-        """Set just before a window of several parts is sent; whoever waits for it clears it."""
+        """Set just before a window of several parts is sent; cleared by the waiting thread."""
         self._thread = threading.Thread(target=self._run, name=f"actor {slot}", daemon=True)
         self._thread.start()
 
     def die(self) -> None:
-        """Ends at once, in the middle of whatever it does; what was not acknowledged may be stored or not."""
+        """Ends at once, at any point of its work; unacknowledged segments may be stored or not."""
         self._dead.set()
         self._sink.close()
         self._join()
 
     def leave(self) -> None:
-        """Sends no more, and waits until all that was sent is stored."""
+        """Stops sending, and waits until everything sent is stored."""
         self._leaving.set()
         self._join()
         if not self._sink.drain(PATIENCE_S):
-            self._ledger.violated(f"slot {self.slot} waits in vain for the acknowledgement of sequence {self._sent}")
+            self._ledger.violated(f"slot {self.slot} received no acknowledgement of sequence {self._sent}")
         elif self._sent:
             self._ledger.acknowledged(self.slot, self.incarnation, self._sent)
         self._sink.close()
@@ -74,14 +74,14 @@ class TortureActor:
                 grant = self._sink.next_grant(_GRANT_WAIT_S)
                 if grant is not None and self._has_weights(grant):
                     self._send()
-                # Now and then it looks closely, so that much is known to be acknowledged when the service dies.
+                # From time to time it waits for acknowledgements, so that many are known when the service is killed.
                 if self._sent and self._sink.drain(self._random.choice((0.0, 0.0, 0.02))):
                     self._ledger.acknowledged(self.slot, self.incarnation, self._sent)
         except Unavailable as error:
             if not self._dead.is_set():
-                self._ledger.violated(f"the actor in slot {self.slot} met {error!r}")
+                self._ledger.violated(f"the actor in slot {self.slot} failed with {error!r}")
         except PenstockError as error:
-            self._ledger.violated(f"the actor in slot {self.slot} met {error!r}")
+            self._ledger.violated(f"the actor in slot {self.slot} failed with {error!r}")
 
     def _has_weights(self, grant: Grant) -> bool:
         while self._published() < grant.minimum_version:

@@ -1,7 +1,7 @@
-"""Segments whose content follows from their name, so that every byte of a sampled one can be checked, cheaply.
+"""Segments whose content follows from their name, so that every byte of a sampled one can be checked cheaply.
 
-A name is (slot, incarnation, sequence) in one word, and stands in the segment's first 8 bytes. What follows is
-SplitMix64 in counter mode: word w of the segment `name` is mix(mix(name) + w * golden ratio).
+A name is (slot, incarnation, sequence) in one word, and occupies the segment's first 8 bytes. The rest is SplitMix64 in
+counter mode: word w of the segment `name` is mix(mix(name) + w * golden ratio).
 """
 
 import numba
@@ -20,18 +20,18 @@ SCHEMA = Schema(
         Column("observation", "uint8", (4096,), Extent.STEP_AND_NEXT),
     ),
 )
-"""69.7 kB a segment: a window of 53 travels in two parts."""
+"""Schema of 69.7 kB per segment: a window of 53 travels in two parts."""
 
 MAX_SEQUENCE = 2**32 - 1
 
 
 def names_of(slot: int, incarnation: int, first_sequence: int, segments: int) -> NDArray[np.int64]:
-    """<int64>[segments] the names of consecutive segments."""
+    """Returns the names of consecutive segments, <int64>[segments]."""
     return (slot << 52 | incarnation << 32) + np.arange(first_sequence, first_sequence + segments, dtype=np.int64)
 
 
 def parts_of(name: int) -> tuple[int, int, int]:
-    """(slot, incarnation, sequence) of a name."""
+    """Returns (slot, incarnation, sequence) of a name."""
     return name >> 52, name >> 32 & 0xFFFFF, name & MAX_SEQUENCE
 
 
@@ -71,7 +71,7 @@ def _first_wrong(names, rewards, flags, words):  # type: ignore[no-untyped-def]
 
 
 def make_columns(names: NDArray[np.int64], version: int) -> Columns:
-    """The segments of these names, collected under one version."""
+    """Returns the segments of these names, collected under one version."""
     columns = SCHEMA.empty(names.size)
     columns.arrays[0][:, 0] = names
     columns.arrays[1][:, 0] = version
@@ -80,13 +80,13 @@ def make_columns(names: NDArray[np.int64], version: int) -> Columns:
 
 
 def first_wrong(columns: Columns) -> int | None:
-    """The first segment whose content does not follow from its name; None: all do."""
+    """Returns the first segment whose content does not follow from its name; None if there is none."""
     wrong = _first_wrong(columns.arrays[0][:, 0].copy(), *_contents(columns))
     return None if wrong < 0 else int(wrong)
 
 
 def _contents(columns: Columns) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint64]]:
-    # A batch that came in one message lies where the message has it, at any byte, and is read-only.
+    # A batch from one message is a read-only view of it, at any alignment.
     reward, terminated, observation = (np.require(array, requirements=["C", "A", "W"]) for array in columns.arrays[2:])
     words = np.require(observation.reshape(columns.segments, -1).view(np.uint64), requirements=["C", "A"])
     return reward, terminated.view(np.uint8), words

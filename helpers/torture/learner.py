@@ -23,14 +23,14 @@ _LEVELS, _JITTER = (0.25, 1.25), (0.5, 1.5)
 """Priorities: from the first bin's to the last one's, times a random factor."""
 
 MAX_UNCOMMITTED = 9
-"""Batches that a learner has trained when it dies and whose commits may not have arrived."""
+"""Largest number of trained batches whose commits may not have arrived when a learner dies."""
 
 _BATCH_WAIT_S = 0.1
 _PAUSES, _PAUSE_S = 0.05, 0.1
 
 
 class TortureLearner:
-    """One session, in a thread of its own, with a loop of its own that can be cut off like a dead process."""
+    """One session, in a thread with a separate event loop, which can be cut off like a dead process."""
 
     def __init__(
         self,
@@ -44,10 +44,17 @@ class TortureLearner:
         prefetch: int,
         oldest: int,
     ) -> None:
-        """Args:
-        windows: Segments of a window, by slot.
-        prefetch: Batches asked for ahead.
-        oldest: No segment in the ring has a greater age.
+        """Opens the session.
+
+        Args:
+            address: Address of the service.
+            schema: Schema of the segments.
+            plan: Sampling plan.
+            ledger: Record of sent and committed segments.
+            proportions: Test of the draws.
+            windows: Segments per window, by slot.
+            prefetch: Batches requested ahead.
+            oldest: Largest age of a segment in the ring.
         """
         self.plan, self.version, self._oldest = plan, plan.next_batch, oldest
         ledger.begins_at(plan.next_batch)
@@ -56,12 +63,12 @@ class TortureLearner:
         self._prefetch, self._dead = prefetch, False
         self._loop = LoopThread()
         self._source = ReplayBatchSource(self._loop, address, schema, prefetch_batches=prefetch)
-        # What had been answered when a batch was asked for, which is before the one that many before it came.
+        # Commits that were answered when each batch was requested, which is `prefetch` batches before it arrives.
         self._answered: deque[int] = deque([ledger.resolved], maxlen=prefetch + 2)
         self._outcomes: deque[tuple[Future[CommitOutcome], int]] = deque()
         self._stop = threading.Event()
         with ledger.lock:
-            # Asked for at once, and looked for late segments for, whether or not a batch ever comes of it.
+            # The service looks for late segments on behalf of requested batches, even if they are never delivered.
             ledger.highest_leased = max(ledger.highest_leased, plan.next_batch + prefetch)
         self._source.open(plan)
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
@@ -69,16 +76,16 @@ class TortureLearner:
 
     @property
     def published(self) -> int:
-        """The version that actors have."""
+        """Version of the actors' weights."""
         return self.plan.publish_interval * (self.version // self.plan.publish_interval)
 
     def die(self) -> None:
-        """Ends at once: nobody will know which of its commits arrived."""
+        """Ends at once, so that it is unknown which of its commits arrived."""
         if not self._dead:
             self._dead = True
             self._stop.set()
             self._join()
-            # A dead process's connection ends with it; this process lives on.
+            # The connection of a dead process ends with it, but this process continues.
             self._loop.run(self._source._stream.channel.close())
             self._loop.close()
             self._collect_outcomes()
@@ -91,7 +98,7 @@ class TortureLearner:
         self._source.close(PATIENCE_S)
         self._collect_outcomes()
         if self._outcomes:
-            self._ledger.violated(f"{len(self._outcomes)} commits were never answered")
+            self._ledger.violated(f"{len(self._outcomes)} commits were not answered")
         self.die()
 
     def _join(self) -> None:
@@ -106,12 +113,12 @@ class TortureLearner:
                 self._collect_outcomes()
                 if batch is not None:
                     self._check(batch)
-                    # Now and then slow, so that batches are leased ahead of it and actors meet the gate.
+                    # Slow from time to time, so that batches are leased ahead of it and actors reach the gate's limit.
                     if self._random.random() < _PAUSES:
                         self._stop.wait(_PAUSE_S)
                     self._commit(batch)
         except PenstockError as error:
-            self._ledger.violated(f"the learner met {error!r} in batch {self.version}")
+            self._ledger.violated(f"the learner failed with {error!r} in batch {self.version}")
         except Exception as error:
             self._ledger.violated(f"the learner failed with {error!r} in batch {self.version}")
             raise
@@ -122,7 +129,7 @@ class TortureLearner:
             if future.exception() is not None:
                 return
             outcome = future.result()
-            self._ledger.given()
+            self._ledger.commit_answered()
             self._ledger.events["repeated commits" if outcome.repeated else "priorities stored"] += (
                 1 if outcome.repeated else outcome.updated
             )
@@ -133,23 +140,23 @@ class TortureLearner:
     def _check(self, batch: Batch) -> None:
         ledger, fresh = self._ledger, batch.fresh_segments
         if batch.number != self.version:
-            ledger.violated(f"batch {batch.number} came, and {self.version} was next")
+            ledger.violated(f"batch {batch.number} arrived, expected {self.version}")
         wrong = first_wrong(batch.columns)
         names: NDArray[Any] = batch.columns.arrays[0][:, 0]
         if wrong is not None:
             ledger.violated(
-                f"batch {batch.number} ({self._source.reads}): the segment of key {batch.keys[wrong]} calls itself"
-                f" {parts_of(int(names[wrong]))} and has other content"
+                f"batch {batch.number} ({self._source.reads}): the segment of key {batch.keys[wrong]} has the name"
+                f" {parts_of(int(names[wrong]))} and other content"
             )
             return
         if (batch.columns.arrays[1][:, 0] != batch.versions).any():
             ledger.violated(f"batch {batch.number} has versions that are not those of its segments")
         with ledger.lock:
             for key, name in zip(batch.keys.tolist(), names.tolist(), strict=True):
-                ledger.met(key, name)
+                ledger.record_key(key, name)
             for name in names[:fresh].tolist():
                 ledger.handed_out_fresh(name, batch.number)
-            # The service has looked for late segments for as many batches as it was asked for.
+            # The service has looked for late segments for all requested batches.
             ledger.highest_leased = max(ledger.highest_leased, batch.number + 1 + self._prefetch)
         self._check_ages(batch)
         self._check_fresh(batch, names[:fresh])
@@ -158,12 +165,14 @@ class TortureLearner:
         ledger.events["segments sampled"] += batch.keys.size
 
     def _check_ages(self, batch: Batch) -> None:
-        """An age is what was trained since, but for batches whose commits died with their learners."""
+        """Checks ages: the batches trained since, except those whose commits were lost with their learners."""
         ages, trained = batch.ages, self._ledger.trained_since(batch.versions, batch.number)
         if (ages < 0).any() or (ages > trained).any():
-            self._ledger.violated(f"batch {batch.number} has ages {ages}, and {trained} batches were trained since")
+            self._ledger.violated(
+                f"batch {batch.number} has ages {ages}, but only {trained} batches were trained since"
+            )
         if (ages < trained - MAX_UNCOMMITTED * self._ledger.sessions_since(batch.versions)).any():
-            self._ledger.violated(f"batch {batch.number} has ages {ages}, where {trained} batches were trained since")
+            self._ledger.violated(f"batch {batch.number} has ages {ages}, but {trained} batches were trained since")
 
     def _check_fresh(self, batch: Batch, names: NDArray[np.int64]) -> None:
         fresh, plan, ledger = batch.fresh_segments, self.plan, self._ledger
@@ -192,7 +201,7 @@ class TortureLearner:
             ledger.violated(f"batch {batch.number}: {counts} exceed the gate's {plan.outstanding_limit}")
 
     def _check_replayed(self, batch: Batch) -> None:
-        """Priorities are ones that were committed; probabilities follow from them; draws follow from those."""
+        """Checks that priorities were committed, and that probabilities and draws follow from them."""
         replayed, plan, ledger = slice(batch.fresh_segments, None), self.plan, self._ledger
         keys, priorities = batch.keys[replayed], batch.priorities[replayed]
         if keys.size == 0:
@@ -201,7 +210,8 @@ class TortureLearner:
         for key, priority, may_be_late in zip(keys.tolist(), priorities.tolist(), late.tolist(), strict=True):
             if not ledger.is_possible(key, priority, self._answered[0], may_be_late):
                 ledger.violated(
-                    f"batch {batch.number}: key {key} has priority {priority}; committed were {ledger.given_to(key)}"
+                    f"batch {batch.number}: key {key} has priority {priority};"
+                    f" committed were {ledger.priorities_of(key)}"
                 )
         function = MassFunction(plan.alpha, plan.epsilon, plan.half_life, batch.head.mass.reference)
         expected = function.masses(priorities, batch.number - batch.ages[replayed]) / batch.head.mass.total
@@ -213,11 +223,11 @@ class TortureLearner:
             ledger.violated(f"batch {batch.number}: {error}")
 
     def _commit(self, batch: Batch) -> None:
-        # Priority goes with the key, so that draws that ignore it would show (`Proportions`).
+        # The priority depends on the key, so that draws that ignore priorities are detected (`Proportions`).
         levels = np.linspace(*_LEVELS, BINS)[(batch.keys % np.uint64(BINS)).astype(np.int64)]
         priorities = levels * self._random.uniform(*_JITTER, batch.keys.size)
         fresh: NDArray[Any] = batch.columns.arrays[0][: batch.fresh_segments, 0].copy()
-        self._ledger.giving(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
+        self._ledger.committing(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
         self._answered.append(self._ledger.resolved)
         self.version = batch.number + 1
         outcome = self._source.commit(batch, priorities)

@@ -1,7 +1,7 @@
-"""What was sent, acknowledged, handed out and committed: the oracle beside the service.
+"""A record of what was sent, acknowledged, handed out and committed: the oracle of the service.
 
-Plain dicts, one lock, no code of the service's. Every broken promise is a line in `violations`. Actors' threads, the
-learner's and the one that kills all call it.
+Plain dicts, one lock, and no code of the service. Every violated guarantee is a line in `violations`. The threads of
+the actors, of the learner and of the test call it.
 """
 
 import threading
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from helpers.torture.content import names_of, parts_of
 
 _HISTORY = 24
-"""Priorities remembered for a segment; a learner has fewer commits than this between a draw and its arrival."""
+"""Priorities remembered per segment; a learner makes fewer commits than this between a draw and its arrival."""
 
 MAX_VIOLATIONS = 50
 
@@ -29,14 +29,14 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A commit: its number among all commits of this run, and what it said of the fresh segments.
+class SentCommit:
+    """A commit.
 
     Attributes:
-        id: Counts up over all learners.
-        batch: Its number.
+        id: Number of the commit, counted over all learners.
+        batch: Number of the batch.
         fresh: Names that it commits as fresh.
-        keys: Of all its segments.
+        keys: Number of its segments.
     """
 
     id: int
@@ -47,13 +47,13 @@ class Given:
 
 @dataclass
 class Ledger:
-    """Everything that must be true of the store, from the outside.
+    """Expected content of the store, known without reading it.
 
     Attributes:
         capacity: Rows of the ring; 0 before it is known.
-        sessions, trained_until: The version at which each learner began, and up to which it trained.
-        violations: Promises that were broken.
-        events: How often what happened.
+        sessions, trained_until: First version of each learner, and the version up to which it trained.
+        violations: Violated guarantees.
+        events: Counters of events.
     """
 
     capacity: int = 0
@@ -66,7 +66,7 @@ class Ledger:
     name_of: dict[int, int] = field(default_factory=dict)
     key_of: dict[int, int] = field(default_factory=dict)
     priorities: dict[int, deque[tuple[int, float]]] = field(default_factory=dict)
-    in_flight: deque[Given] = field(default_factory=deque)
+    in_flight: deque[SentCommit] = field(default_factory=deque)
     unknown: set[int] = field(default_factory=set)
     unknown_names: set[int] = field(default_factory=set)
     next_commit: int = 1
@@ -76,7 +76,7 @@ class Ledger:
     trained_until: list[int] = field(default_factory=list)
 
     def violated(self, what: str) -> None:
-        """Notes a broken promise."""
+        """Records a violated guarantee."""
         with self.lock:
             self.events["violations"] += 1
             if len(self.violations) < MAX_VIOLATIONS:
@@ -86,12 +86,12 @@ class Ledger:
     # Actors
 
     def sending(self, slot: int, incarnation: int, last: int) -> None:
-        """A window up to this sequence is about to be sent."""
+        """Records that a window up to this sequence is about to be sent."""
         with self.lock:
             self.stays.setdefault((slot, incarnation), Stay()).sent = last
 
     def acknowledged(self, slot: int, incarnation: int, last: int) -> None:
-        """All up to this sequence was acknowledged."""
+        """Records that everything up to this sequence was acknowledged."""
         with self.lock:
             stay = self.stays[slot, incarnation]
             stay.stored = max(stay.stored, last)
@@ -99,13 +99,13 @@ class Ledger:
     # Learners
 
     def begins_at(self, version: int) -> None:
-        """A learner begins at this version."""
+        """Records that a learner begins at this version."""
         with self.lock:
             self.sessions.append(version)
             self.trained_until.append(version)
 
     def trained_since(self, versions: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-        """<int64>[B] batches that were trained from each version to a batch: numbers that some learner had."""
+        """Returns the number of batches trained from each version to a batch, <int64>[B]."""
         with self.lock:
             starts, ends = np.array(self.sessions), np.array(self.trained_until)
         ends[-1] = max(ends[-1], number)
@@ -114,13 +114,13 @@ class Ledger:
         return result
 
     def sessions_since(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """<int64>[B] learners that began since each version."""
+        """Returns the number of learners that began since each version, <int64>[B]."""
         with self.lock:
             result: NDArray[np.int64] = np.sum(versions[:, None] < np.array(self.sessions), axis=1)
             return result
 
-    def met(self, key: int, name: int) -> None:
-        """A segment was seen under this key; a name has one key, a key one name."""
+    def record_key(self, key: int, name: int) -> None:
+        """Records a segment under this key; each name has one key, and each key one name."""
         with self.lock:
             if self.name_of.setdefault(key, name) != name:
                 self.violated(f"key {key} was {parts_of(self.name_of[key])} and is {parts_of(name)} now")
@@ -128,29 +128,29 @@ class Ledger:
                 self.violated(f"segment {parts_of(name)} is stored twice: keys {self.key_of[name]} and {key}")
 
     def handed_out_fresh(self, name: int, batch: int) -> None:
-        """A batch came with this segment as fresh."""
+        """Records that a batch contained this segment as fresh."""
         with self.lock:
             slot, incarnation, sequence = parts_of(name)
             stay = self.stays.get((slot, incarnation))
             if stay is None or sequence > stay.sent:
-                self.violated(f"batch {batch} has segment {parts_of(name)}, which nobody sent")
+                self.violated(f"batch {batch} has segment {parts_of(name)}, which was not sent")
             if name in self.committed:
-                self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, which was committed before")
+                self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, although it was committed before")
             if name in self.late:
-                self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, which was late before")
+                self.violated(f"batch {batch} has segment {parts_of(name)} as fresh, although it was late before")
 
-    def giving(self, batch: int, fresh: NDArray[np.int64], priorities: dict[int, float]) -> None:
-        """A commit is about to be sent."""
+    def committing(self, batch: int, fresh: NDArray[np.int64], priorities: dict[int, float]) -> None:
+        """Records that a commit is about to be sent."""
         with self.lock:
-            given = Given(self.next_commit, batch, tuple(fresh.tolist()), len(priorities))
+            given = SentCommit(self.next_commit, batch, tuple(fresh.tolist()), len(priorities))
             self.trained_until[-1] = batch + 1
             self.next_commit += 1
             self.in_flight.append(given)
             for key, priority in priorities.items():
                 self.priorities.setdefault(key, deque(maxlen=_HISTORY)).append((given.id, priority))
 
-    def given(self) -> None:
-        """The oldest commit in flight was answered: applied, now or when it first arrived."""
+    def commit_answered(self) -> None:
+        """Records that the oldest commit in flight was answered: it was applied, now or when it first arrived."""
         with self.lock:
             done = self.in_flight.popleft()
             self.resolved = done.id
@@ -162,7 +162,7 @@ class Ledger:
             self.events["fresh committed"] += len(done.fresh)
 
     def abandoned(self) -> None:
-        """The learner died: whether its commits in flight arrived is not known."""
+        """Records that the learner died: it is unknown which of its commits in flight arrived."""
         with self.lock:
             for given in self.in_flight:
                 self.unknown.add(given.id)
@@ -170,13 +170,13 @@ class Ledger:
             self.in_flight.clear()
 
     def is_possible(self, key: int, priority: float, since: int, may_be_late: bool) -> bool:
-        """Whether a segment may have this priority.
+        """Returns whether a segment may have this priority.
 
         Args:
-            key: The segment's.
-            priority: As it was found.
-            since: All commits up to this one had been answered when it was looked at.
-            may_be_late: Whether it may have become replay without a commit, at a priority that nobody gave it.
+            key: Key of the segment.
+            priority: Priority found.
+            since: Number of a commit; all up to this one had been answered when the priority was read.
+            may_be_late: Whether the segment may have become replay without a commit, at a default priority.
         """
         with self.lock:
             for number, given in reversed(self.priorities.get(key, ())):
@@ -186,13 +186,13 @@ class Ledger:
                     return False
             return may_be_late
 
-    def given_to(self, key: int) -> list[float]:
-        """The priorities that were committed for a segment lately."""
+    def priorities_of(self, key: int) -> list[float]:
+        """Returns the latest priorities that were committed for a segment."""
         with self.lock:
             return [priority for _, priority in self.priorities.get(key, ())]
 
     def forget(self, below: int) -> None:
-        """Drops what is known of segments with keys below this one: they were overwritten long ago."""
+        """Drops the records of segments with keys below this one, which were overwritten long ago."""
         with self.lock:
             for key in [key for key in self.name_of if key < below]:
                 self.key_of.pop(self.name_of.pop(key), None)
@@ -206,21 +206,21 @@ class Ledger:
         Args:
             waiting: Names that the store holds unseen or leased.
             trained: Names that it holds as seen.
-            marks: The last sequence that it says is stored, by slot and incarnation.
+            marks: Last stored sequence by slot and incarnation, from the store.
 
         Returns:
-            How many of all segments ever stored became replay without having been committed: the late ones.
+            Number of segments that ever became replay without having been committed, which are late ones.
         """
         with self.lock:
             pending = {name for given in self.in_flight for name in given.fresh}
             for name in waiting & (self.committed | self.late):
-                self.violated(f"segment {parts_of(name)} is to be trained fresh again")
+                self.violated(f"segment {parts_of(name)} is fresh again after its commit")
             for (slot, incarnation), stay in self.stays.items():
                 stored = marks.get((slot, incarnation), stay.stored)
                 if not stay.stored <= stored <= stay.sent:
                     self.violated(
-                        f"slot {slot} incarnation {incarnation} has watermark {stored}; {stay.stored} was acknowledged,"
-                        f" {stay.sent} sent"
+                        f"slot {slot} incarnation {incarnation} has watermark {stored}, but {stay.stored} was"
+                        f" acknowledged and {stay.sent} sent"
                     )
                 stay.stored = max(stay.stored, stored)
                 self._settle_stay(
@@ -242,7 +242,7 @@ class Ledger:
             elif name in waiting or name in pending:
                 first_open = first_open if first_open is not None else name
             elif name in self.unknown_names:
-                # It is not waiting, so the dead learner's commit did arrive.
+                # It is not waiting, so the dead learner's commit arrived.
                 self.committed.add(name)
             else:
                 self.late.add(name)

@@ -1,4 +1,4 @@
-"""Whether segments are drawn as often as their reported probabilities say."""
+"""A test that segments are drawn with their reported probabilities."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ BINS = 16
 
 @dataclass
 class Proportions:
-    """Checks each stratified batch, and gathers one uniformly chosen draw of each for a chi-square.
+    """Checks each stratified batch, and keeps one uniformly chosen draw of each for a chi-square test.
 
-    A chosen draw came with probability P. Keeping it with probability P_min / P makes every segment equally likely, so
-    that what is kept falls evenly on keys modulo `BINS`, which priorities follow, and only if P is the truth.
+    A chosen draw has probability P. Keeping it with probability P_min / P makes every segment equally likely. The kept
+    draws are therefore uniform over keys modulo `BINS`, on which priorities depend, only if P is correct.
     """
 
     random: np.random.Generator
@@ -30,23 +30,23 @@ class Proportions:
         expected: NDArray[np.float64],
         smallest: float,
     ) -> None:
-        """Takes the replayed part of a batch.
+        """Adds the replayed part of a batch.
 
         Args:
-            keys: <uint64>[B].
-            probabilities: <float64>[B] as reported.
-            expected: <float64>[B] as they follow from the reported priorities.
-            smallest: No segment's probability is smaller.
+            keys: <uint64>[B] keys.
+            probabilities: <float64>[B] reported probabilities.
+            expected: <float64>[B] probabilities computed from the reported priorities.
+            smallest: Lower bound of all segments' probabilities.
 
         Raises:
-            AssertionError: They contradict one another, or the draws.
+            AssertionError: They contradict each other, or the draws.
         """
         self.batches += 1
-        # What was overwritten before it was read is drawn again, when the sum of the masses has become another.
+        # A segment that was overwritten before it was read is drawn again, at a changed sum of the masses.
         original = np.isclose(probabilities, expected, rtol=1e-9, atol=0.0)
         self.redrawn += int(not original.all())
         if not np.isclose(probabilities, expected, rtol=0.5, atol=0.0).all():
-            raise AssertionError(f"probabilities {probabilities} where {expected} follow from the priorities")
+            raise AssertionError(f"probabilities {probabilities}, but {expected} follow from the priorities")
         unique, first, counts = np.unique(keys, return_index=True, return_counts=True)
         deviations = np.abs(counts - keys.size * probabilities[first])
         self.largest_deviation = max(self.largest_deviation, float(deviations.max()))
@@ -63,7 +63,7 @@ class Proportions:
 
     @property
     def p_value(self) -> float:
-        """How likely a chi-square at least this large is, by Wilson and Hilferty's approximation."""
+        """Probability of a chi-square at least this large, by Wilson and Hilferty's approximation."""
         expected = self.kept.sum() / BINS
         if expected == 0.0:
             return 0.5

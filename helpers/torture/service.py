@@ -1,7 +1,6 @@
-"""`penstock replay` as a child process that is killed, and its store while nobody serves it."""
+"""`penstock replay` as a child process that is killed, and checks of its store while no service runs."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from helpers.timing import PATIENCE_S
 from helpers.torture.content import first_wrong, parts_of
 from helpers.torture.ledger import Ledger
 from penstock.errors import PlaceLost
+from penstock.local.ports import free_ports
 from penstock.process.service import SUPERVISED_VARIABLE
 from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -32,18 +32,11 @@ from penstock.types.replay import SamplingPlan
 
 _POLL_S, _ANSWER_S = 0.01, 10.0
 _CHECKED_AT_ONCE = 256
-"""Rows whose content is compared at once, which bounds what the check holds."""
-
-
-def free_port() -> int:
-    """A port of this host that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+"""Rows whose content is compared at once, which bounds the memory of the check."""
 
 
 class ReplayProcess:
-    """One `penstock replay` after another, on one address over one folder."""
+    """A sequence of `penstock replay` processes on one address over one folder."""
 
     def __init__(
         self,
@@ -55,23 +48,25 @@ class ReplayProcess:
         address: str = "",
         options: Sequence[str] = (),
     ) -> None:
-        """Args:
-        folder: Of the store; the log is beside it.
-        capacity_bytes: Of the store.
-        ledger: Is told of a service that ends by itself.
-        host: Where it runs, and listens on all addresses; None: here.
-        address: host:port where it is asked whether it serves; empty: a free port here.
-        options: More of the command line.
+        """Prepares the service without starting it.
+
+        Args:
+            folder: Folder of the store; the log is beside it.
+            capacity_bytes: Size of the store in bytes.
+            ledger: Ledger that receives violations.
+            host: Host on which it runs and listens on all addresses; None for this one.
+            address: Address (host:port) for health checks; empty for a free port of this host.
+            options: Further options of the command line.
         """
         self.folder, self.capacity_bytes, self._ledger = folder, capacity_bytes, ledger
-        self.address = address or f"127.0.0.1:{free_port()}"
+        self.address = address or f"127.0.0.1:{free_ports(1)[0]}"
         self._host, self._options = host, options
         self._log = folder.parent / "replay.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
 
     def start(self) -> None:
-        """Starts it, and does not wait."""
+        """Starts the service, without waiting."""
         self._show()
         listen = self.address if self._host is None else f"0.0.0.0:{self.address.rpartition(':')[2]}"
         command = [sys.executable, "-m", "penstock", "replay", "--replay.listen", listen, *self._options]
@@ -81,7 +76,7 @@ class ReplayProcess:
             command = self._host.command(*command)
         self._started = time.monotonic()
         with self._log.open("wb") as log:
-            # It ends when its standard input does: with this process, however that ends.
+            # It ends when its standard input closes, and so with this process in any case.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -92,7 +87,7 @@ class ReplayProcess:
             )
 
     def wait_until_ready(self) -> float | None:
-        """Waits until it reports that it serves; seconds since its start, or None if it never does."""
+        """Waits until the service is ready; returns the seconds since its start, or None if it fails to start."""
         assert self._process is not None
         while time.monotonic() < self._started + PATIENCE_S and self._process.poll() is None:
             if is_serving(self.address, _ANSWER_S):
@@ -102,7 +97,7 @@ class ReplayProcess:
         return None
 
     def kill(self) -> None:
-        """SIGKILL, and waits until it is gone. That it ended by itself before is a violation."""
+        """Sends SIGKILL, and waits for the end. A service that had already ended is a violation."""
         assert self._process is not None
         if self._process.poll() is not None:
             self._ledger.violated(f"the service ended with {self._process.returncode}: {self.last_words}")
@@ -114,37 +109,37 @@ class ReplayProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it is there to be killed."""
+        """Whether the process runs."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def cpu_s(self) -> float:
-        """What it has computed since it was started, in seconds."""
+        """CPU seconds since the last start."""
         assert self._process is not None
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
     @property
     def log(self) -> str:
-        """What it has said since it was last started."""
+        """Log since the last start."""
         return self._log.read_text(errors="replace")
 
     @property
     def last_words(self) -> str:
-        """The end of its log."""
+        """End of the log."""
         return self.log[-2000:]
 
-    # The learner reads the columns itself where it can see the store's records; elsewhere they come over gRPC.
+    # A learner reads the columns itself if it can see the store's records; otherwise they arrive over gRPC.
 
     def view(self) -> StoreView | None:
-        """The store as it is now; None while it has no schema."""
+        """Returns the current store; None while it has no schema."""
         if not (self.folder / DESCRIPTION_FILE).exists():
             return None
         hidden = self.folder / "records.hidden"
         return StoreView(self.folder, hidden if hidden.exists() else None)
 
     def hide(self) -> None:
-        """From now on learners that connect cannot see the store, as on another host."""
+        """Hides the store from learners that connect later, as on another host."""
         (self.folder / "records.bin").rename(self.folder / "records.hidden")
 
     def _show(self) -> None:
@@ -154,15 +149,15 @@ class ReplayProcess:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A store after a kill.
+    """The state of a store after a kill.
 
     Attributes:
-        segments: In it.
+        segments: Number of segments.
         torn: Rows that were being written.
-        root_error: Of the sum tree's root, relative to the sum of its leaves.
-        late: Segments that it counted as late.
-        late_surplus: How many of those were not late by our own account.
-        inserted_missing: Segments stored, by our own account, that its counter of insertions lacks.
+        root_error: Error of the sum tree's root, relative to the sum of its leaves.
+        late: Segments that the store counted as late.
+        late_surplus: Those of them that were not late according to the ledger.
+        inserted_missing: Segments stored according to the ledger that the store's counter of insertions lacks.
     """
 
     segments: int
@@ -174,7 +169,7 @@ class Found:
 
 
 def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> Found | None:
-    """Opens the store of a dead service and checks all that must be true of it; None while it has no schema."""
+    """Opens the store of a dead service and checks all its guarantees; None while it has no schema."""
     store = RingStore(process.folder, process.capacity_bytes)
     if store.schema is None:
         return None
@@ -190,26 +185,26 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
     _check_order(headers[rows], ledger)
     next_key = int(store.session["next_key"][0])
     if keys.size and int(keys.max()) >= next_key:
-        ledger.violated(f"key {keys.max()} is stored, and {next_key} is next")
+        ledger.violated(f"key {keys.max()} is stored, but the next key is {next_key}")
     present = dict(zip(keys.tolist(), names, strict=True))
     states = dict(zip(names, headers["state"][rows].tolist(), strict=True))
     with ledger.lock:
         for key, name in present.items():
-            ledger.met(key, name)
+            ledger.record_key(key, name)
         for key, name in ledger.name_of.items():
             if key + store.capacity >= next_key and key not in present:
-                ledger.violated(f"segment {parts_of(name)}, key {key}, is lost; {next_key} is next")
+                ledger.violated(f"segment {parts_of(name)}, key {key}, is lost; the next key is {next_key}")
     _check_priorities(store, rows, ledger, plan)
     marks = {}
     for slot, incarnation in ledger.stays:
-        # A later incarnation has the slot: what this one left unacknowledged is nobody's concern.
+        # The slot has a later incarnation, so this one's unacknowledged segments do not matter.
         with suppress(PlaceLost):
             marks[slot, incarnation] = store.watermark(slot, incarnation)
     waiting = {name for name, state in states.items() if state in (State.UNSEEN, State.LEASED)}
     late = ledger.settle(waiting, set(states) - waiting, marks)
     counted = int(store.session["late"][0])
     if counted < late:
-        ledger.violated(f"{late} segments became replay without being committed, and {counted} were counted as late")
+        ledger.violated(f"{late} segments became replay without a commit, but {counted} were counted as late")
     stored = sum(stay.stored for stay in ledger.stays.values())
     ledger.forget(next_key - 2 * store.capacity)
     return Found(
@@ -223,7 +218,7 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
 
 
 def _check_contents(store: RingStore, rows: np.ndarray, ledger: Ledger) -> list[int]:
-    """The names of these rows, whose every byte is compared."""
+    """Compares every byte of these rows with their names; returns the names."""
     assert store.schema is not None
     names: list[int] = []
     for start in range(0, rows.size, _CHECKED_AT_ONCE):
@@ -232,23 +227,23 @@ def _check_contents(store: RingStore, rows: np.ndarray, ledger: Ledger) -> list[
         store.gather(some, columns)
         wrong = first_wrong(columns)
         if wrong is not None:
-            ledger.violated(f"row {some[wrong]} does not hold what its name says")
+            ledger.violated(f"row {some[wrong]} does not hold the content of its name")
         headers, own = store.headers[some], columns.arrays[0][:, 0]
         named = headers["slot"].astype(np.int64) << 52 | headers["incarnation"].astype(np.int64) << 32
         named |= headers["sequence"].astype(np.int64)
         if (named != own).any() or (headers["version"] != columns.arrays[1][:, 0]).any():
-            ledger.violated(f"rows {some} hold other segments than their headers say")
+            ledger.violated(f"rows {some} hold other segments than their headers state")
         names += own.tolist()
     return names
 
 
 def _check_order(headers: np.ndarray, ledger: Ledger) -> None:
-    """What an actor sent first has the smaller key."""
+    """Checks that an actor's segments have increasing keys in the order of sending."""
     headers = headers[np.lexsort((headers["key"], headers["incarnation"], headers["slot"]))]
     same = (np.diff(headers["slot"].astype(np.int64)) == 0) & (np.diff(headers["incarnation"].astype(np.int64)) == 0)
     steps = np.diff(headers["sequence"].astype(np.int64))[same]
     if (steps < 1).any():
-        ledger.violated("an actor's segments are stored in another order than it sent them")
+        ledger.violated("an actor's segments are not stored in the order of sending")
 
 
 def _check_priorities(store: RingStore, rows: np.ndarray, ledger: Ledger, plan: SamplingPlan) -> None:
@@ -261,11 +256,13 @@ def _check_priorities(store: RingStore, rows: np.ndarray, ledger: Ledger, plan: 
             seen["key"].tolist(), seen["priority"].tolist(), late.tolist(), strict=True
         ):
             if not ledger.is_possible(key, priority, ledger.resolved, may_be_late):
-                ledger.violated(f"key {key} is stored with priority {priority}; committed were {ledger.given_to(key)}")
+                ledger.violated(
+                    f"key {key} is stored with priority {priority}; committed were {ledger.priorities_of(key)}"
+                )
 
 
 def _root_error(store: RingStore, plan: SamplingPlan, ledger: Ledger) -> float:
-    """How far the root of the tree that a service would build is from the sum of the masses."""
+    """Returns the error of the root of the tree that a service would build, relative to the sum of the masses."""
     session = int(store.session["session"][0])
     if session == 0:
         return 0.0
@@ -279,5 +276,5 @@ def _root_error(store: RingStore, plan: SamplingPlan, ledger: Ledger) -> float:
     root = buffer.mass.total
     error = abs(root - expected) / expected if expected else abs(root)
     if error > 1e-9:
-        ledger.violated(f"the sum tree's root is {root}, and its leaves add up to {expected}")
+        ledger.violated(f"the sum tree's root is {root}, but its leaves add up to {expected}")
     return error

@@ -1,4 +1,4 @@
-"""Misbehaving environments under `penstock train`: a few of the cases of `make stress-odd-environments`."""
+"""Misbehaving environments under `penstock train`: some of the cases of `make stress-odd-environments`."""
 
 from pathlib import Path
 
@@ -6,17 +6,17 @@ import pytest
 
 from helpers.odd_environments import env_id
 from helpers.timing import PATIENCE_S
-from stress.odd_runs import broken_promises, train_with
+from stress.odd_runs import faults_of, train_with
 
 
 def test_a_refused_environment_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     run = train_with("constructor_raises", tmp_path, PATIENCE_S)
-    assert broken_promises(run) == [], run
+    assert faults_of(run) == [], run
     assert run.end.stderr.startswith(f"penstock: can't make the environment '{env_id('constructor_raises')}': ")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["forked_child", "late_exit_with_code_2", "late_nan_reward"])
-def test_an_odd_environment_neither_ends_nor_spoils_a_run_silently(kind: str, tmp_path: Path) -> None:
+def test_an_odd_environment_neither_ends_nor_corrupts_a_run_without_a_message(kind: str, tmp_path: Path) -> None:
     run = train_with(kind, tmp_path, PATIENCE_S)
-    assert broken_promises(run) == [], run
+    assert faults_of(run) == [], run

@@ -1,4 +1,4 @@
-"""What every contract test starts with."""
+"""Fixtures of every contract test."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from helpers.timing import longest_of
 
 @pytest.fixture
 def loopback() -> Iterator[Loopback]:
-    """Servers and clients of one test, ended after it."""
+    """Servers and clients of one test, closed after it."""
     with Loopback() as loopback:
         yield loopback
 

@@ -25,10 +25,13 @@ from penstock.rpc.health import is_serving
 from penstock.v1 import replay_pb2
 
 GIVEN_UP_S = 50.0
-"""The options give up a peer that hangs after 15 s. gRPC's default of 60 s for the answer to a ping makes it 70 s."""
+"""Seconds until a hanging peer is given up.
+
+The options give it up after 15 s. gRPC's default of 60 s for the answer to a ping would make it 70 s.
+"""
 
 DESCRIPTORS = 256
-"""Limit of the service's process; the test's own process may have more."""
+"""Limit of open files of the service's process; the test's process may have more."""
 
 SERVER = """
 import time
@@ -77,7 +80,7 @@ with Service("replay", TelemetryConfig(), listen="127.0.0.1:0", metrics_port=0):
 
 @contextlib.contextmanager
 def process(script: str, *arguments: str, limit: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that runs this script; with a limit, it may have no more open files than that."""
+    """Runs this script in a Python process; `limit` is its limit of open files, if there is one."""
     command = [sys.executable, "-c", script, *arguments]
     if limit:
         command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command]
@@ -99,7 +102,7 @@ def health_stub(channel: Any) -> Any:
 
 
 async def seconds_until_given_up(address: str, pid: int) -> float:
-    """Seconds from the stop of a service to the end of the stream of a client that waits for it."""
+    """Returns the seconds from the stop of a service to the end of the stream of a waiting client."""
     async with connect(address) as channel:
         watch = health_stub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         await watch.read()
@@ -134,16 +137,16 @@ def test_client_and_server_abandon_a_peer_that_hangs(loopback: Loopback) -> None
     assert ended[0] - stopped < GIVEN_UP_S + seconds
 
 
-def test_idle_connections_neither_keep_clients_out_nor_take_the_descriptors_of_files(tmp_path: Path) -> None:
+def test_idle_connections_block_no_client_and_use_no_descriptors_of_files(tmp_path: Path) -> None:
     with process(WRITER, str(tmp_path), limit=DESCRIPTORS) as server, contextlib.ExitStack() as idle:
         address = address_of(server)
         host, _, port = address.rpartition(":")
         for _ in range(DESCRIPTORS + 50):
             idle.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
-        wait_for(lambda: is_serving(address, 5.0) or server.poll() is not None, "a client is answered")
+        wait_for(lambda: is_serving(address, 5.0) or server.poll() is not None, "an answer to a client")
         assert server.poll() is None
         written = (tmp_path / "file0").read_text()
-        wait_for(lambda: (tmp_path / "file0").read_text() not in (written, ""), "files are written")
+        wait_for(lambda: (tmp_path / "file0").read_text() not in (written, ""), "files to be written")
 
 
 def test_a_connection_without_a_call_is_closed(loopback: Loopback) -> None:
@@ -180,7 +183,7 @@ def test_health_watches_leave_room_for_calls_and_for_health_checks(loopback: Loo
         assert loopback.sink(0, server).next_grant(0.1) is None
         for watch in watches:
             watch.cancel()
-        wait_for(lambda: _can_watch(channel), "there is room for another watch")
+        wait_for(lambda: _can_watch(channel), "room for another watch")
 
 
 def _can_watch(channel: grpc.Channel) -> bool:
@@ -193,12 +196,12 @@ def _can_watch(channel: grpc.Channel) -> bool:
         watch.cancel()
 
 
-def test_an_actor_whose_slot_has_a_later_incarnation_is_to_join_again(loopback: Loopback) -> None:
+def test_an_actor_whose_slot_has_a_later_incarnation_must_join_again(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with())
     later = loopback.plain(server, methods.APPEND_SEGMENTS)
     later.send(open_request(0, incarnation=7), window_request(1, slot=0, incarnation=7))
-    wait_for(lambda: loopback.replay_status(server).counts.stored == 2, "the later incarnation's window")
+    wait_for(lambda: loopback.replay_status(server).counts.stored == 2, "the window of the later incarnation")
     sink = loopback.sink(0, server)
     with pytest.raises(PlaceLost, match="incarnation 1 of slot 0 is over: 7 has taken it; join again"):
         sink.next_grant(PATIENCE_S)

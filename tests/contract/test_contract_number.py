@@ -1,4 +1,4 @@
-"""The first message of every stream carries the number of the contract, both ways; other numbers are refused."""
+"""The first message of every stream, in both directions, has the number of the contract; others are refused."""
 
 import grpc
 import pytest
@@ -109,7 +109,7 @@ def test_a_client_refuses_a_server_of_another_contract(loopback: Loopback, numbe
     with pytest.raises(
         ConfigurationError, match=f"the server has .*{number}.* its peer has contract {CONTRACT}; update"
     ):
-        until(lambda: sink.next_grant(PATIENCE_S), "the server is refused")
+        until(lambda: sink.next_grant(PATIENCE_S), "the server to be refused")
     sink.close()
 
 

@@ -1,4 +1,4 @@
-"""Windows of several parts whose streams are cut, replaced or begun anew: stored once, and their room returned."""
+"""Windows of several parts whose streams are cut, replaced or restarted: stored once, and their room released."""
 
 import grpc
 import pytest
@@ -21,7 +21,7 @@ from penstock.wire.replay import encode_window
 
 HEARTBEAT = replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat())
 PLAN = plan_with(fresh_segments=4, batch_segments=4)
-"""Two windows of four segments are granted at once."""
+"""With this plan, two windows of four segments are granted at once."""
 
 
 def images(first_sequence: int = 1) -> Window:
@@ -35,7 +35,7 @@ def parts(window: Window) -> list[bytes]:
 
 
 def opened(loopback: Loopback, server: LiveReplay) -> PlainStream:
-    """An append stream of slot 0 that has been granted a window."""
+    """Returns an append stream of slot 0 that has been granted a window."""
     stream = loopback.plain(server, methods.APPEND_SEGMENTS)
     stream.send(open_request(segments=4, schema=IMAGES))
     while not stream.receive().grants:
@@ -44,7 +44,7 @@ def opened(loopback: Loopback, server: LiveReplay) -> PlainStream:
 
 
 def assert_that_two_windows_fit(loopback: Loopback, server: LiveReplay) -> None:
-    """No more and no less than the gate has room for, although something was given up before."""
+    """Checks that the gate has room for exactly two windows, although an earlier one was dropped."""
     sink = loopback.sink(0, server, schema=IMAGES, segments=4)
     for batch in (0, 1):
         assert until(lambda: sink.next_grant(0.5), "a grant").batch == batch
@@ -55,7 +55,7 @@ def assert_that_two_windows_fit(loopback: Loopback, server: LiveReplay) -> None:
     assert (counts.granted, counts.unseen + counts.leased, counts.inserted) == (0, 8, 8)
 
 
-def test_a_window_that_is_begun_anew_in_its_middle_is_stored_once(loopback: Loopback) -> None:
+def test_a_window_that_restarts_in_the_middle_is_stored_once(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     source, stream = loopback.source(server, PLAN, schema=IMAGES), opened(loopback, server)
     head, *rest = parts(images())
@@ -66,7 +66,7 @@ def test_a_window_that_is_begun_anew_in_its_middle_is_stored_once(loopback: Loop
     assert loopback.replay_status(server).counts.inserted == 4
 
 
-def test_a_stream_that_is_refused_in_the_middle_of_a_window_gives_its_rows_up_once(loopback: Loopback) -> None:
+def test_a_stream_refused_in_the_middle_of_a_window_releases_its_rows_once(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     loopback.source(server, PLAN, schema=IMAGES)
     stream = opened(loopback, server)
@@ -77,19 +77,19 @@ def test_a_stream_that_is_refused_in_the_middle_of_a_window_gives_its_rows_up_on
 
 
 @pytest.mark.parametrize("ending", [PlainStream.leave, PlainStream.close])
-def test_the_room_of_a_window_that_was_cut_is_granted_again(loopback: Loopback, ending: object) -> None:
+def test_the_room_of_a_cut_window_is_granted_again(loopback: Loopback, ending: object) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     loopback.source(server, PLAN, schema=IMAGES)
     stream = opened(loopback, server)
     stream.send(parts(images())[0], HEARTBEAT)
-    # Half of it has arrived once its grant is spent.
+    # Once its grant is spent, half of it has arrived.
     until(lambda: loopback.replay_status(server).counts.granted <= 4, "the window is on its way")
     ending(stream)  # type: ignore[operator]
     until(lambda: loopback.replay_status(server).actors == 0, "the server hears of it")
     assert_that_two_windows_fit(loopback, server)
 
 
-def test_a_second_stream_of_a_slot_completes_what_the_first_one_began(loopback: Loopback) -> None:
+def test_a_second_stream_of_a_slot_completes_the_window_of_the_first(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     source, former = loopback.source(server, PLAN, schema=IMAGES), opened(loopback, server)
     head, *rest = parts(images())
@@ -106,7 +106,7 @@ def test_a_second_stream_of_a_slot_completes_what_the_first_one_began(loopback: 
     assert loopback.replay_status(server).counts.inserted == 4
 
 
-def test_a_window_that_the_former_incarnation_began_is_not_stored_under_the_new_one(loopback: Loopback) -> None:
+def test_a_window_begun_by_the_former_incarnation_is_not_stored_under_the_new_one(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     plan = plan_with(fresh_segments=4, batch_segments=4, off_policy_degree=3)
     loopback.source(server, plan, schema=IMAGES)

@@ -1,4 +1,4 @@
-"""The check of environments before a run, in its real child process: what it refuses, and what it leaves behind."""
+"""The check of environments before a run, in its real child process: its refusals, and processes left behind."""
 
 import os
 import signal
@@ -20,18 +20,18 @@ from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.local.environment_check import check_environment
 
-# Gymnasium warns of what the kinds do, which is what they are for.
+# Gymnasium warns about the faults of these kinds, which are intended.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 MARK = f"TEST_OF_PENSTOCK_{uuid.uuid4().hex.upper()}"
 CHECKED = [name for name, kind in KINDS.items() if kind.where is not Where.TRAINING]
 SAMPLE = {"constructor_exits_with_code_2", "constructor_interrupts", "nan_reward", "step_raises", "extreme_reward"}
-"""Kinds that could be checked in any process, and are checked in the real one all the same."""
+"""Kinds that could be checked in this process, but are checked in the real one as samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the check said: warnings, lines about slow stages, and the refusal, if it was one."""
+    """The output of a check: warnings, lines about slow stages, and the refusal, if there is one."""
 
     warnings: list[str]
     refusal: str
@@ -57,7 +57,7 @@ def checked(config: Config) -> Checked:
 
 
 def checked_here(env_id: str) -> Checked:
-    """The same in this process, which costs a hundredth."""
+    """Runs the check in this process, which takes a hundredth of the time."""
     tasks, stages = [Task([{}], 2)], list[str]()
     options = {"imports": ["helpers.odd_environments"], "vectorization": "sync", "frames": 1}
     try:
@@ -68,7 +68,7 @@ def checked_here(env_id: str) -> Checked:
 
 
 def left_behind() -> list[str]:
-    """Command lines of processes that the checks have started and that still run."""
+    """Returns the command lines of processes that the checks have started and that still run."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -81,14 +81,14 @@ def left_behind() -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Future[Checked]]]:
-    """All kinds, a few at a time: each starts a process that imports Gymnasium."""
+    """Checks all kinds, a few at a time, because each starts a process that imports Gymnasium."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(max_workers=3) as pool:
         patch.setenv("PYTHONPATH", WITH_HELPERS["PYTHONPATH"])
         patch.setenv(MARK, "1")
 
         started = time.monotonic()
         checked(odd("changed_directory", PATIENCE_S))
-        # What does not hang takes less, however busy the machine is.
+        # Kinds that do not hang finish within this time even on a busy machine.
         enough_s = 2.0 + 5.0 * (time.monotonic() - started)
 
         def begin(name: str) -> Checked:
@@ -100,7 +100,7 @@ def outcomes() -> Iterator[dict[str, Future[Checked]]]:
 
 
 @pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.REFUSED])
-def test_an_odd_environment_is_refused_in_one_line_that_names_it_and_the_cause(
+def test_an_odd_environment_is_refused_in_one_line_with_its_name_and_the_cause(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:
     refusal = outcomes[name].result().refusal
@@ -121,7 +121,7 @@ def test_a_strange_environment_is_accepted_with_a_warning(outcomes: dict[str, Fu
 
 
 @pytest.mark.parametrize("name", [name for name in CHECKED if KINDS[name].where is Where.HARMLESS])
-def test_what_an_environment_does_to_its_process_does_not_matter(
+def test_effects_of_an_environment_on_its_process_do_not_affect_the_check(
     outcomes: dict[str, Future[Checked]], name: str
 ) -> None:
     before = (Path.cwd(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
@@ -129,15 +129,15 @@ def test_what_an_environment_does_to_its_process_does_not_matter(
     assert (Path.cwd(), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-def test_no_process_of_any_check_is_left(outcomes: dict[str, Future[Checked]]) -> None:
+def test_no_process_of_a_check_remains(outcomes: dict[str, Future[Checked]]) -> None:
     for outcome in outcomes.values():
         outcome.result()
-    wait_for(lambda: not left_behind(), "the checks' processes to end")
+    wait_for(lambda: not left_behind(), "the end of the checks' processes")
     assert not [thread for thread in threading.enumerate() if "environment" in thread.name]
 
 
 class Seen(Exception):
-    """What was waited for was said."""
+    """Raised by the callback when the expected output was seen."""
 
 
 def test_a_slow_stage_is_shown_while_it_lasts(
@@ -145,13 +145,13 @@ def test_a_slow_stage_is_shown_while_it_lasts(
 ) -> None:
     monkeypatch.setattr("penstock.local.environment_check._SLOW_S", 0.2)
 
-    def say(line: str) -> None:
+    def stop_when_shown(line: str) -> None:
         if line.startswith(f"still resetting the environment {env_id('reset_hangs')}: "):
             raise Seen(line)
 
-    # What its caller raises ends the check as well, and leaves nothing.
+    # An exception of the callback also ends the check, and leaves nothing behind.
     with pytest.raises(Seen, match=rf" s of at most {PATIENCE_S:g} s$"):
-        check_environment(odd("reset_hangs", PATIENCE_S), say)
+        check_environment(odd("reset_hangs", PATIENCE_S), stop_when_shown)
 
 
 def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[str, Future[Checked]]) -> None:
@@ -169,7 +169,7 @@ def test_each_variant_and_the_actors_own_arguments_are_checked(outcomes: dict[st
     assert "for training" in refusal and "lengthh" in refusal and "environment.training_kwargs" in refusal
 
 
-def test_text_for_a_truth_value_is_refused(outcomes: dict[str, Future[Checked]]) -> None:
+def test_text_for_a_boolean_argument_is_refused(outcomes: dict[str, Future[Checked]]) -> None:
     config = settings("CartPole-v1", "helpers.environments", kwargs={"sutton_barto_reward": "no"})
     assert "the argument sutton_barto_reward of CartPole-v1 must be True or False" in checked(config).refusal
 
@@ -180,7 +180,9 @@ def test_the_native_form_is_checked_through_the_adapter_that_actors_use(outcomes
     assert "does not reset automatically" in refusal
 
 
-def test_an_import_that_fails_is_told_with_its_place(tmp_path: Path, outcomes: dict[str, Future[Checked]]) -> None:
+def test_an_import_that_fails_is_reported_with_its_location(
+    tmp_path: Path, outcomes: dict[str, Future[Checked]]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         (tmp_path / "broken_module.py").write_text("raise RuntimeError('no licence')\n")
         patch.chdir(tmp_path)

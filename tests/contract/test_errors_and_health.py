@@ -45,21 +45,21 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 @pytest.fixture
 def silent_address() -> Iterator[str]:
-    """Where somebody listens who never says a word."""
+    """Address of a listener that never sends anything."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
 def vacant_address() -> str:
-    """Where nobody listens."""
+    """Address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextlib.contextmanager
 def in_time(first_answer_s: float, deadline_s: float) -> Iterator[None]:
-    """Fails unless what is done takes no longer than its deadline, and what a machine as slow as this one adds."""
+    """Fails unless the block ends within its deadline, plus an allowance for the speed of this machine."""
     begun, bound = time.monotonic(), Bound(AT_ONCE, first_answer_s, deadline_s)
     yield
     assert time.monotonic() - begun < bound.seconds, bound
@@ -68,7 +68,7 @@ def in_time(first_answer_s: float, deadline_s: float) -> Iterator[None]:
 # Health
 
 
-def test_a_service_reports_that_it_serves_from_its_start_to_its_end(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_service_reports_serving_from_its_start_to_its_end(loopback: Loopback, tmp_path: Path) -> None:
     servers: dict[LiveServer, tuple[str, ...]] = {
         loopback.replay(): (methods.REPLAY,),
         loopback.run(tmp_path / "roster.json"): (methods.RUN, methods.EVALUATION),
@@ -87,13 +87,13 @@ def test_a_service_reports_that_it_serves_from_its_start_to_its_end(loopback: Lo
         assert not is_serving(server.address, 0.5)
 
 
-def test_a_service_without_methods_reports_that_it_serves(loopback: Loopback) -> None:
+def test_a_service_without_methods_reports_serving(loopback: Loopback) -> None:
     server = loopback.thread.run(serve_health_only("127.0.0.1:0"))
     assert is_serving(f"127.0.0.1:{server.port}", PATIENCE_S)
     loopback.thread.run(server.stop())
 
 
-def test_a_service_that_does_not_answer_is_not_well(
+def test_a_service_that_does_not_answer_is_unhealthy(
     silent_address: str, vacant_address: str, first_answer_s: float
 ) -> None:
     for address in (silent_address, vacant_address):
@@ -104,15 +104,15 @@ def test_a_service_that_does_not_answer_is_not_well(
 # Addresses
 
 
-def test_a_port_in_use_is_the_users_to_change(loopback: Loopback) -> None:
+def test_a_port_in_use_is_a_user_error(loopback: Loopback) -> None:
     taken = loopback.replay()
     with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{taken.port}.*in use.*listen"):
         loopback.thread.run(serve_health_only(taken.address))
     assert loopback.replay_status(taken).actors == 0
 
 
-def test_a_host_that_is_not_this_machine_is_the_users_to_change(loopback: Loopback) -> None:
-    # An address kept for documentation: nobody has it.
+def test_a_host_of_another_machine_is_a_user_error(loopback: Loopback) -> None:
+    # An address that is reserved for documentation.
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1:4711"):
         loopback.thread.run(serve_health_only("192.0.2.1:4711"))
 
@@ -134,15 +134,15 @@ def test_a_host_that_is_not_this_machine_is_the_users_to_change(loopback: Loopba
         (errors.Unavailable, Code.UNAVAILABLE),
     ],
 )
-def test_what_a_server_raises_has_its_status_and_is_raised_by_our_clients(
+def test_a_servers_error_has_its_status_and_is_raised_again_by_clients(
     loopback: Loopback, error: type[PenstockError], code: Code
 ) -> None:
     async def refuse(request: object, context: object) -> None:
-        raise error("what came, what was expected")
+        raise error("received value, expected value")
 
     server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
-    assert loopback.plain_call(server, methods.GET_REPLAY_STATUS, STATUS) == (code, "what came, what was expected")
-    with pytest.raises(error, match=r"^what came, what was expected$"):
+    assert loopback.plain_call(server, methods.GET_REPLAY_STATUS, STATUS) == (code, "received value, expected value")
+    with pytest.raises(error, match=r"^received value, expected value$"):
         loopback.replay_status(server)
 
 
@@ -159,11 +159,11 @@ def test_what_a_server_raises_has_its_status_and_is_raised_by_our_clients(
         (Code.INTERNAL, errors.Unavailable),
     ],
 )
-def test_a_status_that_somebody_else_gave_is_raised_as_what_it_means_and_names_the_peer(
+def test_a_status_from_a_proxy_is_raised_as_the_matching_error_and_names_the_peer(
     loopback: Loopback, code: Code, error: type[PenstockError]
 ) -> None:
     async def refuse(request: object, context: Any) -> None:
-        await context.call.abort(code, "so said a proxy")
+        await context.call.abort(code, "an answer of a proxy")
 
     server = loopback.methods({methods.GET_REPLAY_STATUS: refuse})
     with pytest.raises(error, match=server.address) as caught:
@@ -171,7 +171,7 @@ def test_a_status_that_somebody_else_gave_is_raised_as_what_it_means_and_names_t
     assert type(caught.value) is error
 
 
-def test_a_peer_without_the_service_is_the_users_to_change(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_peer_without_the_service_is_a_user_error(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     with pytest.raises(ConfigurationError, match=server.address):
         loopback.replay_status(server)
@@ -180,7 +180,7 @@ def test_a_peer_without_the_service_is_the_users_to_change(loopback: Loopback, t
         sink.next_grant(PATIENCE_S)
 
 
-def test_bytes_that_are_no_message_are_invalid(loopback: Loopback) -> None:
+def test_bytes_that_are_not_a_message_are_invalid(loopback: Loopback) -> None:
     code, details = loopback.plain_call(loopback.replay(), methods.COMMIT_BATCH, b"\xff\xff\xff")
     assert (code, "malformed message" in details) == (Code.INVALID_ARGUMENT, True)
 
@@ -190,7 +190,7 @@ def test_a_message_larger_than_the_limit_is_refused(loopback: Loopback) -> None:
     assert loopback.plain_call(loopback.replay(), methods.COMMIT_BATCH, request)[0] == Code.RESOURCE_EXHAUSTED
 
 
-def test_more_calls_than_a_server_has_room_for_are_refused(loopback: Loopback) -> None:
+def test_calls_above_the_servers_limit_are_refused(loopback: Loopback) -> None:
     leave = asyncio.Event()
 
     async def linger(requests: AsyncIterator[object], context: Any) -> None:
@@ -211,12 +211,12 @@ def test_more_calls_than_a_server_has_room_for_are_refused(loopback: Loopback) -
     assert [stream.status()[0] for stream in streams] == [Code.OK] * 2
 
     def answered() -> bool:
-        # A client may hear of its call's end before the server has counted it.
+        # A client may receive the end of its call before the server has counted it.
         with contextlib.suppress(Overloaded):
             return bool(loopback.replay_status(server).actors == 0)
         return False
 
-    until(answered, "there is room again")
+    until(answered, "room for another call")
 
 
 @pytest.mark.parametrize("opening", [open_request(), plan_request(plan_with()), hello_request()])
@@ -238,7 +238,7 @@ def test_a_stream_that_ends_before_its_first_message_is_invalid(
 # Deadlines
 
 
-def test_a_call_to_a_port_where_nobody_listens_or_answers_ends_in_time(
+def test_a_call_to_a_port_without_a_listener_or_an_answer_ends_in_time(
     loopback: Loopback, silent_address: str, vacant_address: str, first_answer_s: float
 ) -> None:
     for address in (silent_address, vacant_address):
@@ -248,7 +248,7 @@ def test_a_call_to_a_port_where_nobody_listens_or_answers_ends_in_time(
             loopback.status(address).get(0.3)
 
 
-def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(
+def test_a_server_that_accepts_a_call_and_never_answers_is_unavailable_in_time(
     loopback: Loopback, first_answer_s: float
 ) -> None:
     async def ponder(request: object, context: object) -> None:
@@ -259,9 +259,7 @@ def test_a_server_that_takes_a_call_and_never_answers_is_unavailable_in_time(
         loopback.ask(server.address, methods.GET_REPLAY_STATUS, STATUS, timeout_s=0.3)
 
 
-def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
-    loopback: Loopback, tmp_path: Path, first_answer_s: float
-) -> None:
+def test_a_wait_for_an_absent_service_ends_in_time(loopback: Loopback, tmp_path: Path, first_answer_s: float) -> None:
     run = loopback.run(tmp_path / "roster.json")
     run.kill()
     sink, source = loopback.sink(0, run), loopback.source(run, plan_with())
@@ -284,24 +282,24 @@ def test_whoever_waits_for_a_service_that_is_not_there_yet_is_answered_in_time(
 
 def abort_with(code: Code) -> Behaviour:
     async def abort(requests: object, context: Any) -> None:
-        await context.call.abort(code, "the first stream ends so")
+        await context.call.abort(code, "the end of the first stream")
 
     return abort
 
 
 async def end_well(requests: object, context: object) -> None:
-    """Ends without a word."""
+    """Ends the stream without a message."""
 
 
 async def end_badly(requests: object, context: object) -> None:
-    raise RuntimeError("a mistake of the server's")
+    raise RuntimeError("a fault of the server")
 
 
 ENDS = [abort_with(Code.UNAVAILABLE), abort_with(Code.CANCELLED), abort_with(Code.UNKNOWN), end_well, end_badly]
 
 
 def one_end_then(end: Behaviour, response: object) -> Behaviour:
-    """Ends the first stream at once, and says something on the next."""
+    """Ends the first stream at once, and sends a response on the next."""
     streams = 0
 
     async def serve(requests: AsyncIterator[object], context: Any) -> None:
@@ -354,7 +352,7 @@ CLIENTS: list[tuple[Method, object, Callable[[Loopback, LiveServer], Any], Calla
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(("method", "response", "make", "has_come"), CLIENTS)
-def test_a_client_opens_its_stream_again_however_it_ended(
+def test_a_client_opens_its_stream_again_after_any_end(
     loopback: Loopback,
     method: Method,
     response: object,
@@ -364,10 +362,10 @@ def test_a_client_opens_its_stream_again_however_it_ended(
 ) -> None:
     server = loopback.methods({method: one_end_then(end, response)})
     client = make(loopback, server)
-    until(lambda: has_come(client), "what the second stream brings")
+    until(lambda: has_come(client), "the response on the second stream")
 
 
-def test_an_actor_in_the_middle_of_sending_outlives_the_end_of_its_stream(loopback: Loopback) -> None:
+def test_an_actor_survives_the_end_of_its_stream_while_it_sends(loopback: Loopback) -> None:
     streams, came = 0, []
 
     async def serve(requests: AsyncIterator[Any], context: Any) -> None:
@@ -376,10 +374,10 @@ def test_an_actor_in_the_middle_of_sending_outlives_the_end_of_its_stream(loopba
         await anext(requests)
         await context.write(replay_pb2.AppendSegmentsResponse())
         if streams < 8:
-            # Ends while windows are on their way to it.
+            # The stream ends while windows are in transit.
             return
         async for request in requests:
-            # Beside windows there are heartbeats.
+            # Heartbeats are sent in addition to windows.
             windows = [] if request.window is None else [replay_pb2.Window.FromString(request.window)]
             came.extend(window.first_sequence for window in windows)
 
@@ -387,7 +385,7 @@ def test_an_actor_in_the_middle_of_sending_outlives_the_end_of_its_stream(loopba
     sink = loopback.sink(0, server)
     for sequence in (1, 3, 5):
         sink.send(make_window(sequence))
-    until(lambda: came[-3:] == [1, 3, 5], "the windows come again, in order")
+    until(lambda: came[-3:] == [1, 3, 5], "the windows to be sent again in order")
 
 
 # Metrics
@@ -444,7 +442,7 @@ def test_calls_are_counted_by_method_and_status(loopback: Loopback) -> None:
     assert (handled(unary) - started, seconds(unary) - observed) == (3, 3)
 
 
-def test_what_streams_answer_is_timed_without_the_waits_for_others(
+def test_answers_on_streams_are_timed_without_waits_for_other_peers(
     loopback: Loopback, tmp_path: Path, first_answer_s: float
 ) -> None:
     def answers(service: str, method: Method) -> tuple[float, float]:
@@ -476,12 +474,12 @@ def test_what_streams_answer_is_timed_without_the_waits_for_others(
 
     after = [answers(*each) for each in (storing, drawing, sending)]
     assert all(now[0] > then[0] for now, then in zip(after, before, strict=True))
-    # The wait is in none of them.
+    # No duration includes the wait.
     assert all(now[1] - then[1] < long_s for now, then in zip(after, before, strict=True))
     assert begun <= sample("penstock_actor_weights_time_seconds") <= time.time()
 
 
-def test_a_stream_that_is_read_when_its_server_has_stopped_counts_as_cancelled(loopback: Loopback) -> None:
+def test_a_stream_that_is_read_after_its_server_has_stopped_counts_as_cancelled(loopback: Loopback) -> None:
     method, stopped = methods.APPEND_SEGMENTS, asyncio.Event()
 
     def handled(code: Code) -> float:
@@ -491,7 +489,7 @@ def test_a_stream_that_is_read_when_its_server_has_stopped_counts_as_cancelled(l
     async def serve(requests: AsyncIterator[Any], context: Any) -> None:
         await anext(requests)
         await context.write(replay_pb2.AppendSegmentsResponse())
-        # As if the news of the end came a moment late.
+        # As if the cancellation arrived a moment late.
         with contextlib.suppress(asyncio.CancelledError):
             await stopped.wait()
         await stopped.wait()
@@ -507,11 +505,11 @@ def test_a_stream_that_is_read_when_its_server_has_stopped_counts_as_cancelled(l
     stream.receive()
     before = handled(Code.UNKNOWN), handled(Code.CANCELLED)
     server.thread.run(stop(), PATIENCE_S)
-    until(lambda: (handled(Code.UNKNOWN), handled(Code.CANCELLED)) != before, "the stream ends")
+    until(lambda: (handled(Code.UNKNOWN), handled(Code.CANCELLED)) != before, "the end of the stream")
     assert (handled(Code.UNKNOWN), handled(Code.CANCELLED)) == (before[0], before[1] + 1)
 
 
-def test_a_mistake_of_the_servers_is_counted_and_costs_nobody_else(loopback: Loopback) -> None:
+def test_a_fault_of_a_server_is_counted_and_affects_no_other_call(loopback: Loopback) -> None:
     async def fail(request: object, context: object) -> None:
         raise ZeroDivisionError
 
@@ -528,7 +526,7 @@ def test_a_mistake_of_the_servers_is_counted_and_costs_nobody_else(loopback: Loo
 
 
 @pytest.mark.parametrize("answers_first", [False, True])
-def test_a_server_that_fails_again_and_again_is_given_up_with_what_it_said(
+def test_a_server_that_fails_repeatedly_is_given_up_and_its_answer_is_reported(
     loopback: Loopback, answers_first: bool
 ) -> None:
     streams = 0
@@ -539,7 +537,7 @@ def test_a_server_that_fails_again_and_again_is_given_up_with_what_it_said(
         await anext(requests)
         if answers_first:
             await context.write(replay_pb2.AppendSegmentsResponse())
-        raise RuntimeError("a mistake of the server's")
+        raise RuntimeError("a fault of the server")
 
     server = loopback.methods({methods.APPEND_SEGMENTS: fail})
     sink = loopback.sink(0, server)
@@ -551,7 +549,7 @@ def test_a_server_that_fails_again_and_again_is_given_up_with_what_it_said(
             return f"{type(error).__name__}: {error}"
         return ""
 
-    said = until(given_up, "the sink gives up")
+    said = until(given_up, "the sink to give up")
     assert said.startswith("PenstockError: gave up after 10 attempts")
-    assert server.address in said and "a mistake of the server's" in said
+    assert server.address in said and "a fault of the server" in said
     assert streams == 10

@@ -23,12 +23,12 @@ HELLO = Request(hello=evaluation_pb2.EvaluatorHello(environment=encode_environme
 
 
 def task(identity: int, data: bytes = b"weights") -> EvaluationTask:
-    """A task whose weights have its number as version."""
+    """Returns a task whose weights have its number as version."""
     return EvaluationTask(identity, Weights.of(identity, data), episodes=2, deterministic=True, seed=2**64 - identity)
 
 
 def result(identity: int, *returns: float) -> EvaluationResult:
-    """The result of a task."""
+    """Returns the result of a task."""
     values = returns or (float(identity), 0.5)
     return EvaluationResult(identity, identity, values, tuple(range(1, len(values) + 1)), seconds=0.25)
 
@@ -39,14 +39,14 @@ def server(loopback: Loopback, tmp_path: Path) -> LiveRun:
 
 
 def plain_evaluator(loopback: Loopback, server: LiveRun) -> PlainStream:
-    """An evaluator without any code of ours."""
+    """Opens the stream of an evaluator without any of our code."""
     stream = loopback.plain(server, methods.RUN_EVALUATIONS)
     stream.send(HELLO)
     return stream
 
 
 def receive_task(stream: PlainStream) -> int:
-    """The id of the next task; waits for its weights."""
+    """Returns the id of the next task, after receiving its weights."""
     head, weights, assembler = stream.receive().task, None, WeightsAssembler()
     while weights is None:
         weights = assembler.add(stream.receive().weights)
@@ -55,7 +55,7 @@ def receive_task(stream: PlainStream) -> int:
 
 
 def answer(message: EvaluationResult) -> Request:
-    """The message of a result."""
+    """Returns the message of a result."""
     return Request(result=encode_result(message))
 
 
@@ -108,7 +108,7 @@ def test_a_task_without_variants_has_one() -> None:
     assert decode_task(head, Weights.of(3, b"weights")) == task(3)
 
 
-def test_a_newer_task_replaces_one_that_has_not_begun(loopback: Loopback, server: LiveRun) -> None:
+def test_a_newer_task_replaces_one_that_has_not_started(loopback: Loopback, server: LiveRun) -> None:
     for identity in (1, 2, 3):
         server.servicer.ask(task(identity))
     stream = plain_evaluator(loopback, server)
@@ -126,12 +126,12 @@ def test_the_next_evaluator_gets_the_task_of_a_lost_one(loopback: Loopback, serv
         lost = plain_evaluator(loopback, server)
         assert receive_task(lost) == 1
         end(lost)
-        until(lambda: server.servicer.evaluators == 0, "the evaluator is gone")
+        until(lambda: server.servicer.evaluators == 0, "the evaluator to leave")
     work = loopback.work(server)
     assert until(lambda: work.next(0.5), "a task") == task(1)
     work.deliver(result(1))
     assert server.servicer.result(PATIENCE_S) == result(1)
-    # It is done: nobody is asked again.
+    # It is done: no evaluator receives it again.
     assert loopback.work(server).next(0.1) is None
 
 
@@ -144,15 +144,15 @@ def test_results_of_other_tasks_are_ignored(loopback: Loopback, server: LiveRun)
     assert server.servicer.result(0.05) is None
 
 
-def test_an_evaluator_outlives_a_restart_of_the_learner(loopback: Loopback, server: LiveRun, tmp_path: Path) -> None:
+def test_an_evaluator_survives_a_restart_of_the_learner(loopback: Loopback, server: LiveRun, tmp_path: Path) -> None:
     work = loopback.work(server)
     server.servicer.ask(task(1))
     assert until(lambda: work.next(0.5), "a task") == task(1)
     server.kill()
     server = loopback.run(tmp_path / "roster.json", port=server.port)
     server.servicer.ask(task(2))
-    # What was begun for the learner before is delivered to the one that is there now, which has no use for it.
-    until(lambda: server.servicer.evaluators == 1, "the evaluator is back")
+    # An evaluation for the former learner is delivered to the new one, which ignores it.
+    until(lambda: server.servicer.evaluators == 1, "the evaluator to return")
     work.deliver(result(1))
     assert until(lambda: work.next(0.5), "a task") == task(2)
     work.deliver(result(2))
@@ -161,7 +161,7 @@ def test_an_evaluator_outlives_a_restart_of_the_learner(loopback: Loopback, serv
 
 def test_finish_ends_the_work_with_its_reason(loopback: Loopback, server: LiveRun) -> None:
     work, stream = loopback.work(server), plain_evaluator(loopback, server)
-    until(lambda: server.servicer.evaluators == 2, "both evaluators are there")
+    until(lambda: server.servicer.evaluators == 2, "both evaluators to join")
     server.servicer.finish("total_steps", PATIENCE_S)
     assert stream.receive().finished.reason == "total_steps"
     assert stream.status()[0] == Code.OK
@@ -169,7 +169,7 @@ def test_finish_ends_the_work_with_its_reason(loopback: Loopback, server: LiveRu
         until(lambda: work.next(0.5), "the end")
 
 
-def test_an_evaluator_that_is_receiving_weights_learns_that_the_run_has_ended(
+def test_an_evaluator_that_is_receiving_weights_receives_the_end_of_the_run(
     loopback: Loopback, server: LiveRun
 ) -> None:
     server.servicer.ask(task(1, LARGE * 4))
@@ -181,7 +181,7 @@ def test_an_evaluator_that_is_receiving_weights_learns_that_the_run_has_ended(
     assert response.finished.reason == "threshold"
 
 
-def test_an_evaluator_of_other_spaces_is_refused(loopback: Loopback, server: LiveRun) -> None:
+def test_an_evaluator_with_other_spaces_is_refused(loopback: Loopback, server: LiveRun) -> None:
     actor = loopback.plain(server, methods.JOIN)
     actor.send(hello_request())
     actor.receive()

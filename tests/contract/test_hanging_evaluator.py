@@ -1,4 +1,4 @@
-"""An evaluator whose environment hangs in a step says so and ends, for whatever started it to start another."""
+"""An evaluator whose environment hangs in a step reports it and exits, so that its supervisor can restart it."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from penstock.types.evaluation import EvaluationTask
 HOUR_S = 3600.0
 
 
-def test_an_evaluator_that_hangs_reports_it_and_ends_with_1(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_evaluator_that_hangs_reports_it_and_exits_with_1(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     command = [sys.executable, "-m", "penstock", "evaluator", "--env-id=Paced-v0", "--env-import=helpers.paced"]
     command += [f'--environment.kwargs={{"pause_s": {HOUR_S}}}', "--evaluation.episodes=2"]

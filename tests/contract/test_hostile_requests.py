@@ -1,4 +1,4 @@
-"""What is malformed, absurd or hostile is answered with a precise status; whoever is served goes on being served."""
+"""Malformed, absurd and hostile requests receive a precise status, and do not affect other clients."""
 
 import math
 import threading
@@ -51,22 +51,24 @@ REFUSED = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUS
 MAX_32 = 2**32 - 1
 STRANGE_SLOT = 7
 PROMPT = 20.0
-"""Multiple of the time that a harmless message of the largest size takes, within which every message is answered: all
-clients share the service's one thread."""
+"""Bound of every answer, as a multiple of the time for a harmless message of the largest size.
+
+All clients share the service's one thread.
+"""
 TRIES = 10
-"""Answers of which one must be prompt: other processes may have the cores during the others."""
+"""Number of answers of which one must be prompt: other processes may use the cores during the others."""
 
 many = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Stranger:
-    """A client without any code of ours, on one connection."""
+    """A client without any of our code, on one connection."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
 
     def ask(self, method: Method, *requests: Message | bytes, timeout_s: float = PATIENCE_S) -> Answer:
-        """Says all of this, and nothing more; how it is answered in the end."""
+        """Sends these requests, half-closes the stream, and returns its final status."""
         data = [request if isinstance(request, bytes) else request.SerializeToString() for request in requests]
         try:
             if not method.request_stream:
@@ -80,7 +82,7 @@ class Stranger:
         return Code.OK, ""
 
     def leave(self, method: Method, *requests: Message) -> None:
-        """Says all of this, hears of the first answer, and is gone."""
+        """Sends these requests, and leaves before all answers arrive."""
         data = [stamped(request) for request in requests]
         call = self._channel.stream_stream(method.path)(iter(data))
         call.add_done_callback(lambda _: None)
@@ -92,7 +94,7 @@ class Stranger:
 
 
 class Neighbourhood:
-    """A service with an actor and a learner that are served all the time, and a stranger."""
+    """A service with an actor and a learner that work all the time, and a hostile client."""
 
     def __init__(self, loopback: Loopback) -> None:
         self.server: LiveReplay = loopback.replay()
@@ -106,7 +108,7 @@ class Neighbourhood:
         self._thread.start()
 
     def goes_on(self) -> None:
-        """Fails unless the neighbours are served now; what they are served is checked all the time."""
+        """Fails unless the healthy clients are served now; their batches are verified all the time."""
         seen = self.trainer.version + 3
         until(lambda: self.trainer.version > seen or self._failure, "three more batches")
         assert not self._failure
@@ -139,7 +141,7 @@ def neighbourhood() -> Iterator[Neighbourhood]:
 
 
 def mistakes() -> float:
-    """Calls that ended as none should, as the servers of this process have counted them."""
+    """Returns the number of calls with a status that indicates a fault, from the servers' metrics."""
     replay = (methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES, methods.COMMIT_BATCH, methods.GET_REPLAY_STATUS)
     return sum(
         sample(
@@ -155,7 +157,7 @@ def mistakes() -> float:
 
 
 def refused(answer: Answer) -> bool:
-    """Whether it is one of the statuses of the contract, with a reason."""
+    """Returns whether the answer has a status of the contract and a reason."""
     code, details = answer
     return code in REFUSED and bool(details)
 
@@ -198,7 +200,7 @@ def test_a_forged_request_receives_a_status_that_the_contract_allows(
     assert details or code == Code.OK, forgery.kind
 
 
-def test_a_refusal_names_the_number_that_is_wrong(neighbourhood: Neighbourhood) -> None:
+def test_a_refusal_names_the_wrong_number(neighbourhood: Neighbourhood) -> None:
     stranger, plan = neighbourhood.stranger, replace(neighbourhood.plan, session=9)
     for name, number in (("alpha", -1.0), ("epsilon", math.nan), ("half_life", math.inf)):
         changes: dict[str, Any] = {name: number}
@@ -213,7 +215,7 @@ def test_a_refusal_names_the_number_that_is_wrong(neighbourhood: Neighbourhood) 
     assert (code, "not finite" in details) == (Code.INVALID_ARGUMENT, True)
 
 
-# What would keep the service's one thread busy
+# Messages that could keep the service's one thread busy
 
 
 def schema_of(*columns: block_pb2.Column) -> Append:
@@ -225,7 +227,7 @@ def column_of(*shape: int, name: str = "c") -> block_pb2.Column:
     return block_pb2.Column(name=name, data_type=2, extent=1, shape=shape)
 
 
-# Made by the process that sends them: each that collects the tests would take a second for them.
+# Created by the process that sends them, because creating them takes a second at collection.
 COSTLY: list[tuple[Method, Callable[[], tuple[Message | bytes, ...]]]] = [
     (methods.APPEND_SEGMENTS, lambda: (schema_of(column_of(*[MAX_32] * 3_000)),)),
     (methods.APPEND_SEGMENTS, lambda: (schema_of(column_of(*[MAX_32] * 200_000)),)),
@@ -271,7 +273,7 @@ def test_a_commit_of_a_batch_before_the_first_is_invalid(neighbourhood: Neighbou
     assert (code, "batch -1" in details) == (Code.INVALID_ARGUMENT, True)
 
 
-# What is refused changes nothing
+# A refusal changes nothing
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_a_commit_of_a_batch_before_the_first_is_invalid(neighbourhood: Neighbou
         open_request(STRANGE_SLOT, schema=Schema(3, (Column("c", "uint8", (0,)),))),
     ],
 )
-def test_an_actor_that_is_refused_does_not_decide_the_schema(loopback: Loopback, refusal: Append) -> None:
+def test_a_refused_actor_does_not_decide_the_schema(loopback: Loopback, refusal: Append) -> None:
     server = loopback.replay()
     stranger = Stranger(server.address)
     other = replay_pb2.AppendSegmentsRequest()
@@ -293,7 +295,7 @@ def test_an_actor_that_is_refused_does_not_decide_the_schema(loopback: Loopback,
     assert server.store.schema is None
 
 
-def test_a_batch_asked_for_with_too_many_to_replay_loses_no_fresh_segment(loopback: Loopback) -> None:
+def test_a_batch_with_too_many_replayed_segments_requested_loses_no_fresh_segment(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
     stranger, sink = Stranger(server.address), loopback.sink(0, server)
     greedy = Sample(batch=replay_pb2.BatchRequest(batch=0, parts=1, replay_segments=5))
@@ -308,7 +310,7 @@ def test_a_batch_asked_for_with_too_many_to_replay_loses_no_fresh_segment(loopba
     assert until(lambda: source.next(0.5), "a batch").fresh_segments == 4
 
 
-def test_priorities_as_large_as_numbers_get_are_replayed_like_others(loopback: Loopback) -> None:
+def test_the_largest_priorities_are_replayed_like_others(loopback: Loopback) -> None:
     server, version = loopback.replay(), 0
     plan = plan_with(fresh_segments=2, batch_segments=6, alpha=2.0, half_life=0.5)
     source, sink = loopback.source(server, plan, prefetch=0), loopback.sink(0, server)
@@ -324,7 +326,7 @@ def test_priorities_as_large_as_numbers_get_are_replayed_like_others(loopback: L
 
 
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**63 - 1, 2**62 + 1])
-def test_a_batch_number_that_no_batch_can_have_is_not_passed_over(loopback: Loopback, number: int) -> None:
+def test_an_impossible_batch_number_is_not_passed_over(loopback: Loopback, number: int) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=2, batch_segments=2)
     source, sink = loopback.source(server, plan, prefetch=0), loopback.sink(0, server)
     until(lambda: sink.next_grant(0.5), "a grant")
@@ -338,10 +340,10 @@ def test_a_batch_number_that_no_batch_can_have_is_not_passed_over(loopback: Loop
     assert source.commit(batch, np.ones(2)).result(PATIENCE_S).updated == 2
 
 
-# Whoever says nothing, or is gone
+# Silent and absent clients
 
 
-def test_a_client_that_is_gone_while_it_is_answered_is_no_mistake_of_the_services(loopback: Loopback) -> None:
+def test_a_client_that_leaves_before_its_answer_is_not_a_fault_of_the_service(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with()
     loopback.sink(0, server)
     until(lambda: server.store.schema is not None, "the actor connects")
@@ -354,7 +356,7 @@ def test_a_client_that_is_gone_while_it_is_answered_is_no_mistake_of_the_service
     assert mistakes() == before
 
 
-def test_clients_that_say_or_read_nothing_hold_nobody_back(loopback: Loopback) -> None:
+def test_clients_that_send_or_read_nothing_delay_no_other_client(loopback: Loopback) -> None:
     neighbourhood = Neighbourhood(loopback)
     server = neighbourhood.server
     silent = [loopback.plain(server, method) for method in (methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES) * 8]

@@ -1,4 +1,4 @@
-"""A plan takes over no session whose learner is connected, and jumps to no version that no learner can have used."""
+"""A plan can't take over the session of a connected learner, nor jump to a version that no learner can have used."""
 
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ def test_a_plan_that_begins_far_above_the_store_version_is_refused_and_changes_n
     actor.end()
 
 
-def test_a_learner_whose_session_is_over_ends(loopback: Loopback) -> None:
+def test_a_learner_whose_session_has_ended_stops(loopback: Loopback) -> None:
     server, recorder = loopback.replay(), Recorder()
     trainer = Trainer(loopback.source(server, PLAN), recorder, PLAN)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)

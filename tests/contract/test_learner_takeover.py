@@ -1,4 +1,4 @@
-"""Learners that die at any moment and are replaced, over gRPC: what actors collect meanwhile is trained as fresh."""
+"""Learners are killed at random moments and replaced; segments collected meanwhile are trained as fresh."""
 
 import random
 
@@ -9,12 +9,12 @@ from helpers.servers import Actor, Loopback, Recorder, Trainer, plan_with
 
 
 @pytest.mark.parametrize(("degree", "publish_interval"), [(0, 1), (1, 1), (2, 3)])
-def test_however_often_the_learner_is_replaced_no_segment_is_late_and_all_are_replayed(
+def test_repeated_replacement_of_the_learner_makes_no_segment_late_and_all_are_replayed(
     loopback: Loopback, degree: int, publish_interval: int
 ) -> None:
     server, recorder, chance = loopback.replay(rows=400), Recorder(), random.Random(4)
     learners: list[Trainer] = []
-    # One actor's windows come in the order of their grants: late is what a replacement makes late, and nothing else.
+    # One actor's windows arrive in the order of their grants, so only a replacement could make them late.
     actor = Actor(loopback.sink(0, server), recorder, lambda: learners[-1].published if learners else -1, slot=0)
     version, trained = 0, []
     for number in range(10):
@@ -28,18 +28,18 @@ def test_however_often_the_learner_is_replaced_no_segment_is_late_and_all_are_re
         )
         source = loopback.source(server, plan)
         learner = Trainer(source, recorder, plan)
-        # As the learner does: the first version is published whatever its number is.
+        # Like the learner, publish the first version regardless of its number.
         learner.published = plan.next_batch
         learners.append(learner)
         for batch in learner.train(chance.randint(2, 6)):
             trained.append(batch)
             assert (batch.ages >= 0).all()
             assert batch.ages[: batch.fresh_segments].max() <= plan.largest_lag
-            # A dead learner's last batch may have been committed.
+            # The last batch of a killed learner may have been committed.
             assert batch.ages.max() <= len(trained) + number
-            # As soon as anything was trained, there is mass to draw from.
+            # As soon as anything was trained, replay has mass.
             assert len(trained) < 3 or batch.keys.size == 8
-        # Killed with a batch in hand, or with one whose commit may arrive.
+        # Killed while it has a batch, or while a commit is in transit.
         batch = learner.next()
         if chance.random() < 0.5:
             learner.begin_commit(batch)

@@ -1,4 +1,4 @@
-"""As many actors as a service takes are served alike, whoever came first and whoever falls silent."""
+"""Equal service for the largest number of actors, regardless of their order and of silent actors."""
 
 import threading
 
@@ -44,7 +44,7 @@ def test_256_actors_send_equal_numbers_of_windows(loopback: Loopback, silent: in
         done.set()
         loopback.join(acting)
     going = came[: ACTORS - silent]
-    # 40 batches of 64 windows, so 10 from each, give or take who came first and who is on its way.
+    # 40 batches of 64 windows are 10 windows per actor, except for the order and for windows in transit.
     assert going.sum() == 40 * 128
     assert going.max() - going.min() <= 2 * 3, (going.min(), going.max())
 

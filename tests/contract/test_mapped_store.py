@@ -1,4 +1,4 @@
-"""A learner that sees the store's folder reads the columns itself."""
+"""A learner with access to the store's folder reads the columns from the mapped file."""
 
 import shutil
 import threading
@@ -31,7 +31,9 @@ from penstock.v1 import replay_pb2
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, IMAGES])
-def test_batches_read_from_the_folder_hold_what_was_sent(loopback: Loopback, tmp_path: Path, schema: Schema) -> None:
+def test_batches_read_from_the_folder_contain_the_sent_segments(
+    loopback: Loopback, tmp_path: Path, schema: Schema
+) -> None:
     server = loopback.replay(folder=tmp_path, schema=schema, rows=40)
     source = loopback.source(server, plan_with(batch_segments=4, fresh_segments=4), schema=schema)
     sink, window = loopback.sink(0, server, schema=schema, segments=4), make_window(segments=4, schema=schema)
@@ -43,7 +45,7 @@ def test_batches_read_from_the_folder_hold_what_was_sent(loopback: Loopback, tmp
     assert source.commit(batch, np.ones(4)).result(PATIENCE_S).updated == 4
 
 
-def test_without_a_folder_batches_come_by_grpc(loopback: Loopback) -> None:
+def test_without_a_folder_batches_arrive_over_grpc(loopback: Loopback) -> None:
     server = loopback.replay()
     source = loopback.source(server, plan_with())
     sink = loopback.sink(0, server)
@@ -74,7 +76,7 @@ def test_a_folder_of_the_same_name_with_another_store_is_not_read(loopback: Loop
     shutil.move(tmp_path / "segments.bin", tmp_path / "store" / "segments.bin")
 
 
-def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
+def test_batches_arrive_in_messages_if_only_the_folder_is_shared_and_not_the_memory(
     loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = []
@@ -95,7 +97,7 @@ def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
 
 
 @pytest.mark.parametrize("rows", [400, 512])
-def test_a_proof_is_seen_in_the_memory_that_the_service_writes_and_in_no_earlier_copy(
+def test_a_proof_is_visible_in_the_memory_that_the_service_writes_and_in_no_earlier_copy(
     tmp_path: Path, rows: int
 ) -> None:
     # Headers of 512 rows fill whole pages.
@@ -118,9 +120,7 @@ def test_a_proof_is_seen_in_the_memory_that_the_service_writes_and_in_no_earlier
     assert make_store(rows, tmp_path / "store").recovery.damaged == 0
 
 
-def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segment(
-    loopback: Loopback, tmp_path: Path
-) -> None:
+def test_a_small_ring_that_turns_over_during_reads_yields_no_mixed_segment(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path, schema=IMAGES, rows=12)
     plan = plan_with(batch_segments=8, fresh_segments=0, min_replay_segments=4)
     source, sink = loopback.source(server, plan, schema=IMAGES, prefetch=2), loopback.sink(0, server, schema=IMAGES)
@@ -156,7 +156,7 @@ def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segme
     assert sample("penstock_learner_redrawn_batches_total") > before
 
 
-def test_a_batch_is_given_again_while_a_later_one_waits_for_fresh_segments(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_batch_is_repeated_while_a_later_one_waits_for_fresh_segments(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     sink, stream = loopback.sink(0, server, segments=2), loopback.plain(server, methods.SAMPLE_BATCHES)
     stream.send(plan_request(plan_with(batch_segments=2, fresh_segments=2, off_policy_degree=0)))
@@ -177,7 +177,7 @@ def test_a_batch_is_given_again_while_a_later_one_waits_for_fresh_segments(loopb
     assert (again.batch, again.keys) == (0, given.keys)
 
 
-def test_commits_that_were_not_answered_are_sent_again_after_a_break(loopback: Loopback, tmp_path: Path) -> None:
+def test_unanswered_commits_are_sent_again_after_a_break(loopback: Loopback, tmp_path: Path) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, off_policy_degree=2, min_replay_segments=8)
     source = loopback.source(server, plan)

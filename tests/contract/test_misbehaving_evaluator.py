@@ -1,4 +1,4 @@
-"""An evaluator outlives what its environments do to its process, and reports to the learner what they raise."""
+"""An evaluator survives the effects of its environments on its process, and reports their exceptions to the learner."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def evaluator(server: LiveRun, env_id: str, kwargs: str = "{}") -> Iterator["sub
 
 
 def evaluated(server: LiveRun, number: int, episodes: int = 2) -> EvaluationResult:
-    # Of the spaces that all environments there have; making some would change this process.
+    # The spaces of all environments in that module; creating some of them would change this process.
     weights = fresh_weights(spec_of("helpers.failing:Failing-v0"))
     server.servicer.ask(EvaluationTask(number, weights, episodes, deterministic=True, seed=1))
     result = server.servicer.result(PATIENCE_S)
@@ -79,7 +79,7 @@ def test_an_environments_exception_fails_its_evaluation_and_not_the_next_one(
     assert "Traceback" not in log
 
 
-def test_an_evaluation_fails_if_its_environments_can_not_be_made_again(server: LiveRun, tmp_path: Path) -> None:
+def test_an_evaluation_fails_if_its_environments_can_not_be_created_again(server: LiveRun, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with evaluator(server, "Fragile-v0", f'{{"gone": "{gone}"}}') as process:
         assert evaluated(server, 1).failure == ""

@@ -1,4 +1,4 @@
-"""Each service logs who joins, returns and leaves, and why."""
+"""Each service logs the peers that join, return and leave, with the reason."""
 
 import logging
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def events() -> Iterator[Events]:
     with capture_logs() as events:
         yield events  # type: ignore[misc]
     structlog.reset_defaults()
-    logs.note("logging is set back")
+    logs.note("logging is restored")
 
 
 def find(events: Events, event: str, **values: str) -> Events:
@@ -38,13 +38,13 @@ def test_the_learner_logs_actors_that_join_return_and_leave(loopback: Loopback, 
     request.hello.token = first.receive().assignment.token
     assert len(find(events, "actor joined", actor="left-hand", slot="0", incarnation="1")) == 1
     first.close()
-    until(lambda: find(events, "actor left", slot="0"), "the actor's end is logged")
+    until(lambda: find(events, "actor left", slot="0"), "the log of the actor's end")
     second = loopback.plain(server, methods.JOIN)
     second.send(request)
     second.receive()
     assert len(find(events, "actor returned", actor="left-hand", slot="0")) == 1
     second.send(hello_request())
-    until(lambda: len(find(events, "actor left", slot="0")) == 2, "the actor's end is logged")
+    until(lambda: len(find(events, "actor left", slot="0")) == 2, "the log of the actor's end")
     lost, refused = find(events, "actor left", slot="0")
     assert "connection was lost" in lost["reason"]
     assert refused["reason"].startswith("InvalidSegment: after `hello`")
@@ -52,9 +52,9 @@ def test_the_learner_logs_actors_that_join_return_and_leave(loopback: Loopback, 
 
 def test_the_learner_logs_evaluators(loopback: Loopback, tmp_path: Path, events: Events) -> None:
     work = loopback.work(loopback.run(tmp_path / "roster.json"))
-    until(lambda: find(events, "evaluator joined"), "the evaluator is logged")
+    until(lambda: find(events, "evaluator joined"), "the log of the evaluator")
     work.close()
-    until(lambda: find(events, "evaluator left"), "its end is logged")
+    until(lambda: find(events, "evaluator left"), "the log of its end")
 
 
 def test_the_replay_service_logs_actors_and_learners(loopback: Loopback, events: Events) -> None:
@@ -66,7 +66,7 @@ def test_the_replay_service_logs_actors_and_learners(loopback: Loopback, events:
     stream.receive()
     assert len(find(events, "actor joined", slot="0", incarnation="1", stored="0")) == 1
     stream.send(window_request(1))
-    until(lambda: loopback.replay_status(server).counts.stored == 2, "the window is stored")
+    until(lambda: loopback.replay_status(server).counts.stored == 2, "the window to be stored")
     stream.leave()
     stream.status()
     assert find(events, "actor left", slot="0")[0]["reason"] == "its stream ended"
@@ -74,6 +74,6 @@ def test_the_replay_service_logs_actors_and_learners(loopback: Loopback, events:
     again.send(open_request())
     again.receive()
     assert len(find(events, "actor returned", slot="0", stored="2")) == 1
-    until(lambda: find(events, "learner joined"), "the learner is logged")
+    until(lambda: find(events, "learner joined"), "the log of the learner")
     source.close()
-    until(lambda: find(events, "learner left"), "its end is logged", PATIENCE_S)
+    until(lambda: find(events, "learner left"), "the log of its end", PATIENCE_S)

@@ -47,7 +47,7 @@ HEARTBEAT = replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat())
 
 
 def receive_grants(stream: PlainStream, count: int) -> list[replay_pb2.Grant]:
-    """The next so many grants of an append stream."""
+    """Returns the next grants of an append stream."""
     grants: list[replay_pb2.Grant] = []
     while len(grants) < count:
         grants += stream.receive().grants
@@ -61,21 +61,21 @@ def receive_stored(stream: PlainStream, sequence: int) -> None:
 
 
 def receive_batch(stream: PlainStream) -> replay_pb2.SampleBatchesResponse:
-    """The next batch that travels whole."""
+    """Returns the next batch, which must be in one message."""
     while (response := stream.receive()).waiting or response.HasField("opened"):
         pass
     return response
 
 
-# What goes in comes out
+# Segments pass through unchanged
 
 
-def test_windows_of_two_actors_come_back_in_batches_with_every_value_intact(loopback: Loopback) -> None:
+def test_windows_of_two_actors_return_in_batches_with_every_value_intact(loopback: Loopback) -> None:
     server, recorder = loopback.replay(), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
     sinks = [loopback.sink(slot, server) for slot in range(2)]
-    # Else the first may be granted everything before the other is there.
+    # Otherwise the first could be granted everything before the other connects.
     until(lambda: loopback.replay_status(server).actors == 2, "both actors connect")
     actors = [Actor(sink, recorder, lambda: trainer.published, slot=slot) for slot, sink in enumerate(sinks)]
     sizes = [batch.keys.size for batch in trainer.train(30)]
@@ -87,13 +87,13 @@ def test_windows_of_two_actors_come_back_in_batches_with_every_value_intact(loop
     assert {slot for slot, _, _ in trainer.fresh} == {0, 1}
 
 
-def test_who_prepares_batches_is_told_of_each_when_it_arrives_and_before_it_is_handed_out(loopback: Loopback) -> None:
+def test_the_preparer_of_batches_receives_each_batch_on_arrival_before_next_returns_it(loopback: Loopback) -> None:
     server, recorder, arrived = loopback.replay(), Recorder(), list[Batch]()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     trainer = Trainer(loopback.source(server, plan, arrived=arrived.append), recorder, plan)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
     batch = trainer.next()
-    # The next one arrives while this one would train, since the off-policy degree lets it be collected.
+    # The next batch arrives while this one would train, because the off-policy degree permits its collection.
     until(lambda: len(arrived) > 1, "the batch after it")
     assert arrived[0] is batch
     trainer.commit(batch)
@@ -101,7 +101,7 @@ def test_who_prepares_batches_is_told_of_each_when_it_arrives_and_before_it_is_h
     actor.end()
 
 
-def test_windows_and_batches_of_more_than_a_message_travel_in_parts(loopback: Loopback) -> None:
+def test_windows_and_batches_larger_than_a_message_travel_in_parts(loopback: Loopback) -> None:
     assert len(list(encode_window(make_window(segments=4, schema=IMAGES)))) > 1
     server, recorder = loopback.replay(schema=IMAGES, rows=20), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=4)
@@ -117,7 +117,7 @@ def test_windows_and_batches_of_more_than_a_message_travel_in_parts(loopback: Lo
 def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loopback) -> None:
     server = loopback.replay()
     columns = make_columns([(0, 1, 1), (0, 1, 2)])
-    # Everything by the words of the contract: the hash, the offsets, the payload.
+    # All encoding follows the contract: the hash, the offsets, the payload.
     lines = ["penstock.v1", "3", "observation 7 2 2 0", "action 5  1 0", "terminated 1  1 0", "frame 2 3,3 2 2"]
     text = "\n".join([*lines, "memory 8 5 3 0"]) + "\n"
     payload, offsets = b"", []
@@ -157,7 +157,7 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
     assert again == (Code.OK, replay_pb2.CommitBatchResponse(repeated_commit=True))
 
 
-def test_an_actor_that_has_said_all_is_still_told_that_it_is_stored(loopback: Loopback) -> None:
+def test_an_actor_that_has_half_closed_its_stream_still_receives_acknowledgements(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with())
     stream = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -169,7 +169,7 @@ def test_an_actor_that_has_said_all_is_still_told_that_it_is_stored(loopback: Lo
     assert stream.status()[0] == Code.OK
 
 
-def test_the_parts_that_several_learner_ranks_ask_for_make_up_the_batch(loopback: Loopback) -> None:
+def test_the_parts_requested_by_several_learner_ranks_make_up_the_batch(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
     ranks = [loopback.plain(server, methods.SAMPLE_BATCHES) for _ in range(3)]
     for part, rank in enumerate(ranks):
@@ -189,7 +189,7 @@ def test_the_parts_that_several_learner_ranks_ask_for_make_up_the_batch(loopback
             assert part.block.payload[offset : offset + len(sent)] == sent
 
 
-def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_else_soon_and_alone(
+def test_a_commit_on_a_request_is_answered_with_the_next_head_or_alone_after_a_short_wait(
     loopback: Loopback,
 ) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=2, batch_segments=2)
@@ -232,7 +232,7 @@ def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_el
     assert (fourth.batch, fourth.HasField("committed"), fourth.HasField("block")) == (3, False, True)
 
 
-def test_while_a_batch_is_not_ready_the_learner_is_told_why(loopback: Loopback) -> None:
+def test_while_a_batch_is_not_ready_the_learner_receives_the_reason(loopback: Loopback) -> None:
     server = loopback.replay()
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))
     assert source.next(0.0) is None
@@ -245,7 +245,7 @@ def test_while_a_batch_is_not_ready_the_learner_is_told_why(loopback: Loopback) 
 
 
 @pytest.mark.parametrize(("degree", "publish_interval"), [(1, 1), (2, 3)])
-def test_grants_and_staleness_keep_their_bounds_whatever_the_actors_delays(
+def test_grants_and_staleness_keep_their_bounds_under_any_delays_of_actors(
     loopback: Loopback, degree: int, publish_interval: int
 ) -> None:
     server, recorder = loopback.replay(rows=200), Recorder()
@@ -256,7 +256,7 @@ def test_grants_and_staleness_keep_their_bounds_whatever_the_actors_delays(
     def collect(grant: Grant) -> None:
         assert grant.minimum_version == plan.minimum_version(grant.batch)
         assert grant.batch <= trainer.version + degree
-        # An environment's pace, not a wait for anything.
+        # Simulates the pace of an environment; the test does not wait for anything here.
         time.sleep(delays.choice([0.0, 0.0, 0.001, 0.004]))
 
     windows = {0: 3, 2: 2, 3: 1}
@@ -301,7 +301,7 @@ def test_with_degree_zero_nothing_is_collected_ahead_of_the_weights(loopback: Lo
     assert loopback.replay_status(server).counts.late == 0
 
 
-def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback: Loopback) -> None:
+def test_without_a_commit_grants_stop_at_the_gates_limit(loopback: Loopback) -> None:
     server = loopback.replay()
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))
     sink, sequence = loopback.sink(0, server), 1
@@ -319,10 +319,8 @@ def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback
     assert until(lambda: sink.next_grant(0.5), "a grant") == Grant(batch=2, minimum_version=1)
 
 
-def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(
-    loopback: Loopback, first_answer_s: float
-) -> None:
-    # Long enough for what is done while it still has them.
+def test_a_silent_actor_loses_its_grants_and_the_other_continues(loopback: Loopback, first_answer_s: float) -> None:
+    # Long enough for everything done while the actor still has its grants.
     server, recorder = loopback.replay(grant_timeout_s=2.0 + AT_ONCE * first_answer_s), Recorder()
     plan = plan_with(fresh_segments=4, batch_segments=4)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
@@ -339,7 +337,7 @@ def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(
     assert sink.next_grant(0.1) is None
     actor = Actor(sink, recorder, lambda: trainer.published, slot=1, segments=4)
     assert sum(batch.fresh_segments for batch in trainer.train(10)) == 40
-    # What it collected comes too late to be fresh, and is taken all the same as soon as there is room.
+    # Its window is too late to be fresh, but is stored as soon as there is room.
     recorder.note(make_window(segments=4))
     silent.send(window_request(1, segments=4))
     until(lambda: list(trainer.train(1)) and loopback.replay_status(server).counts.late >= 4, "the window is taken")
@@ -347,7 +345,7 @@ def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(
     actor.end()
 
 
-def test_a_window_that_waits_for_room_longer_than_the_grant_timeout_is_stored_when_room_comes(
+def test_a_window_that_waits_for_room_longer_than_the_grant_timeout_is_stored(
     loopback: Loopback,
 ) -> None:
     server = loopback.replay(grant_timeout_s=0.6)
@@ -364,7 +362,7 @@ def test_a_window_that_waits_for_room_longer_than_the_grant_timeout_is_stored_wh
 # Breaks
 
 
-def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
+def test_windows_in_transit_at_the_death_of_the_service_are_stored_once_and_in_order(
     loopback: Loopback, tmp_path: Path
 ) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
@@ -384,7 +382,7 @@ def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
 
     store = RingStore(tmp_path, capacity_bytes(400))
     assert (store.recovery.segments, store.recovery.damaged) == (120, 0)
-    # A row's number is its key as long as the ring has not come round.
+    # The number of a row is its key until the ring turns over.
     assert store.headers["key"][1:121].tolist() == list(range(1, 121))
     for slot in range(2):
         rows = 1 + np.flatnonzero(store.headers["slot"][1:121] == slot)
@@ -394,7 +392,7 @@ def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
         assert_same_columns(came, make_columns([(slot, 1, sequence) for sequence in range(1, 61)]))
 
 
-def test_a_window_that_was_cut_off_between_its_parts_is_not_stored_until_it_comes_whole(loopback: Loopback) -> None:
+def test_a_window_cut_between_its_parts_is_not_stored_until_it_arrives_whole(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=20)
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4), schema=IMAGES)
     window = make_window(segments=4, schema=IMAGES)
@@ -413,7 +411,7 @@ def test_a_window_that_was_cut_off_between_its_parts_is_not_stored_until_it_come
     assert loopback.replay_status(server).counts.inserted == 4
 
 
-def test_a_window_whose_acknowledgement_was_lost_is_dropped_when_it_comes_again(loopback: Loopback) -> None:
+def test_a_window_whose_acknowledgement_was_lost_is_dropped_on_its_second_arrival(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))
     before = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -421,7 +419,7 @@ def test_a_window_whose_acknowledgement_was_lost_is_dropped_when_it_comes_again(
     receive_grants(before, 2)
     before.send(window_request(1))
     receive_stored(before, 2)
-    # The old stream is still open here: a client may know of a break before the server does.
+    # The old stream is still open here: a client may notice a break before the server.
     after = loopback.plain(server, methods.APPEND_SEGMENTS)
     after.send(open_request())
     assert after.receive().stored_sequence == 2
@@ -435,7 +433,7 @@ def test_a_window_whose_acknowledgement_was_lost_is_dropped_when_it_comes_again(
 
 
 @pytest.mark.parametrize("end", [LiveReplay.kill, LiveReplay.stop])
-def test_the_learner_goes_on_where_it_was_when_the_service_is_restarted(
+def test_the_learner_continues_from_its_batch_after_a_restart_of_the_service(
     loopback: Loopback, tmp_path: Path, end: Callable[[LiveReplay], None]
 ) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
@@ -456,7 +454,7 @@ def test_the_learner_goes_on_where_it_was_when_the_service_is_restarted(
         pass
     for actor in actors:
         actor.end()
-    # The trainer has seen every number once, in order; and every segment was fresh once, or came too late for that.
+    # The trainer received every number once, in order. Every segment was fresh once, or too late for it.
     assert trainer.version == 41
     assert len(set(trainer.fresh)) == len(trainer.fresh)
     missing = 0
@@ -467,7 +465,7 @@ def test_the_learner_goes_on_where_it_was_when_the_service_is_restarted(
     assert missing <= counts.late + counts.unseen + counts.leased
 
 
-def test_a_window_collected_over_a_break_spends_a_grant_of_the_new_stream(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_window_collected_during_a_break_spends_a_grant_of_the_new_stream(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with(fresh_segments=2, batch_segments=2))
     sink = loopback.sink(0, server)
@@ -480,7 +478,7 @@ def test_a_window_collected_over_a_break_spends_a_grant_of_the_new_stream(loopba
     until(lambda: loopback.replay_status(server).counts.granted == 2, "another window is granted anew")
     sink.send(make_window(3))
     assert sink.drain(PATIENCE_S)
-    # Nothing was committed that would make room for a third window.
+    # No commit has made room for a third window.
     assert sink.next_grant(0.3) is None
     counts = loopback.replay_status(server).counts
     assert (counts.granted, counts.unseen + counts.leased) == (0, 4)
@@ -499,7 +497,7 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
             recorder,
             lambda: trainers[-1].published,
             slot=slot,
-            # An environment's pace: the interruption finds windows in collection.
+            # Simulates the pace of an environment, so that the interruption finds windows in collection.
             before=lambda grant: time.sleep(0.002),
         )
         for slot in range(2)
@@ -518,12 +516,12 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
             pass
     for actor in actors:
         actor.end()
-    # A grant that outlives its stream would put its actor a window ahead for good, and each of its windows too late.
+    # A grant that outlived its stream would keep its actor one window ahead, and make each of its windows late.
     windows_under_way = 2 * 2 * 2
     assert loopback.replay_status(server).counts.late <= windows_under_way
 
 
-def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) -> None:
+def test_another_learner_takes_over_and_the_old_one_receives_the_reason(loopback: Loopback) -> None:
     server, recorder = loopback.replay(), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
@@ -544,7 +542,7 @@ def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) 
     actor.end()
 
 
-def test_who_watches_is_told_that_a_run_is_over_until_the_next_begins(loopback: Loopback) -> None:
+def test_health_watchers_receive_the_end_of_a_run_until_the_next_begins(loopback: Loopback) -> None:
     server = loopback.replay()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
@@ -555,7 +553,7 @@ def test_who_watches_is_told_that_a_run_is_over_until_the_next_begins(loopback: 
     successor = replace(plan, session=secrets.randbits(62) + 1)
     new = loopback.source(server, successor)
     until(lambda: run_finished() == 0.0, "the next run begins")
-    # One that was taken over has no say any more.
+    # A learner that was taken over has no effect.
     code, _ = loopback.plain_call(server, methods.FINISH_RUN, replay_pb2.FinishRunRequest(session=plan.session))
     assert code == Code.FAILED_PRECONDITION
     assert run_finished() == 0.0
@@ -567,7 +565,7 @@ def run_finished() -> float:
     return metrics.REPLAY_RUN_FINISHED.collect()[0].samples[0].value
 
 
-# Who is refused
+# Refusals
 
 
 OTHER = Schema(4, SCHEMA.columns)
@@ -575,7 +573,7 @@ TWINS = Schema(3, (Column("reward", "float32"), Column("reward", "float32", (2,)
 
 
 def damaged(damage: Callable[[replay_pb2.Window], object], **options: int) -> replay_pb2.AppendSegmentsRequest:
-    """A window of slot 1 that is not as it should be."""
+    """Returns a window of slot 1 with a fault."""
     request = window_request(1, slot=1, **options)
     damage(request.window)
     return request
@@ -626,7 +624,7 @@ APPENDING = [
 
 
 @pytest.mark.parametrize(("requests", "code", "reason"), APPENDING)
-def test_what_an_actor_may_not_send_is_refused_and_its_neighbour_is_not_disturbed(
+def test_invalid_messages_of_an_actor_are_refused_without_effect_on_another_actor(
     loopback: Loopback, requests: list[replay_pb2.AppendSegmentsRequest | bytes], code: Code, reason: str
 ) -> None:
     server = loopback.replay()
@@ -660,7 +658,7 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
 
 
 @pytest.mark.parametrize(("requests", "code", "reason"), SAMPLING)
-def test_what_a_learner_may_not_ask_for_is_refused_and_the_run_goes_on(
+def test_invalid_requests_of_a_learner_are_refused_and_the_run_continues(
     loopback: Loopback, requests: list[replay_pb2.SampleBatchesRequest | bytes], code: Code, reason: str
 ) -> None:
     server, recorder = loopback.replay(), Recorder()
@@ -681,7 +679,7 @@ Commit = replay_pb2.CommitBatchRequest
 
 
 def with_priority(position: int, priority: float) -> Callable[[Commit], object]:
-    """Puts another priority into a commit."""
+    """Returns a function that replaces one priority of a commit."""
 
     def damage(commit: Commit) -> None:
         priorities = np.frombuffer(commit.priorities).copy()
@@ -706,7 +704,7 @@ COMMITS: list[tuple[Callable[[Commit], object], Code, str]] = [
 
 
 @pytest.mark.parametrize(("damage", "code", "reason"), COMMITS)
-def test_a_commit_that_is_not_right_is_refused_and_the_right_one_still_counts(
+def test_an_invalid_commit_is_refused_and_the_valid_one_still_counts(
     loopback: Loopback, damage: Callable[[Commit], object], code: Code, reason: str
 ) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
@@ -741,7 +739,7 @@ def test_more_actors_than_configured_are_refused_until_one_leaves(loopback: Loop
     assert until(lambda: patient.next_grant(0.5), "a grant").batch == 0
 
 
-def test_an_error_that_no_retry_can_cure_is_raised_at_the_actors_next_call(loopback: Loopback) -> None:
+def test_a_permanent_error_is_raised_at_the_actors_next_call(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with())
     sink: ReplaySegmentSink = loopback.sink(0, server)
@@ -754,7 +752,7 @@ def test_an_error_that_no_retry_can_cure_is_raised_at_the_actors_next_call(loopb
     assert not sink.drain(0.0)
 
 
-def test_a_plan_for_which_the_store_is_too_small_is_raised_at_the_learners_next_call(loopback: Loopback) -> None:
+def test_a_plan_too_large_for_the_store_is_raised_at_the_learners_next_call(loopback: Loopback) -> None:
     server = loopback.replay(rows=8)
     loopback.sink(0, server)
     until(lambda: loopback.replay_status(server).actors == 1, "the actor connects")

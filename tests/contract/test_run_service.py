@@ -35,23 +35,23 @@ from penstock.wire.run import decode_assignment, encode_report
 
 Code = grpc.StatusCode
 LARGE = np.random.default_rng(2).bytes(9_000_000)
-"""Weights of three chunks, more than gRPC buffers for a reader that does not read."""
+"""Weights of three chunks, more than gRPC buffers for a slow reader."""
 
 
 def join(loopback: Loopback, server: object, token: bytes = b"") -> tuple[PlainStream, run_pb2.Assignment]:
-    """Takes part in a run as a plain client."""
+    """Joins a run as a plain client."""
     stream = loopback.plain(server, methods.JOIN)
     stream.send(hello_request(token))
     return stream, stream.receive().assignment
 
 
 def assigned(membership: Membership) -> Assignment:
-    """The place in the run, once it is known."""
+    """Waits for the assignment."""
     return until(lambda: membership.assignment(0.5), "an assignment")
 
 
 def receive_weights(stream: PlainStream) -> Weights:
-    """The next weights, put together as the contract says."""
+    """Returns the next weights, assembled according to the contract."""
     data, chunk = b"", stream.receive().weights
     while True:
         assert len(chunk.data) <= 3.5 * 2**20
@@ -65,7 +65,7 @@ def receive_weights(stream: PlainStream) -> Weights:
 
 
 def report(*returns: float, env_steps: int = 10, first_step_at_s: float = 0.0) -> ActorReport:
-    """What an actor with these finished episodes tells."""
+    """Returns the report of an actor with these finished episodes."""
     episodes = tuple(Episode(value, 5, environment, False) for environment, value in enumerate(returns))
     return ActorReport(env_steps, first_step_at_s, episodes, Timing(0.1, 0.2, 0.4, 0.3))
 
@@ -89,7 +89,7 @@ def test_an_actor_that_returns_with_its_token_gets_its_former_place(loopback: Lo
     server = loopback.run(tmp_path / "roster.json")
     left, assignment = join(loopback, server)
     left.close()
-    until(lambda: server.roster.connected == 0, "the actor leaves")
+    until(lambda: server.roster.connected == 0, "the actor to leave")
     _, other = join(loopback, server)
     _, again = join(loopback, server, assignment.token)
     assert again == assignment
@@ -100,7 +100,7 @@ def test_an_actor_that_returns_too_late_gets_a_new_place(loopback: Loopback, tmp
     server = loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
     left, assignment = join(loopback, server)
     left.close()
-    until(lambda: server.roster.connected == 0, "the actor leaves")
+    until(lambda: server.roster.connected == 0, "the actor to leave")
     _, again = join(loopback, server, assignment.token)
     assert again.slot == assignment.slot
     assert again.incarnation > assignment.incarnation
@@ -129,7 +129,7 @@ def test_a_restarted_learner_restores_the_slots_of_its_actors(loopback: Loopback
     before = [assigned(membership) for membership in memberships]
     server.kill()
     server = loopback.run(tmp_path / "roster.json", port=server.port)
-    until(lambda: server.roster.connected == 3, "all are back")
+    until(lambda: server.roster.connected == 3, "all actors to return")
     assert [assigned(membership) for membership in memberships] == before
     newcomer = assigned(loopback.membership(server))
     assert newcomer.slot == 3
@@ -167,7 +167,7 @@ def test_an_actor_that_leaves_receives_no_end_of_the_run(loopback: Loopback, tmp
     stream.leave()
     with pytest.raises(StopIteration):
         stream.receive()
-    until(lambda: server.roster.connected == 0, "the actor leaves")
+    until(lambda: server.roster.connected == 0, "the actor to leave")
 
 
 # Variants and temperatures
@@ -182,11 +182,11 @@ def test_every_actor_receives_its_variant_and_its_temperature(loopback: Loopback
     assert [place.temperature for place in places] == [0.5, 1.25, 3.0, 0.5]
     server.kill()
     server = loopback.run(tmp_path / "roster.json", port=server.port, **spread)
-    until(lambda: server.roster.connected == 4, "all are back")
+    until(lambda: server.roster.connected == 4, "all actors to return")
     assert sorted((assigned(member) for member in members), key=lambda place: place.slot) == places
 
 
-def test_a_plain_client_receives_them_too(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_plain_client_receives_its_variant_and_its_temperature(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json", variants=("g=9", "g=11"), temperatures=(0.5, 2.0))
     places = [join(loopback, server)[1] for _ in range(2)]
     assert [(place.variant, place.temperature) for place in places] == [(0, 0.5), (1, 2.0)]
@@ -199,7 +199,7 @@ def test_reports_of_an_actor_count_for_its_variant(loopback: Loopback, tmp_path:
     variants = [assigned(member).variant for member in members]
     for member, variant in zip(members, variants, strict=True):
         member.report(report(10.0 * variant, 10.0 * variant + 1.0))
-    until(lambda: client.get(PATIENCE_S).episodes == 6, "the reports arrive")
+    until(lambda: client.get(PATIENCE_S).episodes == 6, "the reports")
     counts = {variant: 2 * variants.count(variant) for variant in (0, 1)}
     assert counts == {0: 4, 1: 2}
     evaluation = EvaluationSummary(1, 900, 3, 5.0, 0.5, (VariantReturns(2, 4.0, 0.0), VariantReturns(1, 7.0, 0.0)))
@@ -220,7 +220,7 @@ def test_an_invalid_temperature_is_refused(temperature: float) -> None:
         decode_assignment(run_pb2.Assignment(slot=1, environments=[0], temperature=temperature))
 
 
-# Who is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_an_actors_invalid_message_is_refused_without_effect_on_another_actor(
     code, details = offender.status()
     assert (code, reason in details) == (Code.INVALID_ARGUMENT, True), details
     neighbour.send(run_pb2.JoinRequest(report=encode_report(report(3.0))))
-    until(lambda: server.statistics.status().episodes == 1, "the neighbour's report arrives")
+    until(lambda: server.statistics.status().episodes == 1, "the other actor's report")
     assert server.statistics.status().return_mean == 3.0
     assert server.roster.connected == 1
 
@@ -306,7 +306,7 @@ def test_a_new_actor_receives_only_the_latest_weights_and_each_version_once(loop
     assert stream.receive().WhichOneof("message") == "finished"
 
 
-def test_an_actor_waits_for_the_version_it_needs_and_gets_the_newest(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_waits_for_the_version_it_needs_and_receives_the_newest(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     assert member.at_least(0, 0.05) is None
@@ -317,7 +317,7 @@ def test_an_actor_waits_for_the_version_it_needs_and_gets_the_newest(loopback: L
     assert until(lambda: member.at_least(5, 0.5), "weights") == Weights.of(8, b"new")
 
 
-def test_a_slow_reader_skips_versions_and_delays_no_other(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_slow_reader_skips_versions_and_delays_no_other_reader(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     slow, _ = join(loopback, server)
     quick = loopback.membership(server)
@@ -371,10 +371,10 @@ def test_finish_ends_every_stream_with_its_reason(loopback: Loopback, tmp_path: 
                 wait(member)
     with pytest.raises(RunFinished, match="total_steps"):
         loopback.membership(server).at_least(1, PATIENCE_S)
-    until(lambda: server.roster.connected == 0, "all are gone")
+    until(lambda: server.roster.connected == 0, "all actors to leave")
 
 
-def test_an_actor_that_is_receiving_weights_learns_that_the_run_has_ended(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_is_receiving_weights_receives_the_end_of_the_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     stream, _ = join(loopback, server)
     server.servicer.publish(Weights.of(1, LARGE * 3))
@@ -394,18 +394,18 @@ def test_an_actor_that_joins_again_gets_a_new_place(loopback: Loopback, tmp_path
     second = assigned(member)
     assert second.token != first.token
     assert (second.slot, second.incarnation) != (first.slot, first.incarnation)
-    until(lambda: server.roster.connected == 1, "the place to be given up")
+    until(lambda: server.roster.connected == 1, "the place to expire")
     server.servicer.publish(Weights(3, b"weights", hashlib.sha256(b"weights").digest()))
     weights = member.at_least(3, PATIENCE_S)
     assert weights is not None and weights.version == 3
 
 
-def test_an_actor_that_closes_its_membership_frees_its_place(loopback: Loopback, tmp_path: Path) -> None:
+def test_an_actor_that_closes_its_membership_releases_its_place(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     assigned(member)
     member.close()
-    until(lambda: server.roster.connected == 0, "the actor leaves")
+    until(lambda: server.roster.connected == 0, "the actor to leave")
     with pytest.raises(PenstockError, match="closed"):
         member.at_least(0, PATIENCE_S)
 
@@ -422,7 +422,7 @@ def test_reports_of_actors_reach_the_status_of_the_run(loopback: Loopback, tmp_p
     members = [loopback.membership(server) for _ in range(2)]
     members[0].report(report(1.0, 2.0))
     members[1].report(report(6.0))
-    until(lambda: client.get(PATIENCE_S).episodes == 3, "the reports arrive")
+    until(lambda: client.get(PATIENCE_S).episodes == 3, "the reports")
     evaluation = EvaluationSummary(version=9, env_steps=900, episodes=20, return_mean=-1.5, return_std=0.5)
     server.statistics.evaluated(evaluation, 0.5)
     server.statistics.best_is(evaluation)
@@ -438,10 +438,10 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
     client, statistics = loopback.status(server.address), server.statistics
     statistics.session.set_plan(PLAN, chosen=True)
     begun = client.get(PATIENCE_S).coordinator
-    # What is not known yet is absent on the wire, and not 0.
+    # Unknown values are absent in the message, and not 0.
     assert begun == CoordinatorStatistics("chosen", PLAN.off_policy_degree)
     loopback.membership(server).report(report(1.0, env_steps=10))
-    until(lambda: client.get(PATIENCE_S).episodes == 1, "the report arrives")
+    until(lambda: client.get(PATIENCE_S).episodes == 1, "the report")
     statistics.session.waited(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)
     counts = StoreCounts(capacity=100, inserted=6, unseen=4, leased=2, refused=3, refunded=5)
     for late in (0, 8):
@@ -450,9 +450,9 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         statistics.trained(batch, training, version=1, env_steps=20, updates=1, samples_per_insert=2.0, train_s=0.5)
     statistics.session.committed(CommitOutcome(1, 9))
     statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
-    told = client.get(PATIENCE_S).coordinator
-    assert told is not None and told == statistics.session.statistics()
-    assert replace(told, waits=()) == CoordinatorStatistics(
+    coordinator = client.get(PATIENCE_S).coordinator
+    assert coordinator is not None and coordinator == statistics.session.statistics()
+    assert replace(coordinator, waits=()) == CoordinatorStatistics(
         mode="chosen",
         off_policy_degree=PLAN.off_policy_degree,
         segments_collected=6,
@@ -468,7 +468,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
         recent_batches=2,
     )
-    assert [(wait.reason, wait.seconds) for wait in told.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
+    assert [(wait.reason, wait.seconds) for wait in coordinator.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
 
 
 def test_reports_wait_for_an_absent_learner_and_the_oldest_are_dropped(loopback: Loopback, tmp_path: Path) -> None:
@@ -477,11 +477,11 @@ def test_reports_wait_for_an_absent_learner_and_the_oldest_are_dropped(loopback:
     assigned(member)
     breaks = sample("penstock_reconnections_total", peer="learner")
     server.kill()
-    until(lambda: sample("penstock_reconnections_total", peer="learner") > breaks, "the actor notices")
+    until(lambda: sample("penstock_reconnections_total", peer="learner") > breaks, "the actor to notice")
     for value in range(100):
         member.report(report(float(value)))
     server = loopback.run(tmp_path / "roster.json", port=server.port)
-    until(lambda: server.statistics.status().episodes == 64, "the reports arrive")
+    until(lambda: server.statistics.status().episodes == 64, "the reports")
     assert server.statistics.status().return_mean == np.mean(range(36, 100))
 
 
@@ -490,8 +490,8 @@ def test_training_time_begins_with_the_first_step_of_this_learners_session(loopb
     server = loopback.run(tmp_path / "roster.json")
     member = loopback.membership(server)
     assert server.statistics.training_s == 0.0
-    # It has outlived an earlier learner, whose seconds are counted already.
+    # The actor has outlived an earlier learner, whose seconds are already counted.
     member.report(report(1.0, first_step_at_s=time.time() - 3600.0))
-    until(lambda: server.statistics.training_s > 0.0, "the report arrives")
-    # By this process's clock, which the server shares, and not by the actor's.
+    until(lambda: server.statistics.training_s > 0.0, "the report")
+    # On the clock of this process, which the server shares, and not on the actor's.
     assert server.statistics.training_s <= time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""Services with a folder as processes of their own: on disks that fail, and a replay service at the end of its run."""
+"""Processes of services with a folder: on disks that fail, and a replay service at the end of its run."""
 
 import json
 import urllib.request
@@ -23,22 +23,22 @@ from penstock.run_folder import RunFolder
 
 @contextmanager
 def replay(folder: Path, *options: str) -> Iterator[tuple[Command, Any, int]]:
-    """The process, where it serves as a helper's server tells it, and its metrics port."""
+    """Starts the process; returns it, its server's address for helpers, and its metrics port."""
     port, metrics_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     settings = [f"--replay.listen={address}", f"--replay.metrics-port={metrics_port}", f"--replay.folder={folder}"]
     with Command("replay", *settings, "--replay.capacity-bytes=1000000", *options) as command:
-        command.until(lambda: is_serving(address, 5.0), "it serves")
+        command.until(lambda: is_serving(address, 5.0), "the service to be ready")
         yield command, SimpleNamespace(address=address), metrics_port
 
 
 def lines(command: Command, event: str) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in command.stderr.splitlines() if line.startswith("{")]
-    return [line for line in told if line["event"] == event]
+    events = [json.loads(line) for line in command.stderr.splitlines() if line.startswith("{")]
+    return [line for line in events if line["event"] == event]
 
 
 def stays_broken(disk: Path, breaks: Callable[[Path, bool], None]) -> bool:
-    """Breaks the disk again: a file that was removed meanwhile has left room on a full one."""
+    """Breaks the disk again, because a file removed meanwhile leaves room on a full one."""
     breaks(disk, True)
     return True
 
@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("breaks", [make_full, make_read_only])
-def test_a_store_on_a_disk_that_can_not_be_written_goes_on_and_says_so(
+def test_a_store_on_a_disk_that_can_not_be_written_continues_and_reports_it(
     loopback: Loopback, disk: Path, breaks: Callable[[Path, bool], None]
 ) -> None:
     with replay(disk / "store", "--replay.staging-bytes=0") as (command, server, metrics_port):
@@ -90,21 +90,21 @@ def test_a_store_on_a_disk_that_can_not_be_written_goes_on_and_says_so(
         breaks(disk, False)
         command.until(lambda: not storage_fails(server.address, 5.0), f"{STORAGE} serves")
         train(2)
-        command.until(lambda: gauge(metrics_port, "penstock_storage_fails") == 0, "the metric is 0")
-        command.until(lambda: lines(command, "disk writable again"), "the end of the fault is logged")
+        command.until(lambda: gauge(metrics_port, "penstock_storage_fails") == 0, "the metric to be 0")
+        command.until(lambda: lines(command, "disk writable again"), "the log of the end of the fault")
         assert len(lines(command, "disk not writable, service continues")) == 1
         assert [path.name for path in (disk / "store").iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize("breaks", [make_full, make_read_only])
-def test_a_learner_whose_run_folder_can_not_be_written_says_so(
+def test_a_learner_whose_run_folder_can_not_be_written_reports_it(
     disk: Path, breaks: Callable[[Path, bool], None]
 ) -> None:
     port, metrics_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     options = [f"--run-dir={disk / 'run'}", f"--learner.listen={address}", f"--learner.metrics-port={metrics_port}"]
     with Command("learner", *options) as command:
-        command.until(lambda: is_serving(address, 5.0), "it serves")
+        command.until(lambda: is_serving(address, 5.0), "the service to be ready")
         command.until(lambda: stays_broken(disk, breaks) and storage_fails(address, 5.0), f"{STORAGE} is not serving")
         assert is_serving(address, PATIENCE_S)
         assert gauge(metrics_port, "penstock_storage_fails") == 1
@@ -113,7 +113,9 @@ def test_a_learner_whose_run_folder_can_not_be_written_says_so(
         assert gauge(metrics_port, "penstock_storage_fails") == 0
 
 
-def test_it_ends_with_its_run_if_it_is_told_to_and_not_with_a_learner(loopback: Loopback, tmp_path: Path) -> None:
+def test_with_stop_with_run_a_replay_service_ends_with_its_run_and_not_with_a_learner(
+    loopback: Loopback, tmp_path: Path
+) -> None:
     with replay(tmp_path / "store", "--replay.stop-with-run=true") as (command, server, _):
         first = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2))
         sink = loopback.sink(0, server)
@@ -122,11 +124,11 @@ def test_it_ends_with_its_run_if_it_is_told_to_and_not_with_a_learner(loopback: 
         batch = until(lambda: first.next(0.5), "a batch")
         first.commit(batch, np.ones(2)).result(PATIENCE_S)
         first.close()
-        until(lambda: lines(command, "learner left"), "the learner is gone")
+        until(lambda: lines(command, "learner left"), "the learner to leave")
         second = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2, next_batch=1))
         assert command.process.poll() is None
-        # Until its plan has arrived it can finish no run.
-        until(lambda: second.finish() or command.process.poll() is not None, "it ends")
+        # The learner can't finish a run before its plan has arrived.
+        until(lambda: second.finish() or command.process.poll() is not None, "the end of the service")
         assert command.wait() == 0
         assert len(lines(command, "the run is finished")) == 1
         assert len(lines(command, "stopped")) == 1
@@ -135,12 +137,10 @@ def test_it_ends_with_its_run_if_it_is_told_to_and_not_with_a_learner(loopback: 
         assert (found["segments"], found["damaged"], found["torn"]) == (2, 0, 0)
 
 
-def test_it_outlives_its_run_if_it_is_not_told_to(loopback: Loopback, tmp_path: Path) -> None:
+def test_without_stop_with_run_a_replay_service_outlives_its_run(loopback: Loopback, tmp_path: Path) -> None:
     with replay(tmp_path / "store") as (command, server, metrics_port):
         source = loopback.source(server, plan_with())
-        until(
-            lambda: source.finish() or gauge(metrics_port, "penstock_replay_run_finished") == 1, "the run is finished"
-        )
+        until(lambda: source.finish() or gauge(metrics_port, "penstock_replay_run_finished") == 1, "the run to finish")
         assert is_serving(server.address, PATIENCE_S)
         command.terminate()
         assert command.wait() == 0

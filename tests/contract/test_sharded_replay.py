@@ -1,4 +1,4 @@
-"""Several replay services on loopback behave as one buffer, also while one of them is slow, empty or gone."""
+"""Several replay services on loopback behave as one buffer, also while one of them is slow, empty or absent."""
 
 import contextlib
 import threading
@@ -17,13 +17,13 @@ from penstock.rpc.clients.sharded_source import ShardedBatchSource
 from penstock.types.replay import Batch, SamplingPlan
 
 TIMEOUT_S = 0.3
-"""Of a shard, where the test has one that is away."""
+"""Timeout of a shard in seconds, in tests with an absent one."""
 
 PLAN = {"batch_segments": 16, "fresh_segments": 8, "off_policy_degree": 2, "min_replay_segments": 16}
 
 
 class Training:
-    """A learner over several shards, with actors in every slot that is asked for."""
+    """A learner over several shards, with actors in the given slots."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Training:
         self._actors[slot] = actor, sink
 
     def leave(self, slot: int) -> None:
-        """Its actor is gone for good, whatever it met."""
+        """Stops the actor of a slot permanently, and ignores its error."""
         actor, sink = self._actors.pop(slot)
         sink.close()
         with contextlib.suppress(PenstockError):
@@ -76,7 +76,7 @@ class Training:
             yield batch
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Trains until this is so."""
+        """Trains until the condition is true."""
 
         def is_so() -> bool:
             for _ in self.train(1):
@@ -104,16 +104,16 @@ def test_batches_of_two_shards_equal_those_of_one_buffer(loopback: Loopback) -> 
     for slot in range(4):
         training.join(slot, servers[slot % 2])
     for batch in training.train(60):
-        # Another segment, or one less, where a shard's part has changed and another's not yet.
+        # Counts differ by a segment while one shard's part has changed and another's has not.
         assert abs(batch.fresh_segments - 8) <= 1
-        # What a shard has seen comes with a later batch of its own, and replay begins a little after it could.
+        # A shard's trained segments are known from its next batch on, so replay begins slightly later.
         assert abs(batch.keys.size - 16) <= 1 or batch.number < 8
         assert batch.counts.capacity == sum(server.store.capacity for server in servers)
     training.end()
     fresh, replayed = by_slot(training.fresh), by_slot(training.replayed)
     assert set(fresh) == set(replayed) == {0, 1, 2, 3}
     assert abs(sum(fresh.values()) - 480) <= 8
-    # Shards as fast as each other bring about as much, and have about half of the mass.
+    # Shards of equal speed contribute about equally, and have about half of the mass each.
     assert 0.3 < (fresh[0] + fresh[2]) / sum(fresh.values()) < 0.7
     assert 0.3 < (replayed[0] + replayed[2]) / sum(replayed.values()) < 0.7
 
@@ -131,17 +131,17 @@ def test_each_batch_of_two_shards_arrives_on_the_loop_before_next_returns_it(loo
         training.join(slot, servers[slot % 2])
     for index, batch in enumerate(training.train(20)):
         came, thread = arrived[index]
-        # The very object: the feed that copies batches to the device knows them by identity.
+        # The same object: the feed that copies batches to the device identifies them by identity.
         assert came is batch
         assert thread == "grpc"
         if index < 19:
-            # While this one trains, without being asked for.
+            # Arrives while this one trains, without a request.
             until(lambda known=index: len(arrived) > known + 1, f"the batch after {index}")
     training.end()
 
 
 def test_probabilities_refer_to_the_global_mass(loopback: Loopback) -> None:
-    # No row is overwritten: what takes its place is drawn later, from more mass.
+    # No row is overwritten, because a replacement would be drawn later, from a larger mass.
     servers = [loopback.replay(), loopback.replay(rows=200)]
     training = Training(loopback, servers, plan_with(**PLAN, half_life=1e9))
     for slot in range(4):
@@ -152,7 +152,7 @@ def test_probabilities_refer_to_the_global_mass(loopback: Loopback) -> None:
     replayed = slice(batch.fresh_segments, None)
     priorities, probabilities = batch.priorities[replayed], batch.head.probabilities[replayed]
     masses = (priorities + training.plan.epsilon) ** training.plan.alpha
-    # One normaliser for the whole batch, but for what was committed between the two shards' draws.
+    # One normaliser for the whole batch, except for commits between the two shards' draws.
     normalisers = probabilities / masses
     assert normalisers.size == 8
     assert normalisers.max() / normalisers.min() < 1.2
@@ -160,7 +160,7 @@ def test_probabilities_refer_to_the_global_mass(loopback: Loopback) -> None:
 
 
 def median_batch_s(loopback: Loopback) -> float:
-    """Seconds of a batch while all shards have actors: the baseline of timeouts."""
+    """Returns the median seconds per batch while all shards have actors: the baseline of timeouts."""
     servers = [loopback.replay(), loopback.replay()]
     training = Training(loopback, servers, plan_with(**PLAN))
     for slot in range(2):
@@ -170,7 +170,7 @@ def median_batch_s(loopback: Loopback) -> float:
     return float(np.median(np.diff(began)))
 
 
-def test_a_shard_without_actors_is_not_waited_for_twice(loopback: Loopback) -> None:
+def test_a_shard_without_actors_delays_only_one_batch(loopback: Loopback) -> None:
     timeout_s = max(1.0, 20.0 * median_batch_s(loopback))
     servers = [loopback.replay(), loopback.replay()]
     training = Training(loopback, servers, plan_with(**PLAN), timeout_s=timeout_s)
@@ -179,9 +179,9 @@ def test_a_shard_without_actors_is_not_waited_for_twice(loopback: Loopback) -> N
     for _ in training.train(5):
         pass
     began = [time.monotonic() for _ in training.train(41)]
-    # If each waited for the timeout again, all would take that.
+    # If each batch waited for the timeout, all would take that long.
     assert np.median(np.diff(began)) < 0.5 * timeout_s
-    # Somebody joins there after all, and gets a part again.
+    # A new actor joins there, and the shard gets a part again.
     training.join(1, servers[1])
     training.until(lambda: by_slot(training.fresh)[1] > 40, "a part for the shard")
     training.end()
@@ -200,10 +200,10 @@ def test_training_continues_while_a_shard_is_absent_and_includes_it_after_its_re
         pass
     servers[1].kill()
     inserted = [batch.counts.inserted for batch in training.train(30)]
-    # What the shard had taken in is not forgotten with it.
+    # The segments that the shard had accepted remain known.
     assert inserted == sorted(inserted)
     assert training.version == 50
-    # With what it had, or as a new one in its place, whose actors begin anew.
+    # It returns with its store, or as a new one whose actors start again.
     folder = tmp_path_factory.mktemp("shard") if lost else folders[1]
     servers[1] = loopback.replay(folder=folder, port=servers[1].port)
     if lost:

@@ -1,4 +1,4 @@
-"""Snapshots of a service that goes on serving an actor and a learner."""
+"""Snapshots of a service that continues to serve an actor and a learner."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +27,10 @@ from penstock.wire.snapshots import encode_requests
 ROWS = 400
 
 
-def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
+def test_snapshots_during_inserts_and_samples_contain_the_sent_segments(
     loopback: Loopback, tmp_path: Path, first_answer_s: float
 ) -> None:
-    # Slow enough for several windows of the actor to come in between: it takes more than a second.
+    # Slow enough for several windows of the actor: it takes more than a second.
     pace = int(60_000 / (1.0 + AT_ONCE * first_answer_s))
     server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=pace)
     recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
@@ -55,7 +55,7 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
     restored = _restore(tmp_path, "live", tmp_path / "new")
     assert restored.segments == taken.segments
     store = RingStore(tmp_path / "new", capacity_bytes(ROWS))
-    # Every segment is one that the actor sent, under its own name.
+    # Every segment was sent by the actor, under its own name.
     live = store.headers[store.headers["key"] != 0]
     columns = SCHEMA.empty(live.size)
     store.gather(store.rows(np.ascontiguousarray(live["key"])), columns)
@@ -65,7 +65,7 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
             np.testing.assert_array_equal(came[row], sent[number])
 
 
-def test_a_snapshot_is_given_up_without_the_learner_that_asked_for_it(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_snapshot_is_abandoned_without_the_learner_that_requested_it(loopback: Loopback, tmp_path: Path) -> None:
     # It would take half a minute.
     server = loopback.replay(rows=ROWS, snapshots=tmp_path, snapshot_bytes_per_s=2**16 // 50)
     _fill(loopback, server)
@@ -77,7 +77,7 @@ def test_a_snapshot_is_given_up_without_the_learner_that_asked_for_it(loopback: 
         loopback.take(server, "another")
     assert list(tmp_path.glob(".unfinished-left"))
     stream.close()
-    until(lambda: not list(tmp_path.iterdir()), "the snapshot to be given up")
+    until(lambda: not list(tmp_path.iterdir()), "the snapshot to be abandoned")
     assert loopback.snapshots(server).complete() == []
 
 
@@ -109,7 +109,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
     manifest = source.read(taken.name)
     assert source.policy(manifest) == _checkpoint(taken.version).data
     assert taken.env_steps == 100 * taken.version
-    # Nothing that was committed before is lost, and nothing later is there.
+    # It contains every earlier commit, and no later one.
     records = source.records(manifest)
     assert int(session_of(records)["next_batch"][0]) == taken.version
     run.close()
@@ -117,7 +117,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
         client.take("late")
 
 
-def test_a_store_that_fails_has_the_snapshot_of_the_others_given_up(loopback: Loopback, tmp_path: Path) -> None:
+def test_if_a_store_fails_the_snapshots_of_the_others_are_abandoned(loopback: Loopback, tmp_path: Path) -> None:
     slow = loopback.replay(rows=ROWS, snapshots=tmp_path / "slow", snapshot_bytes_per_s=2**16 // 50)
     other = loopback.replay(rows=ROWS, snapshots=tmp_path / "other")
     _fill(loopback, slow)
@@ -130,22 +130,20 @@ def test_a_store_that_fails_has_the_snapshot_of_the_others_given_up(loopback: Lo
     run.take_what_is_due(lambda: _checkpoint(0))
     with pytest.raises(ConfigurationError, match="there is a snapshot 'taken'"):
         asked.outcome.result(PATIENCE_S)
-    until(lambda: not slow.snapshots._busy, "the other to be given up")
+    until(lambda: not slow.snapshots._busy, "the other to be abandoned")
     assert not list((tmp_path / "slow").glob("*"))
     assert not statistics.status().notices
-    # Without one of its stores no run can be kept; who waits at the terminal is told.
+    # Without one of its stores a run can't be saved; the user at the terminal receives the reason.
     other.kill()
     failures = sample("penstock_learner_snapshot_failures_total")
     run.take_what_is_due(lambda: _checkpoint(0))
-    until(lambda: statistics.status().notices, "the failure to be told")
+    until(lambda: statistics.status().notices, "the failure to be reported")
     assert statistics.status().notices[0].text.startswith("no snapshot was taken: the replay service at")
     assert sample("penstock_learner_snapshot_failures_total") == failures + 1
     assert loopback.snapshots(slow).complete() == []
 
 
-def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_again(
-    loopback: Loopback, tmp_path: Path
-) -> None:
+def test_actors_join_again_after_a_store_is_restored_during_the_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(rows=ROWS, folder=tmp_path / "first", snapshots=tmp_path / "snapshots")
     recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
@@ -156,7 +154,7 @@ def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_agai
     for _ in trainer.train(10):
         pass
     server.kill()
-    # What was trained since then may be there untrained.
+    # Segments trained since then may be untrained in the restored store.
     trainer.fresh.clear()
     _restore(tmp_path / "snapshots", "before", tmp_path / "second")
     again = loopback.replay(rows=ROWS, folder=tmp_path / "second", port=server.port)
@@ -173,7 +171,7 @@ def test_a_store_that_is_put_back_while_the_run_goes_on_has_its_actors_join_agai
     assert trainer.version == 30
 
 
-def test_errors_reach_who_asks(loopback: Loopback, tmp_path: Path) -> None:
+def test_snapshot_errors_reach_the_caller(loopback: Loopback, tmp_path: Path) -> None:
     in_memory, fresh = loopback.replay(), loopback.replay(snapshots=tmp_path)
     with pytest.raises(ConfigurationError, match="has no folder for snapshots"):
         loopback.take(in_memory, "x")
@@ -202,7 +200,7 @@ def _restore(root: Path, name: str, folder: Path) -> Restored:
 
 
 def _fill(loopback: Loopback, server: LiveReplay) -> None:
-    """40 segments."""
+    """Stores 40 segments."""
     plan = plan_with(fresh_segments=0, batch_segments=4)
     source = loopback.source(server, plan)
     actor = Actor(loopback.sink(0, server), Recorder(), lambda: 0, slot=0, windows=20)

@@ -1,4 +1,4 @@
-"""Actors that see the store's folder hand their windows over through it."""
+"""Actors with access to the store's folder pass their windows through it."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def test_windows_are_stored_staged_or_in_messages(
     server = loopback.replay(folder=tmp_path, schema=schema, rows=60, staging_bytes=staging_bytes)
     source = loopback.source(server, plan_with(batch_segments=4, fresh_segments=4), schema=schema)
     sink = loopback.sink(0, server, schema=schema, segments=4)
-    # More windows than there are slots, so that each is used again.
+    # More windows than slots, so that each slot is used again.
     for number in range(2 * SLOTS + 1):
         until(lambda: sink.next_grant(0.5), "a grant")
         window = make_window(1 + 4 * number, segments=4, version=number, schema=schema)
@@ -78,7 +78,7 @@ def test_staged_windows_of_a_broken_stream_are_stored_once(loopback: Loopback, t
         for _ in trainer.train(6):
             pass
         server.kill()
-        # The third finds no room for slots, the next one does again.
+        # The third stream finds no room for slots; the next one does again.
         server = loopback.replay(folder=tmp_path, port=server.port, staging_bytes=0 if number == 2 else 2**26)
     for _ in trainer.train(6):
         pass
@@ -107,7 +107,7 @@ def test_staging_areas_are_removed_with_their_stream_or_after_a_kill_and_stay_wi
 
 
 class StagedStream:
-    """A client without our code, but for the area's memory."""
+    """A client without our code, except for the area's memory."""
 
     def __init__(self, loopback: Loopback, server: LiveReplay, schema: Schema = SCHEMA) -> None:
         self.stream: PlainStream = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -117,7 +117,7 @@ class StagedStream:
         self.slots = self.area.slots
 
     def prove(self, number: int | None = None) -> int:
-        """The service's answer to this number, or to the one that is in the area."""
+        """Returns the service's answer to this number, or to the one in the area."""
         proof = replay_pb2.StagingProof(number=self.area.number if number is None else number)
         self.stream.send(replay_pb2.AppendSegmentsRequest(staging=proof))
         while not (response := self.stream.receive()).HasField("staging_proof"):
@@ -140,7 +140,7 @@ def staged_request(slot: int) -> replay_pb2.AppendSegmentsRequest:
 
 
 def staged(client: StagedStream, slot: int, schema: Schema = SCHEMA) -> Columns:
-    """The window of two segments that is in a slot."""
+    """Returns the window of two segments in a slot."""
     return columns_in(schema, 2, client.slots[slot, : layout(schema, 2)[1]])
 
 
@@ -158,7 +158,7 @@ def test_a_staged_window_with_one_flipped_bit_is_refused_and_counted(loopback: L
     counts = loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts
     assert (counts.refused, counts.inserted) == (6, 0)
     assert server.store.headers["key"].max() == 0
-    # What its actor staged is stored by the same service.
+    # The same service stores the windows that its actor staged.
     client = StagedStream(loopback, server).proved()
     block.pack(window.columns, 0, client.slots[2])
     client.stream.send(encode_staged_window(window, 2, staged_checksum(staged(client, 2))))
@@ -170,7 +170,7 @@ def test_a_window_damaged_in_the_staging_area_is_sent_again_in_messages(
     loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Incoherent(StagingSlots):
-        """Shares the page of the proof with the service, and none of the slots."""
+        """Shares the page of the proof with the service, but none of the slots."""
 
         def __init__(self, offer: StagingOffer) -> None:
             super().__init__(offer)
@@ -240,7 +240,7 @@ def test_a_window_without_a_valid_row_is_refused_in_messages_and_staged(loopback
     assert "valid marks no row" in client.refused(request)
     until(lambda: loopback.ask(server.address, methods.GET_REPLAY_STATUS, REQUEST).counts.refused == 4, "both count")
     assert server.store.headers["key"].max() == 0
-    # One row of one segment is enough.
+    # One row of one segment is sufficient.
     empty.columns.column("valid")[1, 1] = True
     sink = loopback.sink(0, server, schema=schema)
     until(lambda: sink.next_grant(0.5), "a grant")
@@ -264,7 +264,7 @@ def test_a_slot_outside_the_staging_area_is_invalid(loopback: Loopback, tmp_path
     assert elsewhere.status()[0] == StatusCode.INVALID_ARGUMENT
 
 
-def test_a_window_is_staged_only_in_memory_that_the_client_has_proved(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_window_is_staged_only_in_memory_proved_by_the_client(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path)
     loopback.source(server, plan_with())
     assert "not proved" in StagedStream(loopback, server).refused(staged_request(0))
@@ -351,7 +351,7 @@ def test_a_rogue_service_can_not_make_the_client_write_another_file(
     StagingSlots(area.offer)
 
 
-def test_a_file_with_another_name_or_of_another_size_than_offered_is_not_mapped(tmp_path: Path) -> None:
+def test_a_file_with_another_name_or_size_than_offered_is_not_mapped(tmp_path: Path) -> None:
     area = StagingAreas(tmp_path, 2**20).allocate(100)
     assert area is not None
     for slot_bytes in (0, 4095, 8192, 2**60):
@@ -370,6 +370,6 @@ def test_a_file_of_another_user_is_not_mapped(tmp_path: Path) -> None:
     os.chown(area.offer.path, 12345, -1)
     with pytest.raises(ConfigurationError, match="another user"):
         StagingSlots(area.offer)
-    # A service may run under another user than its actors, which then has made the folder too.
+    # A service may run under another user than its actors; that user then owns the folder too.
     os.chown(tmp_path / "staging", 12345, -1)
     StagingSlots(area.offer)

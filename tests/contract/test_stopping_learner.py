@@ -10,7 +10,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 
 
-def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_is_gone(
+def test_a_stopping_learner_does_not_wait_for_an_absent_replay_service(
     first_answer_s: float,
 ) -> None:
     batch = Batch(
@@ -26,8 +26,8 @@ def test_a_learner_that_is_told_to_stop_does_not_wait_for_a_replay_service_that_
         make_columns([(0, 1, 1)]),
     )
     thread = LoopThread()
-    (nobody,) = free_ports(1)
-    source = ReplayBatchSource(thread, f"127.0.0.1:{nobody}", SCHEMA, prefetch_batches=1, stopping=lambda: True)
+    (unused_port,) = free_ports(1)
+    source = ReplayBatchSource(thread, f"127.0.0.1:{unused_port}", SCHEMA, prefetch_batches=1, stopping=lambda: True)
     try:
         source.open(PLAN)
 

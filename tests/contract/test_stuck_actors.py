@@ -1,4 +1,4 @@
-"""Actors that are alive and take no step: at the gate, and as the learner's status shows them."""
+"""Actors that are alive but take no step: their grants, and their state in the learner's status."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ def beat(steps: int) -> replay_pb2.AppendSegmentsRequest:
 
 
 def receive_until(stream: PlainStream, **counts: int) -> list[replay_pb2.AppendSegmentsResponse]:
-    """Responses until so many grants, returned grants or stored segments have come."""
+    """Collects responses until these numbers of grants, returned grants or stored segments have arrived."""
     received: list[replay_pb2.AppendSegmentsResponse] = []
     while True:
         came = {
@@ -51,7 +51,7 @@ def receive_until(stream: PlainStream, **counts: int) -> list[replay_pb2.AppendS
 
 
 @pytest.mark.parametrize("degree", [0, 1])
-def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_goes_on(
+def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_continues(
     loopback: Loopback, degree: int
 ) -> None:
     server, recorder = loopback.replay(grant_timeout_s=2.0), Recorder()
@@ -73,11 +73,11 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_goes_on
             trainer.version = trainer.published = batch.number + 1
         return len(trained) == 10
 
-    until(train_one, "ten batches without the actor that is stuck")
+    until(train_one, "ten batches without the stuck actor")
     receive_until(stuck, returned=2)
     until(lambda: sample("penstock_replay_timed_out_grants") >= 2, "the grants to be counted")
     assert sample("penstock_replay_stuck_actors") == 1
-    # A step, and it is granted again; what it collected meanwhile is taken under that grant.
+    # After a step it receives grants again; the window collected meanwhile is stored under such a grant.
     stuck.send(beat(4), window_request(1, segments=4))
     recorder.note(make_window(segments=4))
 
@@ -85,18 +85,18 @@ def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_goes_on
         train_one()
         return int(server.store.watermark(0, 1)) == 4
 
-    until(taken, "its window is taken")
+    until(taken, "its window to be stored")
     actor.end()
-    until(lambda: sample("penstock_replay_stuck_actors") == 0, "no actor is stuck")
+    until(lambda: sample("penstock_replay_stuck_actors") == 0, "no stuck actor")
 
 
-def test_after_its_grants_returned_an_actor_is_granted_no_more_than_the_gate_holds_for_it(loopback: Loopback) -> None:
+def test_after_the_return_of_its_grants_an_actor_receives_no_more_than_the_gate_permits(loopback: Loopback) -> None:
     server = loopback.replay(grant_timeout_s=0.6)
     source = loopback.source(server, plan_with(fresh_segments=2, batch_segments=2, off_policy_degree=1))
     sink = loopback.sink(0, server)
-    # The first is taken, and collected under for too long; the second waits.
+    # The first grant is in use for too long; the second waits.
     assert until(lambda: sink.next_grant(0.5), "a grant").batch == 0
-    until(lambda: sample("penstock_replay_stuck_actors") == 1, "the actor is stuck")
+    until(lambda: sample("penstock_replay_stuck_actors") == 1, "the actor to be stuck")
     sequences = itertools.count(1, 2)
     sink.send(make_window(next(sequences)))
     assert sink.drain(PATIENCE_S)
@@ -106,7 +106,7 @@ def test_after_its_grants_returned_an_actor_is_granted_no_more_than_the_gate_hol
         until(lambda: sink.next_grant(0.5), "a grant")
         sink.send(make_window(next(sequences), version=number))
         assert sink.drain(PATIENCE_S)
-    # The gate lets an actor be two windows ahead; the last one is one of them, and a grant too many would be a third.
+    # The gate permits two windows ahead; the last one is one of them, and an excess grant would be a third.
     counts = loopback.replay_status(server).counts
     held = sum(sink.next_grant(0.2) is not None for _ in range(3))
     assert 2 * held == counts.granted
@@ -124,7 +124,7 @@ def joined(loopback: Loopback, server: object, name: str) -> PlainStream:
     return stream
 
 
-def test_what_an_actor_does_reaches_the_status_field_by_field(loopback: Loopback, tmp_path: Path) -> None:
+def test_every_field_of_an_actors_activity_reaches_the_status(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client = loopback.status(server.address)
     at = ActorProgress(steps=33, doing="step", environment=1, window_step=5, window_steps=32)
@@ -133,11 +133,11 @@ def test_what_an_actor_does_reaches_the_status_field_by_field(loopback: Loopback
     member.tell(EnvironmentFault("environment 1: RuntimeError: lost\nand gone (My-v0)", dropped=True))
     member.drain(PATIENCE_S)
 
-    def told() -> ActorState | None:
+    def state_of_actor() -> ActorState | None:
         states = client.get(PATIENCE_S).actor_states
         return states[0] if states and states[0].failures and states[0].steps else None
 
-    state = until(told, "the actor's state")
+    state = until(state_of_actor, "the actor's state")
     assert 0.0 <= state.stuck_s < PATIENCE_S
     shown = ActorState("actor-0", 0, True, 33, 4, state.stuck_s, 1, 1, "step of environment 1")
     assert state == shown
@@ -145,16 +145,16 @@ def test_what_an_actor_does_reaches_the_status_field_by_field(loopback: Loopback
     assert notice.text == "actor-0, environment 1: RuntimeError: lost and gone (My-v0)"
 
 
-def test_progress_goes_on_while_the_actors_thread_does_not(loopback: Loopback, tmp_path: Path) -> None:
+def test_progress_is_reported_while_the_actors_thread_is_blocked(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client, steps = loopback.status(server.address), itertools.count(1)
     loopback.membership(server, progress=lambda: ActorProgress(next(steps), "step"))
-    until(lambda: any(state.steps > 2 for state in client.get(PATIENCE_S).actor_states), "progress to go on")
+    until(lambda: any(state.steps > 2 for state in client.get(PATIENCE_S).actor_states), "further progress")
     [state] = client.get(PATIENCE_S).actor_states
     assert (state.name, state.doing) == ("slot 0", "step of the environments")
 
 
-def test_a_process_that_takes_the_place_of_another_goes_on_with_its_counts(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_process_that_replaces_another_continues_its_counts(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client = loopback.status(server.address)
     fault = run_pb2.JoinRequest(fault=run_pb2.EnvironmentFault(text="environment 0: lost", dropped=True))
@@ -196,7 +196,7 @@ def long_name() -> run_pb2.JoinRequest:
         (long_name(), "the name of an actor has 101 characters"),
     ],
 )
-def test_numbers_that_no_actor_can_have_are_refused_and_leave_no_trace(
+def test_impossible_numbers_of_an_actor_are_refused_without_effect(
     loopback: Loopback, tmp_path: Path, request_: run_pb2.JoinRequest, reason: str
 ) -> None:
     server = loopback.run(tmp_path / "roster.json")

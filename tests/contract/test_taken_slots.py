@@ -1,4 +1,4 @@
-"""However large an incarnation somebody sends segments under, the slot's next actor has a larger one."""
+"""After segments under any incarnation, the next actor of the slot has a larger one."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ def assigned(member: Membership) -> Assignment:
 
 
 def take_slot(loopback: Loopback, server: LiveReplay, slot: int, incarnation: int) -> None:
-    """Stores a window, as somebody who needs no place in the run for that."""
+    """Stores a window as a client without a place in the run."""
     stored = loopback.replay_status(server).counts.stored
     stranger = loopback.plain(server, methods.APPEND_SEGMENTS)
     stranger.send(open_request(slot, incarnation=incarnation), window_request(1, slot=slot, incarnation=incarnation))
@@ -28,7 +28,7 @@ def take_slot(loopback: Loopback, server: LiveReplay, slot: int, incarnation: in
 
 
 @pytest.mark.parametrize("incarnation", [2**32 - 1, 3 * 10**9])
-def test_an_incarnation_that_no_actor_can_have_is_refused(loopback: Loopback, incarnation: int) -> None:
+def test_an_impossible_incarnation_is_refused(loopback: Loopback, incarnation: int) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with())
     stranger = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -38,7 +38,7 @@ def test_an_incarnation_that_no_actor_can_have_is_refused(loopback: Loopback, in
     take_slot(loopback, server, 0, 1)
 
 
-def test_an_actor_whose_place_was_taken_has_the_slot_given_out_above_who_took_it(
+def test_an_actor_whose_slot_was_taken_receives_it_above_the_intruders_incarnation(
     loopback: Loopback, tmp_path: Path
 ) -> None:
     store, run = loopback.replay(), loopback.run(tmp_path / "roster.json", rejoin_timeout_s=0.0)
@@ -53,7 +53,7 @@ def test_an_actor_whose_place_was_taken_has_the_slot_given_out_above_who_took_it
     assert lost.value.taken_by == stranger
     member.join_again(lost.value.taken_by)
     again = assigned(member)
-    # While its former stream ends, its former slot may be taken still: then the next actor has it.
+    # While its former stream ends, its former slot may still be in use; the next actor gets it then.
     places = [again, assigned(loopback.membership(run))]
     (same,) = [each for each in places if each.slot == place.slot]
     assert same.incarnation == stranger + 1

@@ -1,4 +1,4 @@
-"""No segment is stored of a version that the learner can't have published; honest windows wait for word of theirs."""
+"""Segments of versions that the learner can't have published are not stored; valid windows wait for news of theirs."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ def receive_grants(stream: PlainStream, count: int) -> None:
         count -= len(stream.receive().grants)
 
 
-def test_a_window_from_the_future_is_refused_and_not_stored(loopback: Loopback) -> None:
+def test_a_window_of_an_unpublished_version_is_refused_and_not_stored(loopback: Loopback) -> None:
     server, recorder = loopback.replay(version_patience_s=0.5), Recorder()
     trainer = Trainer(loopback.source(server, PLAN), recorder, PLAN)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
@@ -45,7 +45,7 @@ def test_a_window_from_the_future_is_refused_and_not_stored(loopback: Loopback) 
     assert loopback.replay_status(server).counts.inserted == 2 * actor.sent
 
 
-def test_a_window_of_the_next_learner_waits_until_its_plan_comes(loopback: Loopback) -> None:
+def test_a_window_of_the_next_learner_waits_for_its_plan(loopback: Loopback) -> None:
     server, recorder = loopback.replay(version_patience_s=0.5), Recorder()
     trainer = Trainer(source := loopback.source(server, PLAN), recorder, PLAN)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0, windows=3)
@@ -54,7 +54,7 @@ def test_a_window_of_the_next_learner_waits_until_its_plan_comes(loopback: Loopb
     source.close()
     actor.end()
     stored = loopback.replay_status(server).counts.inserted
-    # The next learner has published its first version already.
+    # The next learner has already published its first version.
     early = Actor(loopback.sink(1, server), recorder, lambda: 50, slot=1, windows=1)
     until(lambda: early.sent == 1, "a window is sent")
     time.sleep(1.5)
@@ -64,7 +64,7 @@ def test_a_window_of_the_next_learner_waits_until_its_plan_comes(loopback: Loopb
     early.end()
 
 
-def test_a_window_waits_for_word_of_a_batch_that_went_without_this_shard(loopback: Loopback) -> None:
+def test_a_window_waits_for_news_of_a_batch_that_was_assembled_without_this_shard(loopback: Loopback) -> None:
     server = loopback.replay(version_patience_s=60.0)
     source = loopback.source(server, PLAN)
     actor = loopback.plain(server, methods.APPEND_SEGMENTS)

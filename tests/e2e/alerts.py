@@ -1,4 +1,4 @@
-"""How soon an alert of Prometheus fires and clears, and how soon its settings let it."""
+"""Durations until an alert of Prometheus fires and clears, and the minimum that its settings imply."""
 
 import re
 import time
@@ -17,9 +17,9 @@ class Alert:
     """One alert about one job.
 
     Attributes:
-        clears_after_s: Seconds in which Prometheus notices a change by its own settings: it resolves a name, scrapes an
-            address, and evaluates the rule, each after an interval of its own, and once more if it just missed it.
-        fires_after_s: The same, and the seconds for which the rule must hold.
+        clears_after_s: Seconds in which Prometheus notices a change by its settings: it resolves a name, scrapes an
+            address and evaluates the rule, each after an interval, and one interval more if it just missed it.
+        fires_after_s: The same, plus the seconds for which the rule must hold.
     """
 
     def __init__(self, prometheus: Prometheus, name: str, job: str) -> None:
@@ -36,7 +36,7 @@ class Alert:
         self.fires_after_s = self.clears_after_s + _seconds(_rule(name)["for"])
 
     def seconds_until(self, *, firing: bool) -> float:
-        """Waits until the alert fires, or no longer does; the seconds that this took."""
+        """Waits until the alert fires, or no longer does; returns the seconds that this took."""
         started = time.monotonic()
         what = f"{self.name} {'fires' if firing else 'clears'}"
         wait_for(lambda: ((self.name, self._job) in self._prometheus.firing()) is firing, what)
@@ -51,5 +51,5 @@ def _rule(name: str) -> dict[str, str]:
 
 
 def _seconds(duration: str) -> float:
-    """A duration as Prometheus writes it, such as 1m30s."""
+    """Parses a duration in Prometheus' notation, such as 1m30s."""
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smh])", duration))

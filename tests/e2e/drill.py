@@ -1,8 +1,7 @@
 """`make e2e`: runs the stack of docker-compose.yml as its users do, kills, pauses and restarts it, and reports.
 
-Needs Docker Engine with compose v2 and buildx on this Linux machine; it asks for no GPU, and does not pull Grafana's
-image. Writes build/e2e/report.md, and the services' logs beside it where a requirement was missed; then it exits
-with 1.
+Needs Docker Engine with compose v2 and buildx on this Linux machine. It uses no GPU, and does not pull Grafana's image.
+Writes build/e2e/report.md. If a requirement was missed, it also writes the services' logs there and exits with 1.
 """
 
 import argparse
@@ -36,27 +35,32 @@ CONFIGURATIONS = (
 RUN = "/var/lib/penstock/runs/cartpole"
 FOLDER = ROOT / "build" / "e2e"
 ENVIRONMENT = {"PENSTOCK_TAG": TAG, "PENSTOCK_ACTORS": "1", "PROMETHEUS_PORT": "0"}
-"""Images of its own; and Prometheus at a port that is free."""
+"""Separate images, and a free port for Prometheus."""
 
 UP_MULTIPLE = 3.0
-"""`up` until the first gradient beside the bare starts of all four services, one after another. On two cores it took
-about as long: all four start at once, and each does more than import."""
+"""Largest ratio of `up` until the first gradient to the bare starts of all four services in sequence.
+
+On two cores both took about as long: all four start at once, and each does more than import.
+"""
 ALL_MULTIPLE = 40.0
-"""The whole drill beside one undisturbed start of each service: it makes each start 8 times, scales, and stops."""
+"""Largest ratio of the whole drill to one undisturbed start of each service.
+
+The drill makes each start 8 times, scales, and stops.
+"""
 LEARNT_STEPS = 300_000
-"""Environment steps after which CartPole's preset has learnt; three times what a run of it has."""
+"""Environment steps after which CartPole's preset has learnt: three times the steps of its normal run."""
 
 
 class Drill:
-    """All that is done, in order."""
+    """All steps of the drill, in order."""
 
     def __init__(self, stack: Stack, report: Report) -> None:
         self._stack, self._report = stack, report
         self._progress, self._recovery = Progress(stack), Recovery(stack, report)
 
     def run(self) -> None:
-        """Raises `Failure`, or `AssertionError` of a wait, where there is no point in going on."""
-        self.look_at_files()
+        """Runs all steps. Raises `Failure`, or `AssertionError` of a wait, if the rest would be pointless."""
+        self.check_files()
         self.build()
         built_s = self._report.seconds
         bare = Baseline(self._all_bare_s)
@@ -67,7 +71,7 @@ class Drill:
         versions = VersionWatch(self._stack)
         try:
             scale(self._stack, self._report, self._recovery)
-            self.look_at_prometheus()
+            self.check_prometheus()
             for service in SERVICES:
                 self._recovery.check_start(service)
                 self._recovery.kill_process(service)
@@ -82,65 +86,67 @@ class Drill:
         finally:
             versions.end()
         self._report.check(
-            "policy versions never went back",
+            "policy versions never decrease",
             not versions.wrong and versions.looks > 0,
-            "; ".join(versions.wrong) or f"up to {versions.highest}, looked at {versions.looks} times",
-            "never",
+            "; ".join(versions.wrong) or f"up to {versions.highest}, observed {versions.looks} times",
+            "yes",
         )
         self.conclude()
         each_s = sum(starts.recent for starts in self._recovery.starts.values())
         whole = Bound(ALL_MULTIPLE, each_s, len(SERVICES) * PAUSED_S + alert_s)
-        what = "all of it but the images; one undisturbed start of each service"
+        what = "the whole drill without the images; one undisturbed start of each service"
         self._report.within(what, [self._report.seconds - built_s], whole)
 
-    def look_at_files(self) -> None:
+    def check_files(self) -> None:
         """Checks that compose accepts all combinations of files."""
         self._report.begin("the files of docker compose")
         environment = {"GRAFANA_PASSWORD_FILE": "/dev/null"}
         for files in CONFIGURATIONS:
-            told = Stack("penstock", files, environment).compose("config", "--quiet", with_errors=True)
-            self._report.check(f"`docker compose config` of {' + '.join(files)}", not told, told or "clean", "clean")
+            output = Stack("penstock", files, environment).compose("config", "--quiet", with_errors=True)
+            self._report.check(
+                f"`docker compose config` of {' + '.join(files)}", not output, output or "clean", "clean"
+            )
 
     def build(self) -> None:
         """Builds both images, and checks what is in them."""
         self._report.begin("building the images")
         started = time.monotonic()
-        # The CUDA image too, although nothing here can use it.
+        # Also the CUDA image, although it can't be run here.
         Stack("penstock", FILES[:1], ENVIRONMENT).compose("build", "learner")
         self._stack.compose("build")
-        self._report.tell("both images are built", f"{time.monotonic() - started:.0f} s")
+        self._report.note("both images are built", f"{time.monotonic() - started:.0f} s")
         for image in IMAGES:
-            what, asked = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
-            self._report.attempt(what, asked, lambda image=image: look_inside(image))
+            what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
+            self._report.attempt(what, required, lambda image=image: look_inside(image))
 
     def start(self) -> float:
-        """Starts the stack without any state: seconds until the first gradient."""
+        """Starts the stack without any state; returns the seconds until the first gradient."""
         self._report.begin("docker compose up")
         self._stack.compose("down", "--volumes")
         seconds = self._up()
         wait_for(
             lambda: all(container.ready for service in SERVICES for container in self._stack.containers(service)),
-            "every service is ready",
+            "every service to be ready",
         )
         return seconds
 
-    def look_at_prometheus(self) -> None:
-        """Asks Prometheus' HTTP API for all targets, panels and rules."""
+    def check_prometheus(self) -> None:
+        """Queries Prometheus' HTTP API for all targets, panels and rules."""
         self._report.begin("what Prometheus shows")
         prometheus = Prometheus(self._stack.prometheus())
-        lines, asked = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), count(gpu=False)
+        lines, queries = missing_at_last(prometheus, gpu=False, patience_s=PATIENCE_S), count(gpu=False)
         self._report.check(
-            "targets, rules, and the queries of all panels but the GPU's",
+            "targets, rules, and the queries of all panels except the GPU's",
             not lines,
-            "; ".join(lines) or f"all up, all evaluate, {asked} of {asked} have data",
+            "; ".join(lines) or f"all up, all evaluate, {queries} of {queries} have data",
             "all",
         )
         replicas = len(SERVICES) - 1 + ACTORS
-        wait_for(lambda: prometheus.answering() == replicas, f"Prometheus has found {replicas} replicas by DNS")
-        self._report.tell("replicas found by DNS, all up", str(replicas))
+        wait_for(lambda: prometheus.answering() == replicas, f"Prometheus to find {replicas} replicas by DNS")
+        self._report.note("replicas found by DNS, all up", str(replicas))
 
     def alert(self) -> float:
-        """Has one alert fire and clear; the seconds that this takes by the settings of Prometheus alone."""
+        """Lets one alert fire and clear; returns the seconds of Prometheus' own intervals."""
         self._report.begin("an alert: the evaluator is stopped until it fires")
         alert = Alert(Prometheus(self._stack.prometheus()), "PenstockServiceDown", "evaluator")
         starts = self._recovery.starts["evaluator"]
@@ -155,12 +161,12 @@ class Drill:
         return fires.fixed_s + clears.fixed_s
 
     def restart(self) -> float:
-        """Ends and starts the whole project: seconds from `up` until the first gradient."""
+        """Stops and starts the whole project; returns the seconds from `up` until the first gradient."""
         self._report.begin("docker compose down, up")
         steps_before = self._environment_steps()
         stored, started = self._progress.stored(), time.monotonic()
         self._stack.compose("down")
-        self._report.tell("down", f"{time.monotonic() - started:.1f} s")
+        self._report.note("down", f"{time.monotonic() - started:.1f} s")
         seconds = self._up()
         found, steps = self._progress.last_event("replay", "recovered"), self._environment_steps()
         self._recovery.check_checkpoint()
@@ -168,10 +174,10 @@ class Drill:
             "environment steps trained",
             steps >= steps_before > 0,
             f"{steps:,.0f}",
-            f"{steps_before:,.0f}, as before, or more",
+            f"{steps_before:,.0f} or more",
         )
         self._report.check(
-            "the replay service has what it had",
+            "segments recovered by the replay service",
             found["segments"] >= stored,
             f"{found['segments']:,} segments",
             f"{stored:,.0f} or more",
@@ -179,24 +185,24 @@ class Drill:
         return seconds
 
     def conclude(self) -> None:
-        """Reads the run's folder as its owner would."""
+        """Checks the run's folder with the commands of a user."""
         self._report.begin("the outcome of the run")
         wait_for(lambda: self._environment_steps() >= LEARNT_STEPS, f"{LEARNT_STEPS:,} environment steps")
         self._stack.compose("stop", "learner")
         for action in ("evaluate", "plot"):
             self._report.attempt(
                 f"`docker compose run --rm evaluator {action} {RUN}`",
-                "it does",
+                "yes",
                 lambda action=action: self._stack.compose("run", "--rm", "--no-deps", "evaluator", action, RUN),
             )
         folder = FOLDER / "run"
         self._stack.compose("cp", f"learner:{RUN}", str(folder))
         entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         best = max((entry["return_mean"] for entry in entries if entry["kind"] == "evaluation"), default=0.0)
-        self._report.check("best evaluation of the run, through all of it", best >= 475.0, f"{best:.1f}", "475 or more")
+        self._report.check("best evaluation of the whole run", best >= 475.0, f"{best:.1f}", "475 or more")
         steps = [entry["env_steps"] for entry in entries if entry["kind"] == "training"]
-        told = f"{len(steps):,} records, {steps[-1]:,} steps"
-        self._report.check("the journal never goes back", steps == sorted(steps), told, "never")
+        measured = f"{len(steps):,} records, {steps[-1]:,} steps"
+        self._report.check("steps in the journal never decrease", steps == sorted(steps), measured, "yes")
 
     def _up(self) -> float:
         started = time.monotonic()
@@ -218,14 +224,14 @@ def main() -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     stack, report = Stack("penstock-e2e", FILES, ENVIRONMENT), Report()
-    # As Ctrl-C does, so that nothing is left behind.
+    # Like Ctrl-C, so that nothing is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         command("docker", "info")
         Drill(stack, report).run()
     except Exception as error:
-        told = str(error) if isinstance(error, (Failure, AssertionError)) else repr(error)
-        report.check("the drill went through", False, told, "it does")
+        reason = str(error) if isinstance(error, (Failure, AssertionError)) else repr(error)
+        report.check("the drill completed", False, reason, "yes")
     finally:
         report.write(FOLDER / "report.md")
         if not report.met:
@@ -234,7 +240,7 @@ def main() -> int:
         if not arguments.keep:
             with contextlib.suppress(Failure):
                 stack.compose("down", "--volumes")
-    print(f"\n{report.seconds:5.0f} s  {'all bounds kept' if report.met else 'MISSED'}: {FOLDER / 'report.md'}")
+    print(f"\n{report.seconds:5.0f} s  {'all requirements met' if report.met else 'MISSED'}: {FOLDER / 'report.md'}")
     return 0 if report.met else 1
 
 

@@ -1,4 +1,4 @@
-"""The two images: their user, file system and tools, and how long a container that only imports takes."""
+"""The two images: their user, file system and tools, and the time of a container that only imports."""
 
 import time
 
@@ -22,17 +22,17 @@ print(*sorted(path.name for path in site.glob("nvidia*") if path.is_dir() and pa
 
 
 def look_inside(image: str) -> str:
-    """The user that an image runs as and what it holds. Raises `Failure` if either is not as it should be."""
+    """Returns the user and the contents of an image. Raises `Failure` if they are not as expected."""
     user_and_tools, cuda, *_ = _python_in(image, _INSIDE).split("\n")
     if user_and_tools != "10001,False" or (cuda and image != "penstock-learner"):
         raise Failure(f"uid, whether / can be written, tools: {user_and_tools}; CUDA packages: {cuda or 'none'}")
-    # As a service of compose does: numba wants to write beside its compiled code.
+    # Like a service of compose: numba needs to write next to its compiled code.
     _python_in(image, "import penstock.replay.buffer", "--tmpfs=/tmp")
     return f"uid 10001, read-only, none; CUDA packages: {cuda or 'none'}"
 
 
 def bare_start_s(stack: Stack, service: str) -> float:
-    """Seconds that a container of the service takes to import the service's code, and end."""
+    """Returns the seconds in which a container of the service imports the service's code, and ends."""
     started = time.monotonic()
     imports = f"import penstock.apps.{service}"
     stack.compose("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint=python", service, "-c", imports)

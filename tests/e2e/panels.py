@@ -1,8 +1,7 @@
-"""Asks a Prometheus that watches a run whether the dashboards show it: `python tests/e2e/panels.py http://localhost:9090`.
+"""Checks that the dashboards show the run of a Prometheus: `python tests/e2e/panels.py http://localhost:9090`.
 
-Every query of every panel must have data, those of the GPU only with `--gpu`; every rule must evaluate, and every
-service must answer. Asks again while something is missing, for as long as its patience lasts; then says what, and
-exits with 1.
+Every query of every panel must have data, those of the GPU only with `--gpu`. Every rule must evaluate, and every
+service must answer. It retries until its patience ends; then it lists the faults, and exits with 1.
 """
 
 import argparse
@@ -23,12 +22,12 @@ JOBS = {"replay", "learner", "actor", "evaluator"}
 LOOK_BACK_S, STEP_S = 120, 10
 PAUSE_S = 5.0
 VARIABLES = {"$__rate_interval": "20s", "$actor": ".*", "$job": ".*"}
-"""What Grafana would put in their place: four scrapes, and all."""
+"""Values of Grafana's variables: four scrapes, and everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a panel asks for."""
+    """A query of a panel."""
 
     dashboard: str
     panel: str
@@ -40,7 +39,7 @@ class Query:
 
 
 def queries(folder: Path = DASHBOARDS) -> Iterator[Query]:
-    """Those of all panels of all dashboards."""
+    """Yields the queries of all panels of all dashboards."""
     for file in sorted(folder.glob("*.json")):
         dashboard = json.loads(file.read_text())
         for panel in dashboard["panels"]:
@@ -49,13 +48,13 @@ def queries(folder: Path = DASHBOARDS) -> Iterator[Query]:
 
 
 class Prometheus:
-    """Its HTTP API."""
+    """Prometheus' HTTP API."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
 
     def ask(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
-        """What stands under `data`; the error's text, if it is one."""
+        """Returns the content of `data`, or the text of an error."""
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters or {})}"
         try:
             with urllib.request.urlopen(url, timeout=10.0) as response:
@@ -64,7 +63,7 @@ class Prometheus:
             return json.load(error)["error"]
 
     def has_data(self, expression: str) -> bool:
-        """Whether it has had a finite value lately."""
+        """Returns whether an expression had a finite value recently."""
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
         now = time.time()
@@ -74,20 +73,20 @@ class Prometheus:
         return any(math.isfinite(float(value)) for series in data["result"] for _, value in series["values"])
 
     def answering(self) -> int:
-        """Addresses of services that it has found and that answer it."""
+        """Returns the number of discovered addresses that answer."""
         return sum(target["health"] == "up" for target in self.ask("targets", {"state": "active"})["activeTargets"])
 
     def firing(self) -> set[tuple[str, str]]:
-        """Names of alerts, and the jobs that they are about."""
+        """Returns the names of firing alerts, and their jobs."""
         found = self.ask("query", {"query": 'ALERTS{alertstate="firing"}'})["result"]
         return {(series["metric"]["alertname"], series["metric"].get("job", "")) for series in found}
 
 
 def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
-    """What can't be seen, a line each."""
+    """Returns the faults, one per line."""
     targets = prometheus.ask("targets", {"state": "active"})["activeTargets"]
     answering = {target["labels"]["job"] for target in targets if target["health"] == "up"}
-    lines = [f"nobody answers as {job}" for job in sorted(JOBS - answering)]
+    lines = [f"no {job} answers" for job in sorted(JOBS - answering)]
     for group in prometheus.ask("rules")["groups"]:
         lines += [
             f"rule {rule['name']}: {rule.get('lastError') or 'not evaluated'}"
@@ -103,7 +102,7 @@ def missing(prometheus: Prometheus, *, gpu: bool) -> list[str]:
 
 
 def missing_at_last(prometheus: Prometheus, *, gpu: bool, patience_s: float) -> list[str]:
-    """What can't be seen even after so many seconds."""
+    """Returns the faults that remain after this time."""
     deadline = time.monotonic() + patience_s
     while (lines := missing(prometheus, gpu=gpu)) and time.monotonic() < deadline:
         time.sleep(PAUSE_S)
@@ -111,15 +110,15 @@ def missing_at_last(prometheus: Prometheus, *, gpu: bool, patience_s: float) -> 
 
 
 def count(*, gpu: bool) -> int:
-    """How many queries there are."""
+    """Returns the number of queries."""
     return sum(1 for query in queries() if gpu or not query.of_gpu)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Whether the dashboards show the run that a Prometheus watches.")
-    parser.add_argument("url", help="of the Prometheus, such as http://localhost:9090")
-    parser.add_argument("--gpu", action="store_true", help="panels of the GPU must have data too")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds until what is missing counts")
+    parser = argparse.ArgumentParser(description="Check that the dashboards show the run of a Prometheus.")
+    parser.add_argument("url", help="address of the Prometheus, such as http://localhost:9090")
+    parser.add_argument("--gpu", action="store_true", help="also require data of the GPU panels")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds of retries before faults are reported")
     arguments = parser.parse_args()
     lines = missing_at_last(Prometheus(arguments.url), gpu=arguments.gpu, patience_s=arguments.patience)
     if lines:

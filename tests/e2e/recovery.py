@@ -1,4 +1,4 @@
-"""Kills and pauses of the services of a stack, and how long each takes to work again.
+"""Kills and pauses of the services of a stack, and the time until each works again.
 
 Durations are compared with an undisturbed start of the same service. Such starts are made between the kills.
 """
@@ -16,25 +16,28 @@ from tests.e2e.report import Report
 from tests.e2e.stack import Container, Failure, Stack, command, look_again
 
 ACTORS = 2
-"""Replicas while services are killed: with one of them gone or paused, training can go on with the other."""
+"""Replicas while services are killed: if one of them is killed or paused, training can continue with the other."""
 
 START_MULTIPLE = 3.0
-"""A start beside a container of the same service that imports the code and ends. The rest of a start, to open the store
-or load the checkpoint, to find the peers and to work for the first time, took about as long as the imports."""
+"""Largest ratio of a start to that of a container of the same service that imports the code and ends.
+
+The rest of a start (opening the store or loading the checkpoint, finding the peers, first work) took about as long as
+the imports.
+"""
 RESTART_MULTIPLE = 2.0
-"""Progress after a kill beside progress after an undisturbed start: the same work, but for what is recovered."""
+"""Largest ratio of progress after a kill to progress after an undisturbed start: the same work, except for recovery."""
 WAKING_MULTIPLE = 1.0
-"""Progress after a pause beside an undisturbed start: a service that has everything loaded must not take as long."""
+"""Largest ratio of progress after a pause to an undisturbed start: a service in memory must not take longer."""
 WITHOUT_MULTIPLE = 4.0
-"""Training without one of two actors beside training with both: twice as long where training waits for collection."""
+"""Largest ratio of training without one of two actors to training with both: twice as long if collection limits it."""
 
 GRANT_TIMEOUT_S = Config().replay.grant_timeout_s
 PAUSED_S = 3.0 * GRANT_TIMEOUT_S
-"""Length of a pause: long enough that an actor's grants return to the replay service, for the other to use."""
+"""Length of a pause in seconds, after which an actor's grants have returned, and the other actor can use them."""
 VERSIONS = 20
-"""More than could be trained from the segments that were on their way when a pause began."""
+"""Versions to wait for: more than can be trained from the segments in transit when a pause began."""
 _WITHOUT_S = {"actor": GRANT_TIMEOUT_S, "evaluator": 0.0}
-"""The services that training can do without, and how long it waits at most until it does."""
+"""Services that training can do without, and the longest wait before it continues."""
 _REST_S = 3.0
 
 
@@ -48,7 +51,7 @@ class Recovery:
         self.actors = ACTORS
 
     def check_start(self, service: str) -> None:
-        """Compares undisturbed starts of a service with bare starts, which do nothing but import its code."""
+        """Compares undisturbed starts of a service with bare starts, which only import its code."""
         self._report.begin(f"{service}: stopped in order and started")
         bare = Baseline(lambda: bare_start_s(self._stack, service))
         bare.measure()
@@ -56,12 +59,12 @@ class Recovery:
         compare(self._report, what, self.starts[service].measure, bare, multiple=START_MULTIPLE)
 
     def kill_process(self, service: str) -> None:
-        """As the kernel does when memory runs out: no operator asked for it, so that Docker starts it again."""
-        self._report.begin(f"{service}: its process is killed")
+        """Kills a service's process like the kernel when memory runs out, so that Docker restarts it."""
+        self._report.begin(f"{service}: process killed")
         self._kill(service, kill_inside, "from its process's death to progress")
 
     def kill_container(self, service: str) -> None:
-        """As an operator does, who then has to start it again."""
+        """Kills a service's container like an operator, who must then start it again."""
 
         def kill_and_start(container: Container) -> None:
             command("docker", "kill", container.id)
@@ -72,21 +75,21 @@ class Recovery:
         self._kill(service, kill_and_start, "from `docker kill`, then `up`, to progress")
 
     def kill_replay_at_rest(self) -> None:
-        """While the learner is paused all that was sent is acknowledged, and can be counted."""
+        """Kills the replay service while the learner is paused and all segments are acknowledged and counted."""
         self._report.begin("replay: killed while the learner is paused and everything is acknowledged")
         learner, replay = self._stack.one("learner"), self._stack.one("replay")
         command("docker", "pause", learner.id)
         try:
-            wait_for(self._is_at_rest, "actors have nothing on its way")
+            wait_for(self._is_at_rest, "all windows to be acknowledged")
             stored = self._progress.stored()
             kill_inside(replay)
-            wait_for(lambda: look_again(replay).started_at != replay.started_at, "replay is started again")
-            wait_for(lambda: look_again(replay).ready, "replay is ready again")
+            wait_for(lambda: look_again(replay).started_at != replay.started_at, "replay to be restarted")
+            wait_for(lambda: look_again(replay).ready, "replay to be ready again")
             found = self._progress.last_event("replay", "recovered")
         finally:
             command("docker", "unpause", learner.id)
         self._report.check(
-            "acknowledged segments that the new process found",
+            "acknowledged segments found by the new process",
             found["segments"] == stored and found["damaged"] == 0,
             f"{found['segments']:,.0f} of {stored:,.0f}, {found['damaged']} damaged",
             "all",
@@ -94,7 +97,7 @@ class Recovery:
         self._progress.trains()
 
     def pause(self, service: str) -> None:
-        """As a machine does that swaps, or a network that is gone for half a minute."""
+        """Pauses a service, like a machine that swaps or a network outage of half a minute."""
         self._report.begin(f"{service}: docker pause of {PAUSED_S:.0f} s")
         compare(
             self._report,
@@ -105,11 +108,9 @@ class Recovery:
         )
 
     def check_checkpoint(self) -> None:
-        """Checks that the learner, which has just been started, has its state from a checkpoint."""
+        """Checks that a restarted learner has its state from a checkpoint."""
         path = self._progress.last_event("learner", "serving")["resumed_from"]
-        self._report.check(
-            "the learner goes on from its checkpoint", path != "None", path.rpartition("/")[2], "it does"
-        )
+        self._report.check("the learner continues from its checkpoint", path != "None", path.rpartition("/")[2], "yes")
 
     def _start(self, service: str) -> float:
         return self._progress.start(service, actors=self.actors)
@@ -131,7 +132,7 @@ class Recovery:
         compare(self._report, what, kill_and_wait, self.starts[service], multiple=RESTART_MULTIPLE)
 
     def _paused(self, service: str) -> float:
-        """Pauses a service; seconds from the end of the pause until it works and the learner trains."""
+        """Pauses a service; returns the seconds from the end of the pause until it works and the learner trains."""
         container, with_it = self._stack.one(service), Baseline(self._versions_s)
         if service in _WITHOUT_S:
             with_it.measure()
@@ -149,23 +150,23 @@ class Recovery:
         return time.monotonic() - started
 
     def _versions_s(self) -> float:
-        """Seconds until the learner has trained `VERSIONS` more versions."""
+        """Returns the seconds until the learner has trained `VERSIONS` more versions."""
         started, first = time.monotonic(), self._progress.version()
         wait_for(lambda: self._progress.version() >= first + VERSIONS, f"{VERSIONS} versions")
         return time.monotonic() - started
 
     def _check_store(self, stored: float) -> None:
-        """Checks what a new replay service found, a moment after `stored` segments were acknowledged."""
+        """Checks the segments found by a new replay service, after `stored` segments were acknowledged."""
         found = self._progress.last_event("replay", "recovered")
         self._report.check(
-            "acknowledged segments that the new process found",
+            "acknowledged segments found by the new process",
             found["segments"] >= stored > 0 and found["damaged"] == 0,
             f"{found['segments']:,}, {found['damaged']} damaged",
             f"{stored:,.0f} or more, none",
         )
 
     def _is_at_rest(self) -> bool:
-        """Whether actors neither step nor wait for an answer, for as long as one of them takes to start."""
+        """Returns whether actors neither step nor wait for an answer, for as long as one of them takes to start."""
         actors = self._stack.containers("actor")
         steps = [work_of(actor) for actor in actors]
         time.sleep(max(_REST_S, self.starts["actor"].recent))
@@ -175,7 +176,7 @@ class Recovery:
 
 
 def kill_inside(container: Container) -> None:
-    """Kills all processes of a container but its init, which then ends."""
-    # So does the shell that does it.
+    """Kills all processes of a container except its init, which then ends."""
+    # This also kills the shell that runs the command.
     with contextlib.suppress(Failure):
         command("docker", "exec", container.id, "sh", "-c", "kill -9 -1")

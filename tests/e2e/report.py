@@ -1,4 +1,4 @@
-"""What a drill did and measured: printed while it goes on, and kept as a table."""
+"""The results of a drill: printed immediately, and written as a table."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,35 +7,37 @@ from pathlib import Path
 
 from helpers.timing import Bound
 
-_HEADINGS = ("what", "measured", "baseline", "ratio", "asked", "met")
+_HEADINGS = ("what", "measured", "baseline", "ratio", "required", "met")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was checked, or only measured.
+    """One check or measurement.
 
     Attributes:
-        asked: The requirement in words; empty if there is none.
-        met: Whether it is met.
-        baseline: What a duration is compared with, in seconds; empty elsewhere.
-        ratio: The duration as a multiple of the baseline; empty elsewhere.
+        what: Name of the check or measurement.
+        measured: Measured value, as text.
+        required: Requirement in words; empty if there is none.
+        met: Whether the requirement is met.
+        baseline: Baseline of a duration, in seconds; otherwise empty.
+        ratio: Ratio of a duration to its baseline; otherwise empty.
     """
 
     what: str
     measured: str
-    asked: str
+    required: str
     met: bool
     baseline: str = ""
     ratio: str = ""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The columns of the table."""
-        return (self.what, self.measured, self.baseline, self.ratio, self.asked, "yes" if self.met else "**no**")
+        """Columns of the table."""
+        return (self.what, self.measured, self.baseline, self.ratio, self.required, "yes" if self.met else "**no**")
 
 
 class Report:
-    """Lines in the order in which they came."""
+    """Lines in chronological order."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -43,7 +45,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the report was begun."""
+        """Seconds since the start of the report."""
         return time.monotonic() - self._started
 
     @property
@@ -52,19 +54,19 @@ class Report:
         return all(line.met for line in self.lines)
 
     def begin(self, title: str) -> None:
-        """Prints what is done next."""
+        """Prints the title of the next step."""
         print(f"\n{self.seconds:5.0f} s  {title}", flush=True)
 
-    def tell(self, what: str, measured: str) -> None:
-        """Something without a requirement."""
+    def note(self, what: str, measured: str) -> None:
+        """Adds a measurement without a requirement."""
         self._add(Line(what, measured, "", met=True))
 
-    def check(self, what: str, met: bool, measured: str, asked: str) -> None:
-        """Something that is so or is not."""
-        self._add(Line(what, measured, asked, met))
+    def check(self, what: str, met: bool, measured: str, required: str) -> None:
+        """Adds a requirement that is met or not."""
+        self._add(Line(what, measured, required, met))
 
     def within(self, what: str, tries: Sequence[float], bound: Bound) -> None:
-        """A duration in seconds, of which the last try counts."""
+        """Adds a duration in seconds, of which the last try counts."""
         seconds, missed = tries[-1], ", ".join(f"{each:.1f}" for each in tries[:-1])
         self._add(
             Line(
@@ -77,15 +79,15 @@ class Report:
             )
         )
 
-    def attempt(self, what: str, asked: str, action: Callable[[], str]) -> None:
-        """Something that raises if it fails, and returns what it found."""
+    def attempt(self, what: str, required: str, action: Callable[[], str]) -> None:
+        """Adds an action that raises if it fails, and returns its result."""
         try:
-            self.check(what, True, action(), asked)
+            self.check(what, True, action(), required)
         except Exception as error:
-            self.check(what, False, str(error), asked)
+            self.check(what, False, str(error), required)
 
     def write(self, path: Path) -> None:
-        """Writes a table in Markdown."""
+        """Writes the report as a Markdown table."""
         rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(line.cells for line in self.lines)]
         path.parent.mkdir(parents=True, exist_ok=True)
         table = "".join(f"| {' | '.join(map(_in_a_cell, row))} |\n" for row in rows)
@@ -93,8 +95,8 @@ class Report:
 
     def _add(self, line: Line) -> None:
         self.lines.append(line)
-        asked = f"  ({line.asked})" if line.asked else ""
-        print(f"         {'ok  ' if line.met else 'MISS'}  {line.what}: {line.measured}{asked}", flush=True)
+        required = f"  ({line.required})" if line.required else ""
+        print(f"         {'ok  ' if line.met else 'MISS'}  {line.what}: {line.measured}{required}", flush=True)
 
 
 def _in_a_cell(text: str) -> str:

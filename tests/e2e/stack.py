@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml as its operator sees it: `docker compose`, `docker`, and what services answer."""
+"""The stack of docker-compose.yml as its operator sees it: `docker compose`, `docker`, and the answers of services."""
 
 import http.client
 import json
@@ -23,20 +23,20 @@ SECTIONS = {
     "actor": Config().actor,
     "evaluator": Config().evaluation,
 }
-"""By which docker-compose.yml's ports go, as tests/deploy holds."""
+"""Settings with the ports of docker-compose.yml, which tests/deploy checks."""
 COMMAND_S = 3600.0
-"""Limit of one command, of which the longest builds an image from nothing. Only a drill that fails waits that long."""
+"""Limit of one command in seconds; the longest builds an image from nothing. Only a failing drill waits that long."""
 ANSWER_S = 10.0
-"""Limit of one answer. A service that needs longer is asked again."""
+"""Limit of one answer in seconds. A service that needs longer is asked again."""
 
 
 class Failure(Exception):
-    """Something did not come about, or a command failed; the text says what."""
+    """An expected change did not occur, or a command failed."""
 
 
 def command(*arguments: str, environment: Mapping[str, str] | None = None, with_errors: bool = False) -> str:
-    """What a command writes to its standard output. Raises `Failure` with all that it wrote, if it fails."""
-    # What whoever calls has set for runs of theirs is not for this one.
+    """Returns the standard output of a command. Raises `Failure` with all output if it fails."""
+    # Settings of the caller's environment do not apply to this stack.
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK", "COMPOSE_"))}
     try:
         ended = subprocess.run(
@@ -57,13 +57,13 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None, with_
 
 
 class Metrics:
-    """What one service's metrics were at one moment."""
+    """Metrics of one service at one moment."""
 
     def __init__(self, text: str) -> None:
         self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
     def sum(self, name: str, **labels: str) -> float:
-        """The sum of a metric over all labels but those given."""
+        """Returns the sum of a metric over all labels except the given ones."""
         return sum(
             sample.value for sample in self._samples if sample.name == name and labels.items() <= sample.labels.items()
         )
@@ -71,12 +71,13 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A replica of a service, where it was when somebody looked.
+    """A replica of a service at the time of its inspection.
 
     Attributes:
-        id: Of the container; stays over restarts.
-        address: Its IP address; empty while it does not run.
-        started_at: When its process was started, as Docker writes it; another one after each restart.
+        service: Name of the service.
+        id: Id of the container, which is unchanged by restarts.
+        address: IP address; empty while it does not run.
+        started_at: Start time of its process as Docker writes it, which every restart changes.
     """
 
     service: str
@@ -85,7 +86,7 @@ class Container:
     started_at: str
 
     def metrics(self) -> Metrics | None:
-        """None while it does not answer."""
+        """Returns the metrics; None while the service does not answer."""
         try:
             with urllib.request.urlopen(
                 f"http://{self.address}:{SECTIONS[self.service].metrics_port}/metrics", timeout=ANSWER_S
@@ -96,7 +97,7 @@ class Container:
 
     @property
     def ready(self) -> bool:
-        """Whether it says of itself, by gRPC, that it is."""
+        """Whether the service reports itself as ready over gRPC."""
         port = SECTIONS[self.service].listen.rpartition(":")[2]
         return bool(self.address) and is_serving(f"{self.address}:{port}", ANSWER_S)
 
@@ -105,43 +106,43 @@ class Stack:
     """One project of `docker compose`."""
 
     def __init__(self, project: str, files: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        # What this folder's .env says is for its owner's runs.
+        # The .env of this folder does not apply to this stack.
         self._command = ("docker", "compose", "--env-file=/dev/null", *(f"--file={file}" for file in files))
         self._environment = {**environment, "COMPOSE_PROJECT_NAME": project}
 
     def compose(self, *arguments: str, with_errors: bool = False) -> str:
-        """What `docker compose` writes. Raises `Failure` if it fails."""
+        """Returns the output of `docker compose`. Raises `Failure` if it fails."""
         return command(*self._command, *arguments, environment=self._environment, with_errors=with_errors)
 
     def up(self, *, actors: int) -> None:
-        """As an operator does it, whether anything runs already or not."""
+        """Runs `docker compose up`, also for a running stack."""
         self.compose("up", "--detach", "--no-build", f"--scale=actor={actors}")
 
     def containers(self, service: str) -> list[Container]:
-        """The replicas that there are, running or not."""
+        """Returns the existing replicas, running or not."""
         ids = self.compose("ps", "--all", "--quiet", service).split()
         return [_container(service, found) for found in json.loads(command("docker", "inspect", *ids))] if ids else []
 
     def one(self, service: str) -> Container:
-        """The first replica. Raises `Failure` if there is none."""
+        """Returns the first replica. Raises `Failure` if there is none."""
         containers = self.containers(service)
         if not containers:
             raise Failure(f"{service} has no container")
         return containers[0]
 
     def prometheus(self) -> str:
-        """Where it answers on this machine."""
+        """Returns the URL of Prometheus on this machine."""
         return "http://" + self.compose("port", "prometheus", "9090").strip()
 
     def events(self, service: str, event: str) -> list[dict[str, Any]]:
-        """What a service logged under this name, oldest first."""
+        """Returns a service's log entries of this name, oldest first."""
         lines = command("docker", "logs", self.one(service).id, with_errors=True).splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in found if entry.get("event") == event]
 
 
 def look_again(container: Container) -> Container:
-    """The same replica as it is now."""
+    """Inspects the same replica again."""
     return _container(container.service, json.loads(command("docker", "inspect", container.id))[0])
 
 

@@ -1,4 +1,4 @@
-"""Watches the policy versions of learner and actors while the drill goes on: they must never go back."""
+"""Watches the policy versions of learner and actors during the drill: they must never decrease."""
 
 import threading
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ _LOOK_S = 0.5
 
 
 class VersionWatch:
-    """A thread that reads the versions until it is ended.
+    """A thread that reads the versions until it is stopped.
 
     Attributes:
-        wrong: What it saw go back, a sentence each.
-        looks: How often it saw the learner's version.
-        highest: The highest version of the learner.
+        wrong: Observed decreases, one sentence each.
+        looks: Number of observations of the learner's version.
+        highest: Highest version of the learner.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -26,7 +26,7 @@ class VersionWatch:
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._ending.set()
         self._thread.join()
 
@@ -35,7 +35,7 @@ class VersionWatch:
             try:
                 self._look()
             except Failure:
-                # Containers come and go between two commands.
+                # Containers may disappear between two commands.
                 continue
             except Exception as error:
                 self.wrong.append(f"the watch ended with {error!r}")

@@ -1,4 +1,4 @@
-"""The process of an actor with intrusive environments; the test plays its learner."""
+"""The process of an actor with intrusive environments; the test acts as its learner."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from helpers.servers import LiveRun, Loopback, until
 
 @contextmanager
 def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator[Command]:
-    """An actor that has joined. Without a replay service, it never receives a grant."""
+    """Starts an actor that has joined. Without a replay service, it never receives a grant."""
     arguments = [
         f"--env-id={env_id}",
         "--env-import=helpers.failing",
@@ -40,7 +40,7 @@ def test_an_actor_overrides_process_settings_changed_by_its_environment(tmp_path
     assert "RuntimeError: can't close" in ended.stderr
 
 
-def test_a_child_that_an_environment_forked_can_be_ended_by_a_signal(tmp_path: Path) -> None:
+def test_a_child_forked_by_an_environment_can_be_ended_by_a_signal(tmp_path: Path) -> None:
     with Loopback() as loopback:
         server = loopback.run(tmp_path / "roster.json")
         with actor(server, tmp_path, "Parent-v0") as command:
@@ -71,6 +71,6 @@ def test_an_actor_whose_environment_hangs_too_long_reports_it_and_ends(tmp_path:
         # The learner may have reported the stuck actor before; the actor's own report is the last.
         notice = [each for each in server.statistics.status().notices if "has not returned" in each.text][-1]
     assert ended.code == 1
-    says = "environment 0: reset has not returned for 10 s (Failing-v0)"
-    assert ended.stderr.splitlines()[-1] == f"penstock: {says}"
-    assert notice.text.endswith(f", {says}")
+    failure = "environment 0: reset has not returned for 10 s (Failing-v0)"
+    assert ended.stderr.splitlines()[-1] == f"penstock: {failure}"
+    assert notice.text.endswith(f", {failure}")

@@ -1,4 +1,4 @@
-"""The pace of three actors, and the run's end, while the environments of a fourth hang, are slow or die."""
+"""The pace of three actors, and the end of the run, while the environments of a fourth hang, are slow or die."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ KEPT = 0.7
 SPAN_S = 3.0
 GRANT_TIMEOUT_S = 2.0
 RECOVERY_S = GRANT_TIMEOUT_S + 5.0
-"""Seconds until the others must have their pace again: they receive the faulty actor's grants after the timeout."""
+"""Seconds until the others must have their pace again: after this timeout they receive the faulty actor's grants."""
 
 OPTIONS = (
     "--env-id=Tail-v0 --env-import=helpers.paced --actors=4 --envs-per-actor=2 --actor.unroll-length=8"
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The work of actors during some seconds.
+    """The work of actors during a span of time.
 
     Attributes:
-        seconds: Its length.
-        others: Environment steps of the others.
-        faulty: Segments of the one with the fault.
+        seconds: Length of the span.
+        others: Environment steps of the other actors.
+        faulty: Segments of the faulty actor.
     """
 
     seconds: float
@@ -81,30 +81,30 @@ def all_work(watch: Watch) -> None:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("tail")
-    run, told, during = folder / "run", folder / "told", dict[str, Span]()
+    run, fault_file, during = folder / "run", folder / "fault", dict[str, Span]()
 
-    def tell(kind: str) -> None:
+    def set_fault(kind: str) -> None:
         # Replaced atomically, because it is read at every step.
         (folder / "next").write_text(kind)
-        (folder / "next").rename(told)
+        (folder / "next").rename(fault_file)
 
-    options = [*OPTIONS.split(), f"--run-dir={run}", f"--environment.kwargs=told={told}"]
+    options = [*OPTIONS.split(), f"--run-dir={run}", f"--environment.kwargs=fault_file={fault_file}"]
     with Command("train", *options, environment=WITH_HELPERS) as command:
         with watching(command, run) as watch:
             watch.until(lambda now: now.version > 2, "training")
             all_work(watch)
             before = span(watch)
             for kind in FAULTS:
-                tell(kind)
+                set_fault(kind)
                 time.sleep(RECOVERY_S)
                 during[kind] = span(watch)
                 if kind != FAULTS[-1]:
-                    tell("")
+                    set_fault("")
                     all_work(watch)
         command.interrupt()
-        told_at = time.monotonic()
+        stopped_at = time.monotonic()
         end = end_of(command)
-        return Seen(before, during, end, time.monotonic() - told_at, command.end_bound)
+        return Seen(before, during, end, time.monotonic() - stopped_at, command.end_bound)
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -114,7 +114,7 @@ def test_the_other_actors_soon_regain_their_pace_while_one_is_faulty(seen: Seen,
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_the_fault_lasted_during_the_measurement(seen: Seen, kind: str) -> None:
-    # At most one window, which takes a slow actor longer than the measurement.
+    # One window at most: a slow actor needs longer than the measurement for it.
     assert seen.during[kind].faulty <= 2 < seen.before.faulty
 
 

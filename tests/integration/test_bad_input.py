@@ -1,4 +1,4 @@
-"""Mistakes of a user: always one line that names the mistake, exit code 2, no traceback and no process left."""
+"""Mistakes of a user: one line that names the mistake, exit code 2, no traceback, and no process left behind."""
 
 import re
 import shutil
@@ -47,7 +47,7 @@ for kind in ("dict", "tuple", "image", "icon"):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Things that commands may refer to: folders, and a port in use."""
+    """Objects to which commands may refer: folders, and a port in use."""
 
     root: Path
     ended: Path
@@ -61,16 +61,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A command that can't work.
+    """A command with a mistake.
 
     Attributes:
-        arguments: Of the command.
-        says: What the one line must hold.
-        variables: Of the environment.
+        arguments: Arguments of the command.
+        text: Parts of the line.
+        variables: Environment variables.
     """
 
     arguments: list[str]
-    says: list[str]
+    text: list[str]
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -190,7 +190,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Result:
     """The result of a mistake."""
 
     mistake: Mistake
@@ -206,44 +206,44 @@ def place(ended_run: EndedRun, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def made(place: Place) -> Iterator[dict[str, Future[Made]]]:
-    """Makes all mistakes, a few at a time, because starting takes most of their time."""
+def results(place: Place) -> Iterator[dict[str, Future[Result]]]:
+    """Runs all commands, a few at a time, because starting takes most of their time."""
 
-    def make(name: str) -> Made:
+    def run_command(name: str) -> Result:
         mistake = MISTAKES[name](place)
-        return Made(mistake, run(*mistake.arguments, environment=mistake.variables, directory=place.root))
+        return Result(mistake, run(*mistake.arguments, environment=mistake.variables, directory=place.root))
 
     with ThreadPoolExecutor(max_workers=3) as pool:
-        yield {name: pool.submit(make, name) for name in MISTAKES}
+        yield {name: pool.submit(run_command, name) for name in MISTAKES}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_reported_in_one_line(made: dict[str, Future[Made]], name: str) -> None:
-    mistake, end = made[name].result().mistake, made[name].result().end
+def test_a_mistake_is_reported_in_one_line(results: dict[str, Future[Result]], name: str) -> None:
+    mistake, end = results[name].result().mistake, results[name].result().end
     assert end.code == 2, end.stderr
     # The log of a service also contains gRPC's own errors.
     (line,) = [line for line in end.stderr.splitlines() if not GRPC_ERROR.match(line)]
     assert line.startswith("penstock: ")
-    for text in mistake.says:
+    for text in mistake.text:
         assert text in end.stderr
     assert "Traceback" not in end.stdout
     assert end.left_behind == []
 
 
-def test_a_refused_resume_leaves_the_run_unchanged(made: dict[str, Future[Made]], place: Place) -> None:
+def test_a_refused_resume_leaves_the_run_unchanged(results: dict[str, Future[Result]], place: Place) -> None:
     name = "a_checkpoint_of_another_architecture"
-    made[name].result()
+    results[name].result()
     for file in ("config.toml", "summary.json", "metrics.jsonl"):
         assert (place.root / name / file).read_bytes() == (place.ended / file).read_bytes(), file
     assert not RunFolder(place.root / name).services.exists()
 
 
-def test_a_refusal_by_a_service_leaves_no_run_in_a_new_folder(made: dict[str, Future[Made]], place: Place) -> None:
-    made["a_file_where_the_store_should_be"].result()
+def test_a_refusal_by_a_service_leaves_no_run_in_a_new_folder(results: dict[str, Future[Result]], place: Place) -> None:
+    results["a_file_where_the_store_should_be"].result()
     # The folder and its file existed before.
     assert {path.name for path in (place.root / "file_for_store").iterdir()} == {"replay"}
 
 
-def test_a_refused_environment_leaves_no_folder(made: dict[str, Future[Made]], place: Place) -> None:
-    made["an_unknown_environment"].result()
+def test_a_refused_environment_leaves_no_folder(results: dict[str, Future[Result]], place: Place) -> None:
+    results["an_unknown_environment"].result()
     assert not (place.root / "unknown").exists()

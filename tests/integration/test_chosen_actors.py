@@ -36,9 +36,9 @@ def test_a_run_with_a_starved_learner_gets_another_actor_and_leaves_no_process(t
         first = command.until(lambda: [name for name in services(folder) if name.startswith("actor")], "a first actor")
         another = f"actor-{len(first)}"
         command.until(lambda: another in services(folder), "another actor")
-        command.until(lambda: f"now {len(first) + 1} actors: " in command.stdout, "that it is told")
+        command.until(lambda: f"now {len(first) + 1} actors: " in command.stdout, "the notice of another actor")
         log = folder.logs / f"{another}.log"
-        command.until(lambda: log.exists() and "joined" in log.read_text(), "it joins")
+        command.until(lambda: log.exists() and "joined" in log.read_text(), "the actor to join")
         os.kill(command.pid, signal.SIGINT)
         end = end_of(command)
     assert end.left_behind == []
@@ -57,11 +57,11 @@ def test_a_superfluous_actor_ends_in_order_and_is_not_restarted(tmp_path: Path) 
         assert services(folder) == ["learner", "actor-0", "actor-1"]
         actors.start()
         leaving = children.find("actor-1")
-        wait_for(lambda: is_serving(places[1][0], 5.0), "it has started")
+        wait_for(lambda: is_serving(places[1][0], 5.0), "the actor to start")
         count.wanted = 1
         actors.adapt(RunStatus())
         assert services(folder) == ["learner", "actor-0"]
-        wait_for(lambda: children.revive() == [] and not children.dismissed, "it ends")
+        wait_for(lambda: children.revive() == [] and not children.dismissed, "the actor to end")
         assert leaving.exit_code == 0
         assert [child.name for child in children.members] == ["actor-0"]
         assert children.find("actor-0").exit_code is None

@@ -1,4 +1,4 @@
-"""Ctrl-C during training: the first one waits visibly for the learner; a second one kills it and reports the loss."""
+"""Ctrl-C during training: the first one shows the wait for the learner; a second one kills it and reports the loss."""
 
 import re
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def waited_for(folder: Path) -> Stopped:
-    """Stops a session whose learner needs longer for its batch than a grace period of a second or two."""
+    """Stops a session whose batch takes longer than a grace period of a second or two."""
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         with watching(command, folder) as watch:
             watch.until(lambda now: now.env_steps >= 1_500, "some steps")
         learner = command.children()["learner"]
         learner.suspend()
         command.interrupt()
-        command.until(lambda: re.search(LONG, command.stdout), "it is waited for")
+        command.until(lambda: re.search(LONG, command.stdout), "the wait for the learner")
         learner.resume()
         return Stopped(end_in_time(command), newest_step(folder))
 
@@ -73,8 +73,8 @@ def killed(waited_for: Stopped, folder: Path) -> Stopped:
         command.children()["learner"].suspend()
         # SIGTERM to the launcher has the same effect as Ctrl-C.
         command.terminate()
-        # An earlier one would count as the same Ctrl-C (`stopping.REPEAT_S`).
-        command.until(lambda: re.search(WAITING, command.stdout), "it is waited for")
+        # An earlier Ctrl-C would count as the same one (`stopping.REPEAT_S`).
+        command.until(lambda: re.search(WAITING, command.stdout), "the wait for the learner")
         command.interrupt()
         return Stopped(end_in_time(command), newest_step(folder))
 
@@ -97,7 +97,7 @@ def test_status_of_a_stopped_run_shows_its_summary_and_how_to_resume(killed: Sto
 def test_ctrl_c_ends_the_check_of_an_environment_that_hangs(tmp_path: Path) -> None:
     options = [f"--env-id={env_id('constructor_hangs')}", "--env-import=helpers.odd_environments"]
     with Command("train", *options, environment=WITH_HELPERS, directory=tmp_path) as command:
-        command.until_it_says(f"still creating the environment {env_id('constructor_hangs')}: ")
+        command.until_output(f"still creating the environment {env_id('constructor_hangs')}: ")
         command.interrupt()
         end = end_in_time(command)
     assert (end.code, end.stderr, end.left_behind) == (130, "", [])

@@ -1,6 +1,6 @@
 """Runs interrupted by Ctrl-C or by the death of the launcher or a service, and their continuation.
 
-One run is taken through it all, session by session: its numbers must add up over every break.
+The tests continue one run from session to session; its numbers must be consistent across every break.
 """
 
 import itertools
@@ -32,14 +32,14 @@ FAR = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The state of a run on disk."""
+class RunState:
+    """State of a run on disk."""
 
     progress: RunProgress
     last_incarnation: int
 
     @classmethod
-    def read(cls, folder: Path) -> "Standing":
+    def read(cls, folder: Path) -> "RunState":
         newest = checkpoints.newest(RunFolder(folder))
         assert newest is not None
         roster = json.loads(RunFolder(folder).roster.read_text())["content"]
@@ -51,16 +51,16 @@ class Session:
     """One session of the run.
 
     Attributes:
-        end: How it ended.
-        ports: On which its services had listened.
-        first: The run's status as soon as it trained.
-        after: Where it left the run.
+        end: Its result.
+        ports: Ports on which its services listened.
+        first: Status of the run as soon as it trained.
+        after: State of the run after the session.
     """
 
     end: Ended
     ports: set[int]
     first: RunStatus
-    after: Standing
+    after: RunState
 
 
 def train(*options: str, terminal: bool = False) -> Command:
@@ -102,8 +102,8 @@ def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_
     folder = tmp_path / "runs" / "run"
     with train(*SETTINGS.split(), f"--run-dir={folder}") as command:
         command.until(lambda: "learner" in command.children(), "services start")
-        # Programs such as `uv run` pass on what the terminal has sent to both. A terminal of its own would not do here:
-        # the kernel throws away what was printed before it has read the key, and this signal could overtake the key.
+        # Programs such as `uv run` forward the terminal's signal to both. A terminal is unsuitable here: the kernel
+        # discards output printed before it reads the key, and this signal could overtake the key.
         command.interrupt()
         os.kill(command.pid, signal.SIGINT)
         end = end_in_time(command)
@@ -122,7 +122,7 @@ def test_ctrl_c_while_services_start_leaves_nothing_behind_and_the_same_command_
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OtherCommands:
     """Output of other commands about an active run."""
 
     status: Ended
@@ -136,20 +136,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def interrupted(folder: Path) -> tuple[Session, Beside]:
+def interrupted(folder: Path) -> tuple[Session, OtherCommands]:
     """Interrupts a run in a terminal by Ctrl-C."""
     with train(*SETTINGS.split(), f"--total-steps={FAR}", f"--run-dir={folder}", terminal=True) as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
             reaches(watch, 1_500)
             with Command("status", str(folder)) as status, train(f"--resume={folder}") as resume:
-                beside = Beside(end_of(status), end_of(resume))
+                others = OtherCommands(end_of(status), end_of(resume))
             ports = all_ports(command)
         command.interrupt()
-        return Session(end_in_time(command), ports, first, Standing.read(folder)), beside
+        return Session(end_in_time(command), ports, first, RunState.read(folder)), others
 
 
-def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Beside], folder: Path) -> None:
+def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, OtherCommands], folder: Path) -> None:
     session, _ = interrupted
     assert_clean_end(session.end, session.ports, 130)
     assert len(session.ports) == 8
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_terminal_ends_a_run_in_order(interrupted: tuple[Session, Be
     assert not RunFolder(folder).services.exists()
 
 
-def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, Beside]) -> None:
+def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, OtherCommands]) -> None:
     status = interrupted[1].status
     assert status.code == 0, status.stderr
     assert f"/{FAR:,} steps | " in status.stdout
@@ -170,7 +170,7 @@ def test_status_of_an_active_run_shows_its_progress(interrupted: tuple[Session, 
     assert {"batches", "staleness", "collect", "wait", "drops", "entropy", "clipped"} <= set(shown)
 
 
-def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, Beside], folder: Path) -> None:
+def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, OtherCommands], folder: Path) -> None:
     resume = interrupted[1].resume
     assert resume.code == 2
     assert resume.stderr.startswith(f"penstock: the run in {folder} is still active")
@@ -178,8 +178,8 @@ def test_an_active_run_is_not_resumed_a_second_time(interrupted: tuple[Session, 
 
 
 @pytest.fixture(scope="module")
-def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session, float, Bound]:
-    """Kills the launcher of the next session; returns how long its services then lived, and their bound."""
+def orphaned(interrupted: tuple[Session, OtherCommands], folder: Path) -> tuple[Session, float, Bound]:
+    """Kills the launcher of the next session; returns the lifetime of its services afterwards, and its bound."""
     with train(f"--resume={folder}") as command:
         with watching(command, folder) as watch:
             first = reaches(watch, 1)
@@ -190,7 +190,7 @@ def orphaned(interrupted: tuple[Session, Beside], folder: Path) -> tuple[Session
         end = end_of(command)
         wait_for(lambda: not command.left_behind(), "its services to end")
         seconds = time.monotonic() - killed_at
-        session = Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, Standing.read(folder))
+        session = Session(Ended(end.code, end.stdout, end.stderr, []), ports, first, RunState.read(folder))
         return session, seconds, command.end_bound
 
 
@@ -224,7 +224,7 @@ def unevaluated(orphaned: tuple[Session, float, Bound], folder: Path) -> Session
             ports = command.ports()
         command.interrupt()
         evaluator.resume()
-        return Session(end_in_time(command), ports, first, Standing.read(folder))
+        return Session(end_in_time(command), ports, first, RunState.read(folder))
 
 
 def test_ctrl_c_during_the_last_evaluation_ends_the_run_unfinished(unevaluated: Session, folder: Path) -> None:
@@ -245,10 +245,10 @@ def survivor(unevaluated: Session, folder: Path) -> tuple[Session, list[tuple[Ru
             for service in SERVICES:
                 before = watch.status()
                 command.children()[service].kill()
-                command.until_it_says(f"{'actor-0' if service == 'actor' else service} ended with SIGKILL")
+                command.until_output(f"{'actor-0' if service == 'actor' else service} ended with SIGKILL")
                 deaths.append((before, reaches(watch, 1, before.version)))
         end = end_of(command)
-        session = Session(end, ports, first, Standing.read(folder))
+        session = Session(end, ports, first, RunState.read(folder))
         return session, deaths, Summary.read(RunFolder(folder).summary)
 
 
@@ -274,7 +274,7 @@ def test_only_the_death_of_the_learner_loses_steps_at_most_those_since_the_last_
 
 
 def test_every_session_continues_from_the_checkpoint_and_repeats_no_version(
-    interrupted: tuple[Session, Beside],
+    interrupted: tuple[Session, OtherCommands],
     orphaned: tuple[Session, float],
     unevaluated: Session,
     survivor: tuple[Session, list[tuple[RunStatus, RunStatus]], Summary],

@@ -1,4 +1,4 @@
-"""Two hosts whose link is slow, lossy, cut or half cut, between actors, learners, evaluators and their services."""
+"""Two hosts with a slow, lossy, cut or half-cut link between actors, learners, evaluators and their services."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ STORIES: dict[str, Story] = {
         for cut in CUTS
     },
 }
-"""Simultaneous cases: they spend nearly all of their time waiting."""
+"""Stories that run at the same time, because they mostly wait."""
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +56,7 @@ def test_every_acknowledged_segment_is_stored_once_and_in_order(seen: Seen) -> N
 
 
 def test_the_next_batch_arrives_soon_after_a_link_is_restored(seen: Seen) -> None:
+    assert seen.durations
     assert [each for each in seen.durations if each.seconds > each.bound.seconds] == []
 
 
@@ -64,6 +65,7 @@ def test_a_slow_or_lossy_link_is_not_mistaken_for_a_lost_peer(seen: Seen) -> Non
 
 
 def test_both_sides_log_each_loss_and_return_of_the_other_once(seen: Seen) -> None:
+    assert seen.lines
     for side, lines in seen.lines.items():
         if side.endswith("client"):
             assert lines == ["trying again", "waiting", "reached"], side

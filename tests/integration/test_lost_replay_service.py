@@ -25,7 +25,7 @@ UNROLL_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The end of the learner, and its folder."""
+    """The result of the learner, and its folder."""
 
     end: Ended
     folder: RunFolder

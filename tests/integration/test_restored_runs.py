@@ -1,4 +1,4 @@
-"""Snapshots of an active run, and a run restored from one, with the user's commands."""
+"""Snapshots of an active run, and a run restored from one, with a user's commands."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def test_a_run_restored_from_a_snapshot_replays_its_segments(tmp_path: Path) -> 
             listed = run("replay", "snapshots", here)
             at = watch.status().version
             # More versions than any restored segment would be replayed for in this run.
-            watch.until(lambda now: now.version > at + 16, "training to go on")
+            watch.until(lambda now: now.version > at + 16, "training to continue")
         command.interrupt()
         ended = end_in_time(command)
     assert ended.code == 130, ended.stdout + ended.stderr
@@ -63,7 +63,7 @@ def test_a_run_restored_from_a_snapshot_replays_its_segments(tmp_path: Path) -> 
     options = (f"--resume={new.root}", "--checkpoint.snapshot-interval-s=0.2", "--replay.snapshots-kept=2")
     with Command("train", *options, environment=WITH_HELPERS) as command:
         with watching(command, new.root) as watch:
-            watch.until(lambda now: now.version > version + 10, "training to go on")
+            watch.until(lambda now: now.version > version + 10, "training to continue")
             # Automatic snapshots, of which the configured number is kept.
             wait_for(lambda: _numbers(new.snapshots)[-1:] > [3], "snapshots on the interval")
         command.interrupt()

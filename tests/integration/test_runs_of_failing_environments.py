@@ -25,9 +25,9 @@ def test_an_actor_continues_after_its_environment_failed_and_the_user_is_notifie
     kwargs = f"--environment.kwargs=kind=reward nan,at=300,once={tmp_path / 'once'}"
     ended = run(*train(tmp_path / "run", "--total-steps=3000", kwargs), environment=WITH_HELPERS)
     assert ended.code == 0, ended.stdout + ended.stderr
-    told = [line for line in ended.stdout.splitlines() if "environment " in line and "actor-" in line]
-    assert len(told) == 1
-    assert "step returned the reward nan in step 50 of its episode (Failing-v0)" in told[0]
+    notices = [line for line in ended.stdout.splitlines() if "environment " in line and "actor-" in line]
+    assert len(notices) == 1
+    assert "step returned the reward nan in step 50 of its episode (Failing-v0)" in notices[0]
     assert "was started again" not in ended.stdout
     assert ended.left_behind == []
 
@@ -60,14 +60,14 @@ def test_while_one_environment_hangs_the_other_actor_continues_and_the_user_is_n
                 lambda status: any(actor.stuck_s > 5.0 for actor in status.actor_states), "an actor to be stuck"
             )
             name = max(stuck.actor_states, key=lambda actor: actor.stuck_s).name
-            later = watch.until(lambda status: status.env_steps > stuck.env_steps + 500, "the other to go on")
+            later = watch.until(lambda status: status.env_steps > stuck.env_steps + 500, "the other actor to continue")
             states = {actor.name: actor for actor in later.actor_states}
             assert states.keys() == {"actor-0", "actor-1"}
             assert states[name].stuck_s > 5.0
             assert states[name].doing.startswith("step of environment ")
             assert states.pop(name).segments < next(iter(states.values())).segments
-        command.until_it_says(f"{name} (slot ")
-        command.until_it_says("step of environment")
+        command.until_output(f"{name} (slot ")
+        command.until_output("step of environment")
         command.interrupt()
         ended = end_of(command)
     assert ended.code == 130

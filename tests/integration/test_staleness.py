@@ -34,7 +34,7 @@ def test_segments_of_slow_stopped_and_killed_actors_are_never_trained_too_late(t
             watch.until(lambda now: now.version > before + 4 * MAX_STALENESS, "training without one actor")
             stopped.send_signal(signal.SIGCONT)
             killed.kill()
-            command.until_it_says("ended with SIGKILL")
+            command.until_output("ended with SIGKILL")
             # A tenth of its speed.
             for _ in range(20):
                 slowed.send_signal(signal.SIGSTOP)

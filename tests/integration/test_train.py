@@ -53,11 +53,11 @@ class Afterwards:
     """Results of commands after the end of the run, and with a user's own package.
 
     Attributes:
-        evaluated: `penstock evaluate`, which also filmed.
-        folder: A copy of the run that was to go on.
-        prolonged: Its next session.
-        own_folder: The folder of a run with the user's environment.
-        own: That run.
+        evaluated: Result of `penstock evaluate`, which also recorded a video.
+        folder: Copy of the run that was continued.
+        prolonged: Result of its next session.
+        own_folder: Folder of a run with the user's environment.
+        own: Result of that run.
     """
 
     evaluated: Ended
@@ -233,7 +233,7 @@ def test_a_trained_policy_is_loaded_with_one_call_and_acts(ended_run: EndedRun) 
     assert penstock.load_policy(numbered).version >= policy.version
 
 
-def test_evaluate_plays_the_best_checkpoint_and_films_it(ended_run: EndedRun, afterwards: Afterwards) -> None:
+def test_evaluate_plays_the_best_checkpoint_and_records_it(ended_run: EndedRun, afterwards: Afterwards) -> None:
     end = afterwards.evaluated
     assert end.code == 0, end.stderr
     assert "over 3 episodes" in end.stdout
@@ -294,7 +294,7 @@ def test_an_environment_from_a_user_package_is_trained_with_continuous_actions(a
     summary = Summary.read(folder / "summary.json")
     assert summary.env_id == "my_package:MyEnv-v0"
     assert summary.evaluation is not None
-    # By the bounds: 15 steps with an error of at most 3 + 4 each.
+    # The bounds limit a return to 15 steps with an error of at most 3 + 4 each.
     assert -15 * 7.0 <= summary.evaluation.return_mean < 0.0
     action = penstock.load_policy(folder).act(np.zeros(3))
     assert np.all(action >= [-2.0, 0.0]) and np.all(action <= [2.0, 5.0])
@@ -319,7 +319,7 @@ def test_a_run_may_replay_everything_and_wait_for_its_evaluations(tmp_path: Path
     assert summary.env_steps >= 20_000
     records = [json.loads(line) for line in RunFolder(folder).metrics.read_text().splitlines()]
     training = [record for record in records if record["kind"] == "training"]
-    assert all(record["fresh_lag_mean"] == 0.0 for record in training)
+    assert {record["fresh_lag_mean"] for record in training} == {0.0}
     assert max(record["staleness_max"] for record in training) <= 16
     # Collection is unlimited here, so the batches of a slow learner may be many steps apart.
     evaluations, due_at = 0, 5_000

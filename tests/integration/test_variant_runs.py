@@ -31,11 +31,11 @@ class Varied:
     """Observations of a run in two variants of Counting.
 
     Attributes:
-        folder: Of the run.
-        status: While it went on.
-        end: Of `penstock train`.
-        evaluated: `penstock evaluate` in both variants.
-        evaluated_alone: The same in variant 1.
+        folder: Folder of the run.
+        status: Status during the run.
+        end: Result of `penstock train`.
+        evaluated: Result of `penstock evaluate` in both variants.
+        evaluated_alone: Result of `penstock evaluate` in variant 1.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Varied]:
     with Command("train", *options.split(), LENGTHS, f"--run-dir={folder}", environment=WITH_HELPERS) as command:
         evaluator = command.until(lambda: command.children().get("evaluator"), "the evaluator starts")
         assert evaluator is not None
-        # Training waits for it, and therefore for the actor with the longest start.
+        # Training waits for the evaluator, and therefore for the actor with the longest start.
         evaluator.suspend()
         with watching(command, folder) as watch:
             watch.until(lambda now: now.actors == 3, "all actors")
@@ -139,7 +139,7 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
         "--env-id=Pendulum-v1 --actors=3 --envs-per-actor=4 --total-steps=10000000 --ppo.epochs=1"
         " --policy.squash-actions=true --policy.state-dependent-std=true --evaluation.interval-steps=2000"
         " --evaluation.episodes=2 --actor.lowest-temperature=0.25 --actor.highest-temperature=4"
-        # Then all versions have the same policy, which is also in the checkpoint.
+        # At this learning rate all versions have the same policy, which is also in the checkpoint.
         " --ppo.learning-rate=1e-30"
     )
     gravities = '--environment.variants=[{"g": 2.0}, {}]'
@@ -178,6 +178,6 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
             np.testing.assert_allclose(found, expected, atol=1e-3)
             if temperature != 1.0:
                 assert np.abs(found - plain.log_prob(action).numpy()[mine]).mean() > 0.5
-            # The frequency under a normal distribution of that deviation: actions were drawn from it.
+            # Frequencies under a normal distribution of that deviation, which proves that actions were drawn from it.
             deviations = (action - plain.mode()).numpy()[mine] / np.exp(plain.log_std.numpy()[mine])
             assert np.std(deviations) == pytest.approx(temperature, rel=0.1)

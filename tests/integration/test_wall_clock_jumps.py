@@ -53,14 +53,14 @@ class Seen:
     """Observations of services whose wall clocks jumped.
 
     Attributes:
-        statuses: Before the first jump, and after each.
-        asked_at: Just before and just after each status was asked for, by this process's monotonic clock.
-        kept: Snapshots that were kept after each jump, oldest first.
-        saved: Environment steps of the numbered checkpoints that were kept after each jump, oldest first.
-        logged: By service, what it logged from the first jump to the last status.
-        progress: Of the last checkpoint.
+        statuses: Status before the first jump, and after each.
+        asked_at: Times just before and just after each status request, on this process's monotonic clock.
+        kept: Snapshots present after each jump, oldest first.
+        saved: Environment steps of the numbered checkpoints present after each jump, oldest first.
+        logged: Events of each service from the first jump to the last status.
+        progress: Progress of the last checkpoint.
         wall_s: Seconds from the start of the first service to the end of the last.
-        summary: Of the learner.
+        summary: Summary of the learner.
     """
 
     statuses: list[RunStatus] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Seen:
         return self.statuses[-1]
 
     def wait_for_files(self, folder: Path, version: int, env_steps: int) -> None:
-        """Waits until everything that is kept is newer than this."""
+        """Waits until all snapshots and checkpoints are newer than these."""
         snapshots, run = SnapshotFolder(folder / "snapshots"), RunFolder(folder / "run")
 
         def kept() -> list[Snapshot]:
@@ -132,16 +132,16 @@ def seen(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             assert clocks[name].is_of(psutil.Process(command.pid)), name
         seen.ask(watch)
         lines = {name: len(command.stderr.splitlines()) for name, command in commands.items()}
-        for who, by in JUMPS:
+        for target, by in JUMPS:
             before = seen.statuses[-1]
-            for name in [who] if who in clocks else clocks:
-                clocks[name].is_wrong_by(by)
+            for name in [target] if target in clocks else clocks:
+                clocks[name].set_offset(by)
             seen.wait_for_files(folder, before.version, before.env_steps)
             seen.ask(watch)
         for name, command in commands.items():
             seen.logged[name] = [json.loads(line) for line in command.stderr.splitlines()[lines[name] :]]
         for name in reversed(SERVICES):
-            commands[name].until(lambda: True, "it was started")
+            commands[name].until(lambda: True, "the services to start")
             commands[name].terminate()
             assert end_in_time(commands[name]).code == 0, commands[name].stderr
     seen.wall_s = time.monotonic() - started
@@ -206,17 +206,17 @@ class Whole:
     """Results of a run of `penstock train` whose wall clock jumped.
 
     Attributes:
-        end: How it ended.
+        end: Its result.
         wall_s: Seconds from its start to its end.
-        trained_s: Seconds in which its last learner trained, at least.
-        told: Lines of the terminal about windows that failed.
-        summary: Of the last learner.
+        trained_s: Minimum of the seconds in which its last learner trained.
+        failures: Lines of the terminal about failed windows.
+        summary: Summary of the last learner.
     """
 
     end: Ended
     wall_s: float
     trained_s: float
-    told: list[str]
+    failures: list[str]
     summary: Summary
 
 
@@ -240,21 +240,21 @@ def whole(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
             processes = [psutil.Process(command.pid), *command.children().values()]
             assert len(processes) == 1 + len(SERVICES)
             assert all(clock.is_of(process) for process in processes)
-            clock.is_wrong_by(HOUR_S)
+            clock.set_offset(HOUR_S)
             a_window_fails(1)
-            clock.is_wrong_by(-HOUR_S)
+            clock.set_offset(-HOUR_S)
             before = watch.status().version
             watch.until(lambda now: now.version > before + 2, "training an hour before")
             command.children()["learner"].kill()
-            command.until_it_says("learner ended with SIGKILL")
+            command.until_output("learner ended with SIGKILL")
             watch.until(lambda now: now.version > before + 4, "training by another learner")
             trained_at = time.monotonic()
             a_window_fails(2)
             trained_s = time.monotonic() - trained_at
         command.interrupt()
         end = end_in_time(command)
-    told = [line for line in end.stdout.splitlines() if "the reward nan" in line]
-    return Whole(end, time.monotonic() - started, trained_s, told, Summary.read(RunFolder(run).summary))
+    failures = [line for line in end.stdout.splitlines() if "the reward nan" in line]
+    return Whole(end, time.monotonic() - started, trained_s, failures, Summary.read(RunFolder(run).summary))
 
 
 def test_a_whole_run_continues_when_its_wall_clock_jumps_with_correct_durations(whole: Whole) -> None:
@@ -265,4 +265,4 @@ def test_a_whole_run_continues_when_its_wall_clock_jumps_with_correct_durations(
 
 
 def test_the_user_is_notified_of_events_after_the_clock_was_set_back_and_the_learner_replaced(whole: Whole) -> None:
-    assert len(whole.told) == 2
+    assert len(whole.failures) == 2
