@@ -1,4 +1,4 @@
-"""Settings that every test shares: one torch thread, the same hypothesis examples in every run, and a Ctrl-C."""
+"""Settings of all tests: one torch thread, reproducible hypothesis examples, and default signal handlers."""
 
 import os
 import signal
@@ -6,9 +6,9 @@ import signal
 import hypothesis
 import torch
 
-# A shell has what it starts in the background ignore Ctrl-C, and what that starts in turn.
+# A shell starts background jobs with SIGINT ignored, and their child processes inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# nohup has what it starts ignore the end of its terminal.
+# nohup starts its command with SIGHUP ignored.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)
@@ -18,5 +18,5 @@ hypothesis.settings.load_profile("penstock")
 
 
 def pytest_xdist_auto_num_workers(config: object) -> int:
-    """Processes for `-n auto`: two more than there are cores, because many tests wait."""
+    """Returns the number of processes for `-n auto`: two more than cores, because many tests wait."""
     return (os.cpu_count() or 1) + 2

@@ -92,7 +92,7 @@ def test_without_noise_a_gaussian_sample_is_the_mode() -> None:
 def test_the_entropy_of_a_squashed_gaussian_is_that_of_the_squashed_action(mean: float, log_std: float) -> None:
     gaussian = DiagonalGaussian(torch.tensor([mean, mean], dtype=torch.float64), torch.tensor([log_std, log_std]))
     distribution = SquashedGaussian(gaussian, torch.tensor([True, False]))
-    # -E[log p] by sums over a fine grid of u, where p is the density of tanh(u) by the change of variables.
+    # -E[log p] as a sum over a fine grid of u, where p is the density of tanh(u) by the change of variables.
     deviation = math.exp(log_std)
     u = torch.linspace(mean - 9 * deviation, mean + 9 * deviation, 40_001, dtype=torch.float64)
     log_p = torch.distributions.Normal(mean, deviation).log_prob(u)

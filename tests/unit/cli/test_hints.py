@@ -22,7 +22,7 @@ NUMBERS = LearningNumbers(
     explained_variance=0.5,
     gradient_norm=0.4,
 )
-WELL = CoordinatorStatistics(
+HEALTHY = CoordinatorStatistics(
     mode="asynchronous",
     off_policy_degree=4,
     segments_collected=1000,
@@ -38,16 +38,16 @@ WELL = CoordinatorStatistics(
 
 
 def with_numbers(**numbers: float) -> CoordinatorStatistics:
-    return replace(WELL, recent=replace(NUMBERS, **numbers))
+    return replace(HEALTHY, recent=replace(NUMBERS, **numbers))
 
 
 def waiting(reason: str, share: float, *, actors_wait_s: float = 0.2, degree: int = 4) -> CoordinatorStatistics:
-    times = replace(WELL.times, collect_wait_s=actors_wait_s)
-    return replace(WELL, waits=(Wait(WaitReason.parse(reason), 1.0, share),), times=times, off_policy_degree=degree)
+    times = replace(HEALTHY.times, collect_wait_s=actors_wait_s)
+    return replace(HEALTHY, waits=(Wait(WaitReason.parse(reason), 1.0, share),), times=times, off_policy_degree=degree)
 
 
 def test_a_healthy_run_gets_no_hint() -> None:
-    assert hints(WELL) == []
+    assert hints(HEALTHY) == []
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_a_healthy_run_gets_no_hint() -> None:
         (waiting("fresh segments", 0.6, actors_wait_s=0.9), "raise sampling.off_policy_degree (now 4)"),
         (waiting("fresh segments", 0.6, actors_wait_s=0.9, degree=0), "because they alternate"),
         (waiting("the replay service", 0.51), "51% of the time for the replay service"),
-        (replace(WELL, drops=Drops(late_segments=101)), "10% of the fresh segments arrived too late"),
-        (replace(WELL, drops=Drops(overwritten_priorities=201)), "raise replay.capacity_bytes"),
-        (replace(WELL, drops=Drops(refused_segments=1)), "refused"),
-        (replace(WELL, drops=Drops(refused_steps=2)), "2 gradient steps were refused"),
+        (replace(HEALTHY, drops=Drops(late_segments=101)), "10% of the fresh segments arrived too late"),
+        (replace(HEALTHY, drops=Drops(overwritten_priorities=201)), "raise replay.capacity_bytes"),
+        (replace(HEALTHY, drops=Drops(refused_segments=1)), "refused"),
+        (replace(HEALTHY, drops=Drops(refused_steps=2)), "2 gradient steps were refused"),
         (
-            replace(WELL, drops=Drops(unsound_rows=3, left_out_values=1)),
+            replace(HEALTHY, drops=Drops(unsound_rows=3, left_out_values=1)),
             "4 numbers were a million times larger than the others",
         ),
     ],
@@ -88,9 +88,9 @@ def test_an_unusual_statistic_yields_a_hint_with_a_remedy(statistics: Coordinato
         with_numbers(approximate_kl=5e-5, entropy=0.6),
         with_numbers(explained_variance=0.0),
         waiting("fresh segments", 0.49),
-        replace(WELL, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
+        replace(HEALTHY, drops=Drops(late_segments=100, overwritten_priorities=200, refunded_segments=900)),
         # An unknown value yields no hint.
-        replace(WELL, recent=LearningNumbers()),
+        replace(HEALTHY, recent=LearningNumbers()),
     ],
 )
 def test_statistics_just_within_their_thresholds_yield_no_hint(statistics: CoordinatorStatistics) -> None:
