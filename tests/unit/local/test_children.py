@@ -234,8 +234,12 @@ def test_a_child_starts_even_if_its_log_cannot_be_written(run: Run, tmp_path: Pa
 def test_all_children_end_within_the_longest_grace_period(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "_COLLECTING_GRACE_S", 0.2)
     monkeypatch.setattr(children, "_GRACE_S", 0.4)
-    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    program = f"{ignore}; print('ready', flush=True); time.sleep(999)"
+    program = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        time.sleep(999)
+    """
     members = [run.start(program, name) for name in ("replay", "learner", "evaluator", "actor-0", "actor-1")]
     for child in members:
         run.log_lines(child, "ready")
