@@ -6,6 +6,7 @@ from pathlib import Path
 
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse, settings_of
+from penstock.cli.program import how_to_resume
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.errors import ConfigurationError
 from penstock.presets import NO_PRESET
@@ -62,9 +63,7 @@ def _describe(name: str, restored: RestoredRun, *, into: Path, store: Path | Non
         *([f"the oldest {dropped:,} left out because replay.capacity_bytes is smaller"] if dropped else []),
         *([f"from {len(restored.stores)} services"] if len(restored.stores) > 1 else []),
     ]
-    folder = shlex.quote(str(into))
-    if store is None:
-        onwards = f"penstock train --resume {folder}"
-    else:
-        onwards = f"start the services with run.dir {folder} and replay.folder {shlex.quote(str(store))}"
-    return f"restored snapshot {name} into {into}: {', '.join(parts)}\nresume it:  {onwards}"
+    how = how_to_resume(str(into))
+    if store is not None:
+        how = f"start the services with run.dir {shlex.quote(str(into))} and replay.folder {shlex.quote(str(store))}"
+    return f"restored snapshot {name} into {into}: {', '.join(parts)}\nresume it:  {how}"

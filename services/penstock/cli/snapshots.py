@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from penstock.cli.options import parse
+from penstock.cli.program import program
 from penstock.cli.transfer import progress_bars, wide_console
 from penstock.config import Config
 from penstock.errors import ConfigurationError
@@ -83,7 +84,7 @@ def _describe(taken: RunSnapshot, run: Path | None) -> str:
     place = shlex.quote(str(run)) if run else f"RUN --replay.snapshot-folder {shlex.quote(str(root))}"
     return (
         f"snapshot {taken.name}: {', '.join(parts)}, in {root}\n"
-        f"create a run from it with: penstock replay restore {taken.name} --run-dir {place} --into NEW"
+        f"create a run from it:  {program()} replay restore {taken.name} --run-dir {place} --into NEW"
     )
 
 
