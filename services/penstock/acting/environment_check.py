@@ -53,13 +53,7 @@ def check(
 ) -> list[str]:
     """Makes, resets and steps every variant of every task, and returns warnings of one line each.
 
-    Args:
-        env_id: Gymnasium id, or package:Id-v0.
-        tasks: Environments to check.
-        imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
-        frames: Frames stacked in an observation.
-        progress: Function called before each stage.
+    The arguments are those of `EnvironmentVariants`. `progress` is called before each stage.
 
     Raises:
         ConfigurationError: An environment can't be used. The message is one line with the fault, its place and a

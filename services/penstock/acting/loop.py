@@ -46,12 +46,7 @@ class ActorParts:
 
 
 def act(parts: ActorParts) -> None:
-    """Collects under one assignment after the other until the process is stopped.
-
-    Raises:
-        RunFinished: The run is over.
-        EnvironmentFailed: The environments failed and could not be made again.
-    """
+    """Collects under one assignment after the other until the process is stopped. Raises as `ActorLoop.run`."""
     while not parts.process.stopping:
         assignment = parts.run.assignment(_WAIT_S)
         if assignment is not None:

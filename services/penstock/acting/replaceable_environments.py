@@ -54,8 +54,7 @@ class ReplaceableEnvironments:
     def make_again(self) -> None:
         """Closes the environments, whatever their state, and makes new ones.
 
-        Raises:
-            EnvironmentFailed: They can't be made.
+        Raises `EnvironmentFailed` if they can't be made.
         """
         self.close()
         try:

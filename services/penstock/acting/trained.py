@@ -67,10 +67,7 @@ def load_policy(path: str | Path) -> TrainedPolicy:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Returns the path of the checkpoint to use: the file itself, or one in a run's folder.
-
-    Raises `ConfigurationError` if there is none.
-    """
+    """Returns the file itself, or a run's checkpoint to use. Raises `ConfigurationError` if there is none."""
     if path.is_file():
         return path
     folder = RunFolder(path)

@@ -29,11 +29,7 @@ class MixedEnvironments:
     """
 
     def __init__(self, parts: Sequence[Environments]) -> None:
-        """Combines the environments of all variants.
-
-        Args:
-            parts: Environments of each variant, one per row of the variant, all with the same spaces.
-        """
+        """Combines the environments of all variants, which have the same spaces."""
         self._parts, self.progress = parts, Progress()
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
         self.observation: NDArray[np.generic] = np.zeros(0)
@@ -102,8 +98,7 @@ class EnvironmentVariants:
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
 
-        Raises:
-            ConfigurationError: A variant can't be made (`make`), or two variants have different spaces.
+        Raises `ConfigurationError` if a variant can't be made (`make`), or two variants have different spaces.
         """
         parts: list[Environments] = []
         variants = len(self.arguments)
@@ -122,9 +117,8 @@ class EnvironmentVariants:
     ) -> Environments:
         """Makes N environments of one variant, with the spaces `spec` of the first variant (None: any).
 
-        Raises:
-            ConfigurationError: There is no such variant, it can't be made (`make_environments`), or it has other
-                spaces.
+        Raises `ConfigurationError` if there is no such variant, it can't be made (`make_environments`), or it has other
+        spaces.
         """
         variants = self.arguments
         if variant >= len(variants):

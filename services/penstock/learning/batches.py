@@ -89,8 +89,7 @@ def _stacked(frames: Tensor, age: Tensor) -> Tensor:
         frames: [B, T + k, C, ...] the k - 1 frames before the first row, then one frame per row.
         age: <uint8>[B, T + 1] rows since the episode's first frame, which replaces the frames before it.
 
-    Returns:
-        [B, T + 1, k C, ...] stacked frames.
+    Returns [B, T + 1, k C, ...] stacked frames.
     """
     segments, rows = age.shape
     count = frames.shape[1] - rows + 1

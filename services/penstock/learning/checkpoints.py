@@ -131,8 +131,7 @@ def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
 def recover(folder: RunFolder) -> Recovered:
     """Finds the state to resume from. Renames damaged files by appending `.damaged`, and changes nothing else.
 
-    Raises:
-        ConfigurationError: All checkpoints are damaged, or one was written by another release.
+    Raises `ConfigurationError` if all checkpoints are damaged, or one was written by another release.
     """
     damaged: dict[Path, DamagedFile] = {}
     best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged)

@@ -57,14 +57,7 @@ class Evaluations:
         records: Records,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Continues the evaluations of earlier sessions.
-
-        Args:
-            desk: Interface to the evaluators.
-            session: Session of the run, whose statistics receive results and notices.
-            records: Records of results.
-            clock: Function that returns monotonic seconds.
-        """
+        """Continues the evaluations of earlier sessions."""
         config, resumed = session.config, session.recovered.progress
         self._desk, self._records, self._clock = desk, records, clock
         self._config, self._seed, self._variants = config.evaluation, config.run.seed, len(config.environment.variants)

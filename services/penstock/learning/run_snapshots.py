@@ -48,10 +48,7 @@ class RunSnapshots:
     def __init__(self, desk: SnapshotDesk | None, statistics: RunStatistics, *, interval_s: float) -> None:
         """Refuses requests until `open`.
 
-        Args:
-            desk: Interface to the stores; None: there are no stores and no snapshots.
-            statistics: Statistics that receive a notice when an automatic snapshot fails.
-            interval_s: Seconds between automatic snapshots; 0: none.
+        Automatic snapshots are taken every `interval_s` seconds (0: none). Without a desk there are no snapshots.
         """
         self._desk, self._statistics, self._interval_s = desk, statistics, interval_s
         self._lock = threading.Lock()
@@ -92,10 +89,8 @@ class RunSnapshots:
     def take_what_is_due(self, take_checkpoint: Callable[[], checkpoints.Snapshot]) -> None:
         """Begins the requested or due snapshot, if any, and returns when each store is frozen.
 
-        Every batch so far must have been committed, and no commit may be sent during the call.
-
-        Args:
-            take_checkpoint: Function that takes a checkpoint, called only if a snapshot begins.
+        Every batch so far must have been committed, and no commit may be sent during the call. A checkpoint is taken
+        only if a snapshot begins.
         """
         asked = self._next()
         if asked is None or self._desk is None:

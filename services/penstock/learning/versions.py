@@ -82,8 +82,7 @@ class VersionMark:
             notice: Function that notifies the user of damage to the file or of a failed write.
             boot: Identifier of this machine's boot; None: the kernel's.
 
-        Raises:
-            ConfigurationError: The file can't be read.
+        Raises `ConfigurationError` if the file can't be read.
         """
         self._path, self._notice, self._boot = path, notice, _boot_id() if boot is None else boot
         self._file: int | None = None
@@ -135,9 +134,7 @@ class VersionMark:
     def _last_used(self, data: bytes | None, known: int) -> tuple[int, str]:
         """Returns the last version that may have been used (-1: none or unknown), and the damage to the file.
 
-        Args:
-            data: Content of the file; None: there is no file.
-            known: Version that was certainly used; -1: none.
+        `data` is the file's content (None: there is no file), and `known` was certainly used (-1: none).
         """
         if data is None:
             return -1, "" if known < 0 else "is missing"
