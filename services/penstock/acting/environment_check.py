@@ -35,12 +35,10 @@ environment's name."""
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The environments of one use, training or evaluation, in all variants.
+    """The environments of one use, training or evaluation (empty: both), in all variants.
 
-    Attributes:
-        variants: All arguments of each variant.
-        instances: Environments made of each variant; 2 are enough to compare them.
-        use: Name of the use, for messages; empty if training and evaluation use the same environments.
+    Attributes: variants: All arguments of each variant. instances: Environments made of each variant; 2 are enough to
+    compare them. use: Name of the use, for messages.
     """
 
     variants: Sequence[Mapping[str, Any]]

@@ -82,9 +82,7 @@ def find_checkpoint(path: Path) -> Path:
 def read_weights(path: Path) -> Weights:
     """Reads the weights in a checkpoint file.
 
-    Raises:
-        DamagedFile: The file can't be read, is cut short or otherwise damaged.
-        ConfigurationError: There is no such file, or it is not a checkpoint that this release can load.
+    Raises `DamagedFile` if the file is damaged, `ConfigurationError` if this release can't load it or there is none.
     """
     data = checkpoint_file.read(path).data
     try:

@@ -50,12 +50,8 @@ class MixedEnvironments:
             with self._numbered(variant):
                 outcomes.append(part.step(np.ascontiguousarray(action[variant :: len(self._parts)])))
         self._observe()
-        return StepOutcome(
-            _take_turns([outcome.reward for outcome in outcomes]),
-            _take_turns([outcome.terminated for outcome in outcomes]),
-            _take_turns([outcome.truncated for outcome in outcomes]),
-            _take_turns([outcome.valid for outcome in outcomes]),
-        )
+        columns = ([getattr(outcome, name) for outcome in outcomes] for name in StepOutcome.__slots__)
+        return StepOutcome(*map(_take_turns, columns))
 
     def close(self) -> None:
         """Closes the environments."""
@@ -81,12 +77,9 @@ class MixedEnvironments:
 class EnvironmentVariants:
     """The variants of an environment, and how they are made.
 
-    Attributes:
-        env_id: Gymnasium id, or package:Id-v0.
-        arguments: All arguments of each variant; at least one variant.
-        imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
-        frames: Frames stacked in an observation.
+    Attributes: env_id: Gymnasium id, or package:Id-v0. arguments: All arguments of each variant; at least one variant.
+    imports: Modules that register environments. vectorization: sync, or native for the environment's own vectorised
+    form. frames: Frames stacked in an observation.
     """
 
     env_id: str

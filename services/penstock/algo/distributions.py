@@ -50,12 +50,7 @@ class NoiseKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Random numbers from which one action is sampled.
-
-    Attributes:
-        kind: Distribution of the numbers.
-        size: Number of random numbers per action.
-    """
+    """Random numbers from which one action is sampled: their distribution, and their number per action."""
 
     kind: NoiseKind
     size: int

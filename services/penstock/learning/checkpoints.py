@@ -174,9 +174,8 @@ def read_snapshot(path: Path) -> Snapshot:
 def restore(learner: Learner, path: Path) -> RunProgress:
     """Loads a checkpoint's policy, optimizer and random state into a learner and returns its progress.
 
-    Raises:
-        DamagedFile: The file is cut short or damaged.
-        ConfigurationError: The file belongs to other spaces, another architecture or another release.
+    Raises `DamagedFile` if the file is damaged, `ConfigurationError` if it belongs to other spaces, another
+    architecture or another release.
     """
     file = _read(path)
     saved, present = _policy_of(file), learner.policy

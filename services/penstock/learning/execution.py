@@ -61,10 +61,8 @@ class Eager:
 class _Inputs:
     """Inputs of a gradient step, at constant addresses and with constant shapes.
 
-    Attributes:
-        steps: Buffers for the steps of the largest batch.
-        rows: <int64>[M] row numbers of the minibatch, padded with `_NONE`.
-        settings: Settings of the loss, with tensors for those that follow a schedule.
+    `rows`, <int64>[M], are the row numbers of the minibatch, padded with `_NONE`. `settings` has tensors for those that
+    follow a schedule.
     """
 
     steps: Steps

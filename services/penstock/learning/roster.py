@@ -153,9 +153,8 @@ class Roster:
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
         """Admits an actor. A valid token restores its place; otherwise it gets a new one.
 
-        Raises:
-            SchemaMismatch: The schema or the spaces differ from the run's.
-            Overloaded: All slots are taken, or the new place can't be recorded.
+        Raises `SchemaMismatch` if the schema or the spaces differ from the run's, `Overloaded` if all slots are taken
+        or the new place can't be recorded.
         """
         self._check(schema, spec)
         self._forget_the_gone(now)

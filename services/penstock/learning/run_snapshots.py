@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from penstock.errors import NotReady, Overloaded, PenstockError, Unavailable
 from penstock.learning import checkpoints
@@ -22,6 +23,7 @@ from penstock.types.run import Weights
 from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest
 
 
+@dataclass(slots=True)
 class RequestedSnapshot:
     """Requested snapshot.
 
@@ -32,10 +34,10 @@ class RequestedSnapshot:
         outcome: Future of the complete snapshot, or of the error with which it failed.
     """
 
-    def __init__(self, name: str, *, automatic: bool) -> None:
-        self.name, self.automatic = name, automatic
-        self.progress = SnapshotProgress()
-        self.outcome: Future[RunSnapshot] = Future()
+    name: str
+    automatic: bool
+    progress: SnapshotProgress = field(default_factory=SnapshotProgress)
+    outcome: Future[RunSnapshot] = field(default_factory=Future)
 
     def show(self, progress: SnapshotProgress) -> None:
         """Sets the progress."""
@@ -60,9 +62,7 @@ class RunSnapshots:
     def request(self, name: str = "") -> RequestedSnapshot:
         """Requests a snapshot, which begins after the batch in training. Any thread may call.
 
-        Raises:
-            NotReady: Training has not begun or has ended.
-            Overloaded: Another snapshot is in progress.
+        Raises `NotReady` if training has not begun or has ended, `Overloaded` if a snapshot is in progress.
         """
         with self._lock:
             if not self._training or self._desk is None:

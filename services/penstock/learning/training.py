@@ -129,7 +129,7 @@ class TrainingRun:
         self._source.open(self._plan)
 
     def _train(self) -> Stopped:
-        """Trains on batch after batch. Saves a checkpoint before it raises an error, except for `Diverged`."""
+        """Trains on batch after batch and returns why it ended."""
         self._snapshots.open()
         try:
             while not (stopped := self._reason_to_stop()):
