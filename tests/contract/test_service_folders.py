@@ -128,7 +128,7 @@ def test_it_ends_with_its_run_if_it_is_told_to_and_not_with_a_learner(loopback: 
         # Until its plan has arrived it can finish no run.
         until(lambda: second.finish() or command.process.poll() is not None, "it ends")
         assert command.wait() == 0
-        assert len(lines(command, "the run is finished")) == 1
+        assert len(lines(command, "run finished")) == 1
         assert len(lines(command, "stopped")) == 1
     with replay(tmp_path / "store") as (command, _, _):
         (found,) = lines(command, "recovered")

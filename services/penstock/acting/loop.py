@@ -48,7 +48,7 @@ def act(parts: ActorParts) -> None:
                 parts.environments.become(assignment.variant)
                 ActorLoop(parts, assignment).run()
             except PlaceLost as lost:
-                parts.log.warning("joining again", reason=str(lost))
+                parts.log.warning("place lost", reason=str(lost))
                 parts.run.join_again(lost.taken_by)
 
 

@@ -52,7 +52,7 @@ class ReplaceableEnvironments:
             self.make_again()
 
     def make_again(self) -> None:
-        """Closes the environments, whatever their state, and makes new ones.
+        """Closes the environments, in any state, and makes new ones.
 
         Raises `EnvironmentFailed` if they can't be made.
         """

@@ -54,7 +54,7 @@ def run(config: Config) -> None:
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
         if missing := gpu_metrics.show(device):
-            service.logger.warning("metrics lack the GPU's utilisation", reason=missing)
+            service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
         session = open_session(config, folder, checkpoints.recover(folder))
         roster = _roster_of(session)

@@ -87,7 +87,7 @@ async def _serve(
         lambda: (stops_with_run and servicer.run_finished) or any(task.done() for task in tasks),
     )
     if stops_with_run and servicer.run_finished:
-        service.logger.info("the run is finished")
+        service.logger.info("run finished")
     ended = [task for task in tasks if task.done()]
     for task in tasks:
         task.cancel()

@@ -15,7 +15,7 @@ def show(device: torch.device) -> str:
     name, used = str(device.index or 0), metrics.GPU_MEMORY_USED
     total_bytes = torch.cuda.mem_get_info(device)[1]
     metrics.GPU_MEMORY.labels(name).set(total_bytes)
-    used.labels(name, "everybody").set_function(lambda: total_bytes - torch.cuda.mem_get_info(device)[0])
+    used.labels(name, "all").set_function(lambda: total_bytes - torch.cuda.mem_get_info(device)[0])
     used.labels(name, "reserved").set_function(lambda: torch.cuda.memory_reserved(device))
     used.labels(name, "tensors").set_function(lambda: torch.cuda.memory_allocated(device))
     try:

@@ -115,14 +115,14 @@ class VersionMark:
                 self._write_line(self._reserved)
             self._failed = False
         except OSError as error:
-            self._tell_failure(error)
+            self._note_failure(error)
 
     def settle(self) -> None:
         """Forces the last version to the disk at a clean end, so that not even a power cut skips a number."""
         try:
             self._reserve(self._used)
         except OSError as error:
-            self._tell_failure(error)
+            self._note_failure(error)
         self.close()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class VersionMark:
         os.pwrite(self._file, _Mark(self._used, reserved, self._boot).encode(), self._line * _LINE_BYTES)
         self._line = 1 - self._line
 
-    def _tell_failure(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         if not self._failed:
             self._notice(
                 f"can't record the version in use in {self._path}: {error.strerror or error}; free space or make it"

@@ -28,8 +28,8 @@ def value(name: str, **labels: str) -> float | None:
 
 def test_memory_and_utilisation_of_a_gpu_are_read_at_each_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_metrics.show(GPU) == ""
-    used = {kind: value("penstock_gpu_memory_used_bytes", kind=kind) for kind in ("everybody", "reserved", "tensors")}
-    assert (value("penstock_gpu_memory_bytes"), used) == (1000, {"everybody": 700, "reserved": 500, "tensors": 400})
+    used = {kind: value("penstock_gpu_memory_used_bytes", kind=kind) for kind in ("all", "reserved", "tensors")}
+    assert (value("penstock_gpu_memory_bytes"), used) == (1000, {"all": 700, "reserved": 500, "tensors": 400})
     assert value("penstock_gpu_utilisation_ratio") == 0.25
     monkeypatch.setattr("torch.cuda.utilization", lambda device: 100)
     assert value("penstock_gpu_utilisation_ratio") == 1.0
