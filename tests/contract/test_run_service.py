@@ -425,7 +425,7 @@ def test_reports_of_actors_reach_the_status_of_the_run(loopback: Loopback, tmp_p
     until(lambda: client.get(PATIENCE_S).episodes == 3, "the reports")
     evaluation = EvaluationSummary(version=9, env_steps=900, episodes=20, return_mean=-1.5, return_std=0.5)
     server.statistics.evaluated(evaluation, 0.5)
-    server.statistics.best_is(evaluation)
+    server.statistics.best_evaluation = evaluation
     after = client.get(PATIENCE_S)
     assert (after.return_mean, after.actors) == (3.0, 2)
     assert after.last_evaluation == after.best_evaluation == evaluation

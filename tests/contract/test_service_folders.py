@@ -130,7 +130,7 @@ def test_with_stop_with_run_a_replay_service_ends_with_its_run_and_not_with_a_le
         # The learner can't finish a run before its plan has arrived.
         until(lambda: second.finish() or command.process.poll() is not None, "the end of the service")
         assert command.wait() == 0
-        assert len(lines(command, "the run is finished")) == 1
+        assert len(lines(command, "run finished")) == 1
         assert len(lines(command, "stopped")) == 1
     with replay(tmp_path / "store") as (command, _, _):
         (found,) = lines(command, "recovered")

@@ -130,7 +130,7 @@ def test_every_field_of_an_actors_activity_reaches_the_status(loopback: Loopback
     at = ActorProgress(steps=33, doing="step", environment=1, window_step=5, window_steps=32)
     member = loopback.membership(server, name="actor-0", progress=lambda: at)
     member.report(ActorReport(64, 0.0, (), Timing(0.1, 0.1, 0.1, 0.1), segments=4))
-    member.tell(EnvironmentFault("environment 1: RuntimeError: lost\nand gone (My-v0)", dropped=True))
+    member.report_fault(EnvironmentFault("environment 1: RuntimeError: lost\nand gone (My-v0)", dropped=True))
     member.drain(PATIENCE_S)
 
     def state_of_actor() -> ActorState | None:

@@ -39,7 +39,7 @@ class Collector:
         discount: float,
         failures: int = 0,
     ) -> None:
-        """Resets each environment with its own seed.
+        """Resets each environment with its own seed. Raises `EnvironmentFailed` if an environment failed.
 
         Args:
             environments: One environment for each environment number of the assignment.
@@ -47,9 +47,6 @@ class Collector:
             unroll_length: Steps in a segment, T.
             discount: Gamma of the running discounted return.
             failures: Earlier failures of the environments under this assignment.
-
-        Raises:
-            EnvironmentFailed: An environment failed in its reset.
         """
         self._environments, self._assignment = environments, assignment
         numbers = np.array(assignment.environments, np.uint32)
@@ -70,13 +67,9 @@ class Collector:
         self._reset()
 
     def begin_again(self, environments: Environments) -> None:
-        """Continues after a failure with these environments, which it resets.
+        """Continues after a failure with these environments, or others with the same spaces, and resets them.
 
-        Args:
-            environments: The same environments as before, or others with the same spaces.
-
-        Raises:
-            EnvironmentFailed: An environment failed in its reset.
+        Raises `EnvironmentFailed` if an environment failed in its reset.
         """
         self._environments = environments
         self._failures += 1
@@ -109,8 +102,7 @@ class Collector:
     def collect(self, runner: PolicyRunner) -> Window:
         """Steps every environment T times with the runner's weights and returns the window.
 
-        Raises:
-            EnvironmentFailed: An environment failed, or its values can't be trained on.
+        Raises `EnvironmentFailed` if an environment failed, or its values can't be trained on.
         """
         noise = self._streams.draw(runner.policy.noise, self._steps, self._unroll_length)
         ended_before = len(self._episodes)

@@ -35,12 +35,10 @@ environment's name."""
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The environments of one use, training or evaluation, in all variants.
+    """The environments of one use, training or evaluation (empty: both), in all variants.
 
-    Attributes:
-        variants: All arguments of each variant.
-        instances: Environments made of each variant; 2 are enough to compare them.
-        use: Name of the use, for messages; empty if training and evaluation use the same environments.
+    Attributes: variants: All arguments of each variant. instances: Environments made of each variant; 2 are enough to
+    compare them. use: Name of the use, for messages.
     """
 
     variants: Sequence[Mapping[str, Any]]
@@ -53,13 +51,7 @@ def check(
 ) -> list[str]:
     """Makes, resets and steps every variant of every task, and returns warnings of one line each.
 
-    Args:
-        env_id: Gymnasium id, or package:Id-v0.
-        tasks: Environments to check.
-        imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
-        frames: Frames stacked in an observation.
-        progress: Function called before each stage.
+    The arguments are those of `EnvironmentVariants`. `progress` is called before each stage.
 
     Raises:
         ConfigurationError: An environment can't be used. The message is one line with the fault, its place and a

@@ -20,7 +20,7 @@ def evaluate(
     stopping: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> EvaluationResult | None:
-    """Plays the first episode of every environment, all at once, and returns their returns.
+    """Plays the first episode of every environment, all at once, and returns their returns; None if abandoned.
 
     The mean over first episodes favours neither short nor long ones, unlike the mean over the first N that end. An
     episode that does not end within the task's bounds is cut, and its return until then counts.
@@ -30,9 +30,6 @@ def evaluate(
         environments: One environment per episode of the task, alternating between its variants.
         stopping: Function called at every step; the evaluation is abandoned if it returns True.
         clock: Monotonic clock, in seconds.
-
-    Returns:
-        The result, or None if the evaluation was abandoned.
     """
     started = clock()
     runner, action_map = PolicyRunner(task.weights), ActionMap(environments.spec.action)

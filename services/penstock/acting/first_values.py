@@ -26,12 +26,7 @@ _GYM_RESET = "reset must return observation and info"
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The findings about the values that `reset` or `step` returned.
-
-    Attributes:
-        warnings: Warnings of one line each.
-        ended: Whether the episode is over.
-    """
+    """Warnings about the values that `reset` or `step` returned, one line each, and whether the episode is over."""
 
     warnings: list[str]
     ended: bool = False

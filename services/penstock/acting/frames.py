@@ -24,14 +24,9 @@ class Frames:
     """
 
     def __init__(self, environments: Environments, frames: int) -> None:
-        """Wraps environments.
+        """Wraps environments of single frames to stack k of them.
 
-        Args:
-            environments: Environments whose observations are single frames.
-            frames: Frames in a stack, k.
-
-        Raises:
-            ConfigurationError: The observations can't be stacked, or k is out of range.
+        Raises `ConfigurationError` if the observations can't be stacked, or k is out of range.
         """
         space = environments.spec.observation
         if not isinstance(space, BoxSpace) or not space.shape:
@@ -93,8 +88,7 @@ class Frames:
 def with_frames(environments: Environments, frames: int) -> Environments:
     """Wraps environments to stack `frames` frames and to convert images to channels first; returns others unchanged.
 
-    Raises:
-        ConfigurationError: The observations can't be stacked, or `frames` is out of range.
+    Raises `ConfigurationError` if the observations can't be stacked, or `frames` is out of range.
     """
     space = environments.spec.observation
     if frames == 1 and not is_image(space):

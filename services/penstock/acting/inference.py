@@ -31,12 +31,7 @@ class PolicyRunner:
     """
 
     def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
-        """Loads the policy.
-
-        Args:
-            weights: Initial weights.
-            temperature: Sampling temperature of `act`; `refresh` does not change it.
-        """
+        """Loads the policy. `refresh` does not change the sampling temperature of `act`."""
         self.policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
 

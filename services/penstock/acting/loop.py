@@ -26,14 +26,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ActorParts:
     """The parts of an actor.
 
-    Attributes:
-        run: Place in the run.
-        open_sink: Function that opens the stream of windows under an assignment.
-        environments: Environments to step.
-        process: Process of the actor, which may be stopped.
-        log: Log of the actor.
-        unroll_length: Steps in a segment, T.
-        discount: Gamma of the running discounted return.
+    Attributes: open_sink: Function that opens the stream of windows under an assignment. unroll_length: Steps in a
+    segment, T. discount: Gamma of the running discounted return.
     """
 
     run: RunLink
@@ -46,12 +40,7 @@ class ActorParts:
 
 
 def act(parts: ActorParts) -> None:
-    """Collects under one assignment after the other until the process is stopped.
-
-    Raises:
-        RunFinished: The run is over.
-        EnvironmentFailed: The environments failed and could not be made again.
-    """
+    """Collects under one assignment after the other until the process is stopped. Raises as `ActorLoop.run`."""
     while not parts.process.stopping:
         assignment = parts.run.assignment(_WAIT_S)
         if assignment is not None:

@@ -25,7 +25,7 @@ class RunLink(Protocol):
     def report(self, report: ActorReport) -> None:
         """Sends a report, without blocking."""
 
-    def tell(self, fault: EnvironmentFault) -> None:
+    def report_fault(self, fault: EnvironmentFault) -> None:
         """Sends a fault of an environment, without blocking."""
 
 
@@ -66,7 +66,7 @@ class Process(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the process was asked to stop."""
+        """Whether the process is to stop."""
 
     @property
     def supervised(self) -> bool:

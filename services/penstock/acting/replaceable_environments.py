@@ -52,10 +52,9 @@ class ReplaceableEnvironments:
             self.make_again()
 
     def make_again(self) -> None:
-        """Closes the environments, whatever their state, and makes new ones.
+        """Closes the environments, in any state, and makes new ones.
 
-        Raises:
-            EnvironmentFailed: They can't be made.
+        Raises `EnvironmentFailed` if they can't be made.
         """
         self.close()
         try:

@@ -14,7 +14,7 @@ _FIRST_REPORT_INTERVAL_S = 0.05
 
 def report_failure(run: RunLink, log: Log, failure: EnvironmentFailed) -> None:
     """Reports a failure that dropped a window to the learner and the log."""
-    run.tell(EnvironmentFault(str(failure), dropped=True))
+    run.report_fault(EnvironmentFault(str(failure), dropped=True))
     log.warning("window dropped", reason=str(failure))
 
 
@@ -38,7 +38,7 @@ class Reports:
         self._segments += segments
         warning = self._collector.take_warning()
         if warning:
-            self._run.tell(EnvironmentFault(warning, dropped=False))
+            self._run.report_fault(EnvironmentFault(warning, dropped=False))
 
     def send_if_due(self) -> None:
         """Sends a report if one is due: twice per second, and more often at first."""

@@ -44,13 +44,7 @@ class SingleEnvironments:
     def __init__(
         self, envs: Sequence[gymnasium.Env[Any, Any]], spec: EnvironmentSpec, progress: Progress | None = None
     ) -> None:
-        """Takes ownership of environments with the same spaces.
-
-        Args:
-            envs: The environments.
-            spec: Spaces of the environments.
-            progress: Record of the environment that is being called.
-        """
+        """Takes ownership of environments with the same spaces."""
         self._envs, self.spec, self.count = list(envs), spec, len(envs)
         self.progress = progress or Progress()
         space = envs[0].observation_space
@@ -63,22 +57,14 @@ class SingleEnvironments:
         self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Starts new episodes.
-
-        Raises:
-            EnvironmentFailed: An environment failed.
-        """
+        """Starts new episodes. Raises `EnvironmentFailed` if an environment failed."""
         for index, seed in enumerate(seeds):
             self._begin(index, seed=seed)
         self._ended = np.zeros(self.count, np.bool_)
         self._observe()
 
     def step(self, action: NDArray[np.generic]) -> StepOutcome:
-        """Takes one step in each environment.
-
-        Raises:
-            EnvironmentFailed: An environment failed.
-        """
+        """Takes one step in each environment. Raises `EnvironmentFailed` if an environment failed."""
         progress, ended, outcomes = self.progress, self._ended, []
         for index, resets in enumerate(ended.tolist()):
             progress.environment = index

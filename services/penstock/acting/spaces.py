@@ -92,8 +92,7 @@ class ActionMap:
     the bounds, after a tanh if the policy squashes. All elements are clipped to their bounds. An element that is NaN,
     because the observation was, becomes the middle of its range.
 
-    Actions have the dtype of the spec, usually float32. They are float64 where a bound of the space is not exact in
-    float32, because rounding could put them outside.
+    Actions have the dtype of the spec, or float64 where a bound is not exact in float32 and rounding could exceed it.
     """
 
     def __init__(self, space: Space) -> None:

@@ -67,10 +67,7 @@ def load_policy(path: str | Path) -> TrainedPolicy:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Returns the path of the checkpoint to use: the file itself, or one in a run's folder.
-
-    Raises `ConfigurationError` if there is none.
-    """
+    """Returns the file itself, or a run's checkpoint to use. Raises `ConfigurationError` if there is none."""
     if path.is_file():
         return path
     folder = RunFolder(path)
@@ -85,9 +82,7 @@ def find_checkpoint(path: Path) -> Path:
 def read_weights(path: Path) -> Weights:
     """Reads the weights in a checkpoint file.
 
-    Raises:
-        DamagedFile: The file can't be read, is cut short or otherwise damaged.
-        ConfigurationError: There is no such file, or it is not a checkpoint that this release can load.
+    Raises `DamagedFile` if the file is damaged, `ConfigurationError` if this release can't load it or there is none.
     """
     data = checkpoint_file.read(path).data
     try:

@@ -29,11 +29,7 @@ class MixedEnvironments:
     """
 
     def __init__(self, parts: Sequence[Environments]) -> None:
-        """Combines the environments of all variants.
-
-        Args:
-            parts: Environments of each variant, one per row of the variant, all with the same spaces.
-        """
+        """Combines the environments of all variants, which have the same spaces."""
         self._parts, self.progress = parts, Progress()
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
         self.observation: NDArray[np.generic] = np.zeros(0)
@@ -54,12 +50,8 @@ class MixedEnvironments:
             with self._numbered(variant):
                 outcomes.append(part.step(np.ascontiguousarray(action[variant :: len(self._parts)])))
         self._observe()
-        return StepOutcome(
-            _take_turns([outcome.reward for outcome in outcomes]),
-            _take_turns([outcome.terminated for outcome in outcomes]),
-            _take_turns([outcome.truncated for outcome in outcomes]),
-            _take_turns([outcome.valid for outcome in outcomes]),
-        )
+        columns = ([getattr(outcome, name) for outcome in outcomes] for name in StepOutcome.__slots__)
+        return StepOutcome(*map(_take_turns, columns))
 
     def close(self) -> None:
         """Closes the environments."""
@@ -85,12 +77,9 @@ class MixedEnvironments:
 class EnvironmentVariants:
     """The variants of an environment, and how they are made.
 
-    Attributes:
-        env_id: Gymnasium id, or package:Id-v0.
-        arguments: All arguments of each variant; at least one variant.
-        imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
-        frames: Frames stacked in an observation.
+    Attributes: env_id: Gymnasium id, or package:Id-v0. arguments: All arguments of each variant; at least one variant.
+    imports: Modules that register environments. vectorization: sync, or native for the environment's own vectorised
+    form. frames: Frames stacked in an observation.
     """
 
     env_id: str
@@ -102,8 +91,7 @@ class EnvironmentVariants:
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
 
-        Raises:
-            ConfigurationError: A variant can't be made (`make`), or two variants have different spaces.
+        Raises `ConfigurationError` if a variant can't be made (`make`), or two variants have different spaces.
         """
         parts: list[Environments] = []
         variants = len(self.arguments)
@@ -122,9 +110,8 @@ class EnvironmentVariants:
     ) -> Environments:
         """Makes N environments of one variant, with the spaces `spec` of the first variant (None: any).
 
-        Raises:
-            ConfigurationError: There is no such variant, it can't be made (`make_environments`), or it has other
-                spaces.
+        Raises `ConfigurationError` if there is no such variant, it can't be made (`make_environments`), or it has other
+        spaces.
         """
         variants = self.arguments
         if variant >= len(variants):

@@ -9,13 +9,12 @@ import enum
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, assert_never
+from typing import Any, ClassVar, assert_never
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.clamping import bound
 from penstock.algo.spaces import bounded
 from penstock.types.spaces import BoxSpace, DiscreteSpace, Space
 
@@ -51,12 +50,7 @@ class NoiseKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Random numbers from which one action is sampled.
-
-    Attributes:
-        kind: Distribution of the numbers.
-        size: Number of random numbers per action.
-    """
+    """Random numbers from which one action is sampled: their distribution, and their number per action."""
 
     kind: NoiseKind
     size: int
@@ -235,14 +229,7 @@ ActionHead = CategoricalHead | GaussianHead
 
 
 def action_head(space: Space, *, initial_log_std: float, state_dependent_std: bool, squash_actions: bool) -> ActionHead:
-    """Returns the head for this space of actions.
-
-    Args:
-        space: Space of the actions.
-        initial_log_std: Initial log standard deviation of continuous actions.
-        state_dependent_std: Whether the standard deviation is an output of the network instead of a separate parameter.
-        squash_actions: Whether a tanh keeps continuous actions within their bounds.
-    """
+    """Returns the head for this space of actions. The other arguments are those of `Network`."""
     match space:
         case DiscreteSpace():
             return CategoricalHead(space)
@@ -252,3 +239,30 @@ def action_head(space: Space, *, initial_log_std: float, state_dependent_std: bo
             )
         case _:
             assert_never(space)
+
+
+def bound(values: Tensor, low: float, high: float) -> Tensor:
+    """Clamps values of any shape with a gradient that lets values outside the bounds return.
+
+    A plain clamp passes no gradient outside its bounds, so a parameter that momentum carries past a bound stays there.
+    Here only gradients that would move a value farther out are dropped.
+    """
+    if not torch.is_grad_enabled():
+        return values.clamp(low, high)
+    bounded: Tensor = _Bound.apply(values, low, high)  # type: ignore[no-untyped-call]
+    return bounded
+
+
+class _Bound(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.low, ctx.high = low, high
+        return values.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (values,), (gradient,) = ctx.saved_tensors, gradients
+        # Descent moves against the gradient.
+        outwards = ((values > ctx.high) & (gradient < 0.0)) | ((values < ctx.low) & (gradient > 0.0))
+        return torch.where(outwards, 0.0, gradient), None, None

@@ -20,10 +20,8 @@ _LARGEST = 1e15
 class MomentsUpdate:
     """Effect of one update on the moments.
 
-    Attributes:
-        left_out: Number of values left out because they were not finite or far beyond all others.
-        scale_change: Largest factor, at least 1, by which the scale of an element changed; 1 in the first update and
-            for elements that had been constant.
+    Attributes: left_out: Number of values left out because they were not finite or far beyond all others. scale_change:
+    Largest factor, at least 1, by which the scale of an element that had varied changed.
     """
 
     left_out: int = 0

@@ -65,8 +65,7 @@ class Policy(nn.Module):
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
         """Builds the networks with orthogonal initialisation (Saxe et al. 2014), the standard for PPO.
 
-        Raises:
-            ConfigurationError: The spaces are not supported (`check_spaces`).
+        Raises `ConfigurationError` if the spaces are not supported (`check_spaces`).
         """
         super().__init__()
         check_spaces(spec)

@@ -7,17 +7,14 @@ _MAX_IMPORTANCE_WEIGHT = 10.0
 
 
 def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """Returns the priority of each segment: eta max_t |D_t| + (1 - eta) mean_t |D_t| over valid steps.
+    """Returns the priority of each segment, <float32>[B]: eta max_t |D_t| + (1 - eta) mean_t |D_t| over valid steps.
 
-    This is the mixture of R2D2 (Kapturowski et al. 2019, section 2.3).
+    This is the mixture of R2D2 (Kapturowski et al. 2019, section 2.3). A segment without valid steps has priority 0.
 
     Args:
         correction: <float32>[B, T] D_t from `advantages.estimate`.
         valid: <bool>[B, T] rows that count.
         eta: Weight of the maximum, 0 to 1.
-
-    Returns:
-        <float32>[B] priorities; 0 for a segment without valid steps.
     """
     error = torch.where(valid, correction.abs(), 0.0)
     mean = error.sum(1) / valid.sum(1).clamp(min=1)
@@ -25,7 +22,7 @@ def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
 
 
 def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float, beta: float, epsilon: float) -> Tensor:
-    """Returns the importance weights omega_i = min(10, c (priority_i + epsilon)^(-alpha beta)).
+    """Returns the importance weights omega_i = min(10, c (priority_i + epsilon)^(-alpha beta)), <float32>[B].
 
     The factor c makes their mean over the replayed segments 1. Fresh segments have weight 1. The weights correct the
     bias of sampling by priority. They do not correct for age, whose distribution is intended (docs/ARCHITECTURE.md).
@@ -36,9 +33,6 @@ def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float,
         alpha: Exponent of the priorities in the masses.
         beta: Share of the bias to correct, 0 to 1.
         epsilon: Constant added to every priority, as in the masses.
-
-    Returns:
-        <float32>[B] weights.
     """
     weights = torch.ones_like(priorities)
     if fresh_segments < priorities.shape[0]:

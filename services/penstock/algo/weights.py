@@ -64,8 +64,7 @@ def read_version(data: bytes) -> int:
 def load_into(policy: Policy, weights: Weights) -> None:
     """Replaces a policy's parameters and normalisers in place. Ignores a checkpoint's other tensors.
 
-    Raises:
-        ConfigurationError: The bytes are cut short or belong to another architecture.
+    Raises `ConfigurationError` if the bytes are cut short or belong to another architecture.
     """
     try:
         tensors = safetensors.torch.load(weights.data)
@@ -83,8 +82,7 @@ def load_into(policy: Policy, weights: Weights) -> None:
 def read_metadata(data: bytes) -> str:
     """Returns Penstock's metadata from the bytes of a safetensors file.
 
-    Raises:
-        ConfigurationError: The bytes are not such a file.
+    Raises `ConfigurationError` if the bytes are not such a file.
     """
     try:
         length = int.from_bytes(data[:8], "little")

@@ -43,47 +43,53 @@ def run(config: Config) -> None:
         )
         environments = _environments_of(config, service, progress)
         check_spaces(environments.spec)
-        schema = segment_schema(environments.spec, settings.unroll_length)
-        thread = LoopThread()
-        server = thread.run(serve_health_only(settings.listen))
-        membership = Membership(
-            thread,
-            settings.learner_address,
-            schema,
-            environments.spec,
-            settings.environments,
-            name=_actor_name(settings.listen),
-            progress=progress.now,
-        )
+        _collect(config, service, environments, progress, watch)
 
-        def report(failure: EnvironmentFailed) -> None:
-            report_failure(membership, service.logger, failure)
-            membership.drain(_DRAIN_S)
 
-        watch.report = report
-        parts = ActorParts(
-            run=membership,
-            open_sink=lambda assignment: ReplaySegmentSink(thread, assignment, schema, lambda: progress.steps),
-            environments=environments,
-            process=service,
-            log=service.logger,
-            unroll_length=settings.unroll_length,
-            discount=config.ppo.discount,
-        )
-        code = 1
-        try:
-            with contextlib.suppress(RunFinished):
-                act(parts)
-            code = 0
-        except EnvironmentFailed as failure:
-            report(failure)
-            raise
-        finally:
-            watch.ending(code)
-            membership.close()
-            environments.close()
-            thread.run(server.stop())
-            thread.close()
+def _collect(
+    config: Config, service: Service, environments: ReplaceableEnvironments, progress: Progress, watch: HangWatch
+) -> None:
+    settings, schema = config.actor, segment_schema(environments.spec, config.actor.unroll_length)
+    thread = LoopThread()
+    server = thread.run(serve_health_only(settings.listen))
+    membership = Membership(
+        thread,
+        settings.learner_address,
+        schema,
+        environments.spec,
+        settings.environments,
+        name=_actor_name(settings.listen),
+        progress=progress.now,
+    )
+
+    def report(failure: EnvironmentFailed) -> None:
+        report_failure(membership, service.logger, failure)
+        membership.drain(_DRAIN_S)
+
+    watch.report = report
+    parts = ActorParts(
+        run=membership,
+        open_sink=lambda assignment: ReplaySegmentSink(thread, assignment, schema, lambda: progress.steps),
+        environments=environments,
+        process=service,
+        log=service.logger,
+        unroll_length=settings.unroll_length,
+        discount=config.ppo.discount,
+    )
+    code = 1
+    try:
+        with contextlib.suppress(RunFinished):
+            act(parts)
+        code = 0
+    except EnvironmentFailed as failure:
+        report(failure)
+        raise
+    finally:
+        watch.ending(code)
+        membership.close()
+        environments.close()
+        thread.run(server.stop())
+        thread.close()
 
 
 def _environments_of(config: Config, service: Service, progress: Progress) -> ReplaceableEnvironments:

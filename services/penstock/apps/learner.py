@@ -15,6 +15,7 @@ from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed
 from penstock.learning.devices import check_execution, torch_device, use_threads
+from penstock.learning.learner import Learner
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts, Session
@@ -22,8 +23,7 @@ from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion
 from penstock.process.disk_watch import DiskWatch
 from penstock.process.service import Service
-from penstock.rpc.clients.batch_source import ReplayBatchSource
-from penstock.rpc.clients.sharded_source import ShardedBatchSource, open_batch_source
+from penstock.rpc.clients.sharded_source import open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.servicers.run import RunServicer
@@ -31,11 +31,11 @@ from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.run_folder import RunFolder
 from penstock.summary import nothing_left
 from penstock.telemetry.logs import Logger
-from penstock.types.block import Schema
-from penstock.types.spaces import EnvironmentSpec
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
+
+_Serving = tuple[LoopThread, RunServicer, RunSnapshots]
 
 
 def run(config: Config) -> None:
@@ -54,11 +54,11 @@ def run(config: Config) -> None:
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
         if missing := gpu_metrics.show(device):
-            service.logger.warning("metrics lack the GPU's utilisation", reason=missing)
+            service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
         session = open_session(config, folder, checkpoints.recover(folder))
         roster = _roster_of(session)
-        with _serving(session, roster) as (thread, servicer, snapshots):
+        with _serving(session, roster) as serving:
             service.logger.info(
                 "serving",
                 listen=settings.listen,
@@ -67,37 +67,23 @@ def run(config: Config) -> None:
                 precision=settings.precision,
                 resumed_from=str(session.recovered.path),
             )
-            first = _await_first_actor(service, roster)
-            if first is None:
+            service.wait_until(lambda: roster.schema is not None, _ACTOR_WAIT_S)
+            if roster.schema is None or roster.spec is None:
                 return
-            schema, spec = first
-            learner = learner_of(config, spec, device)
+            # The first actor's spaces, so that the learner's machine needs no environment.
+            learner = learner_of(config, roster.spec, device)
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
-            with (
-                restored_after(ConfigurationError, folder.config),
-                _failing_after_a_batch(session.statistics),
-                contextlib.closing(BatchFeed(device)) as feed,
-                contextlib.closing(_source_of(session, roster, service, thread, schema, feed)) as source,
-            ):
-                if not service.supervised:
-                    _write_settings(session)
-                parts = LearnerParts(
-                    learner=learner,
-                    feed=feed,
-                    source=source,
-                    sink=servicer,
-                    desk=servicer,
-                    snapshots=snapshots,
-                    stopping=lambda: service.stopping,
-                    largest_window=partial(_largest_window, config, roster),
-                )
-                conclusion = training_run(session, parts).run()
-                if conclusion.stopped != "interrupted":
-                    source.finish()
-            progress = dataclasses.asdict(conclusion.progress)
-            service.logger.info("trained", stopped=conclusion.stopped, batches_by=source.reads, **progress)
-            _finish(session, conclusion, servicer, roster, time.monotonic() - started)
+            conclusion = _train(session, service, serving, roster, learner)
+            summary = summary_of(session, conclusion, time.monotonic() - started)
+            session.writes.write(folder.summary.name, partial(summary.write, folder.summary))
+            if conclusion.stopped != "interrupted":
+                session.statistics.enters("finished")
+                serving[1].finish(conclusion.stopped, _FAREWELL_S)
+            roster.dismiss()
+            session.writes.finish(
+                f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable"
+            )
 
 
 def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
@@ -137,7 +123,7 @@ def _roster_of(session: Session) -> Roster:
 
 
 @contextlib.contextmanager
-def _serving(session: Session, roster: Roster) -> Iterator[tuple[LoopThread, RunServicer, RunSnapshots]]:
+def _serving(session: Session, roster: Roster) -> Iterator[_Serving]:
     """Serves actors, evaluators and status requests inside the context."""
     settings = session.config.learner
     thread = LoopThread()
@@ -161,33 +147,49 @@ def _serving(session: Session, roster: Roster) -> Iterator[tuple[LoopThread, Run
         thread.close()
 
 
-def _await_first_actor(service: Service, roster: Roster) -> tuple[Schema, EnvironmentSpec] | None:
-    """Waits for the first actor; returns its schema and spaces, so that the learner's machine needs no environment.
+def _train(session: Session, service: Service, serving: _Serving, roster: Roster, learner: Learner) -> Conclusion:
+    """Trains until the run is done or the service is stopped."""
+    (thread, servicer, snapshots), config = serving, session.config
+    assert roster.schema is not None
 
-    Returns None if the service is stopped first.
-    """
-    service.wait_until(lambda: roster.schema is not None, _ACTOR_WAIT_S)
-    return None if roster.schema is None or roster.spec is None else (roster.schema, roster.spec)
+    def largest_window() -> int:
+        return max(config.actor.environments, roster.largest_window)
 
-
-def _source_of(
-    session: Session, roster: Roster, service: Service, thread: LoopThread, schema: Schema, feed: BatchFeed
-) -> ReplayBatchSource | ShardedBatchSource:
-    settings = session.config.learner
-    return open_batch_source(
-        thread,
-        settings.replay_addresses,
-        schema,
-        prefetch_batches=settings.prefetch_batches,
-        shard_timeout_s=settings.shard_timeout_s,
-        largest_window=partial(_largest_window, session.config, roster),
-        stopping=lambda: service.stopping,
-        arrived=feed.arrived,
-    )
-
-
-def _largest_window(config: Config, roster: Roster) -> int:
-    return max(config.actor.environments, roster.largest_window)
+    with (
+        restored_after(ConfigurationError, session.folder.config),
+        _failing_after_a_batch(session.statistics),
+        contextlib.closing(BatchFeed(learner.parameters.device)) as feed,
+        contextlib.closing(
+            open_batch_source(
+                thread,
+                config.learner.replay_addresses,
+                roster.schema,
+                prefetch_batches=config.learner.prefetch_batches,
+                shard_timeout_s=config.learner.shard_timeout_s,
+                largest_window=largest_window,
+                stopping=lambda: service.stopping,
+                arrived=feed.arrived,
+            )
+        ) as source,
+    ):
+        if not service.supervised:
+            _write_settings(session)
+        parts = LearnerParts(
+            learner=learner,
+            feed=feed,
+            source=source,
+            sink=servicer,
+            desk=servicer,
+            snapshots=snapshots,
+            stopping=lambda: service.stopping,
+            largest_window=largest_window,
+        )
+        conclusion = training_run(session, parts).run()
+        if conclusion.stopped != "interrupted":
+            source.finish()
+    progress = dataclasses.asdict(conclusion.progress)
+    service.logger.info("trained", stopped=conclusion.stopped, batches_by=source.reads, **progress)
+    return conclusion
 
 
 @contextlib.contextmanager
@@ -207,14 +209,3 @@ def _write_settings(session: Session) -> None:
     """Writes the settings, as a launcher does. Without them, a run can't be evaluated, plotted or repeated."""
     path = session.folder.config
     session.writes.write(path.name, partial(write_atomically, path, session.config.repeatable().to_toml().encode()))
-
-
-def _finish(session: Session, conclusion: Conclusion, servicer: RunServicer, roster: Roster, wall_s: float) -> None:
-    """Writes the summary, and announces the end of the run unless it was interrupted."""
-    folder, writes = session.folder, session.writes
-    writes.write(folder.summary.name, partial(summary_of(session, conclusion, wall_s).write, folder.summary))
-    if conclusion.stopped != "interrupted":
-        session.statistics.enters("finished")
-        servicer.finish(conclusion.stopped, _FAREWELL_S)
-    roster.dismiss()
-    writes.finish(f"the run is saved in {folder.checkpoints}; free space or make {folder.root} writable")

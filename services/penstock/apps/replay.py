@@ -23,8 +23,7 @@ from penstock.telemetry.logs import Logger
 def run(config: Config) -> None:
     """Serves until the service is stopped or, if so configured, until the run is finished.
 
-    Raises:
-        ConfigurationError: The store or an address can't be used.
+    Raises `ConfigurationError` if the store or an address can't be used.
     """
     settings = config.replay
     with Service("replay", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:
@@ -88,7 +87,7 @@ async def _serve(
         lambda: (stops_with_run and servicer.run_finished) or any(task.done() for task in tasks),
     )
     if stops_with_run and servicer.run_finished:
-        service.logger.info("the run is finished")
+        service.logger.info("run finished")
     ended = [task for task in tasks if task.done()]
     for task in tasks:
         task.cancel()

@@ -51,12 +51,7 @@ class ActorStates:
     """State of a run's actors, with notices to the user about those that fail or are stuck. Any thread may call."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """Creates the state of a run without actors.
-
-        Args:
-            notice: Function that shows a line to the user.
-            clock: Function that returns monotonic seconds.
-        """
+        """Creates the state of a run without actors. `notice` shows a line to the user."""
         self._notice, self._clock = notice, clock
         self._lock = threading.Lock()
         self._actors: dict[str, _Actor] = {}

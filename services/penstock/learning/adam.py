@@ -24,12 +24,7 @@ class Adam:
     """
 
     def __init__(self, parameters: nn.Parameter, learning_rate: float | Tensor) -> None:
-        """Begins with zero moments.
-
-        Args:
-            parameters: <float32>[P] parameters, with their gradient.
-            learning_rate: Learning rate of the first steps.
-        """
+        """Begins with zero moments. The parameters, <float32>[P], have their gradient."""
         self._parameters, self.learning_rate = parameters, learning_rate
         self.state = {
             "step": torch.zeros((), device=parameters.device),
@@ -77,9 +72,7 @@ class Adam:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copies a saved state; an empty one resets the state.
 
-        Raises:
-            KeyError: A tensor is missing.
-            RuntimeError: A tensor has another shape.
+        Raises `KeyError` if a tensor is missing, `RuntimeError` if one has another shape.
         """
         for name, held in self.state.items():
             if not state:

@@ -63,23 +63,11 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return send(torch.from_numpy(array), device)
 
-    def column(name: str) -> Tensor:
-        return tensor(batch.columns.column(name))
-
-    frames = any(each.name == "frame_age" for each in batch.columns.schema.columns)
-    return TrainingBatch(
-        fresh_segments=batch.fresh_segments,
-        observation=_stacked(column("observation"), column("frame_age")) if frames else column("observation"),
-        action=column("action"),
-        reward=column("reward"),
-        terminated=column("terminated"),
-        truncated=column("truncated"),
-        valid=column("valid"),
-        behaviour_log_prob=column("behaviour_log_prob"),
-        discounted_return=column("discounted_return"),
-        priorities=tensor(batch.priorities),
-        staleness=batch.ages,
-    )
+    columns = {each.name: tensor(batch.columns.column(each.name)) for each in batch.columns.schema.columns}
+    if "frame_age" in columns:
+        columns["observation"] = _stacked(columns["observation"], columns.pop("frame_age"))
+    priorities = tensor(batch.priorities)
+    return TrainingBatch(batch.fresh_segments, **columns, priorities=priorities, staleness=batch.ages)
 
 
 def _stacked(frames: Tensor, age: Tensor) -> Tensor:
@@ -89,8 +77,7 @@ def _stacked(frames: Tensor, age: Tensor) -> Tensor:
         frames: [B, T + k, C, ...] the k - 1 frames before the first row, then one frame per row.
         age: <uint8>[B, T + 1] rows since the episode's first frame, which replaces the frames before it.
 
-    Returns:
-        [B, T + 1, k C, ...] stacked frames.
+    Returns [B, T + 1, k C, ...] stacked frames.
     """
     segments, rows = age.shape
     count = frames.shape[1] - rows + 1

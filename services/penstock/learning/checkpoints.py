@@ -131,8 +131,7 @@ def save_best(folder: RunFolder, snapshot: Snapshot) -> None:
 def recover(folder: RunFolder) -> Recovered:
     """Finds the state to resume from. Renames damaged files by appending `.damaged`, and changes nothing else.
 
-    Raises:
-        ConfigurationError: All checkpoints are damaged, or one was written by another release.
+    Raises `ConfigurationError` if all checkpoints are damaged, or one was written by another release.
     """
     damaged: dict[Path, DamagedFile] = {}
     best = _first_sound([folder.best_checkpoint] if folder.best_checkpoint.exists() else [], damaged)
@@ -175,9 +174,8 @@ def read_snapshot(path: Path) -> Snapshot:
 def restore(learner: Learner, path: Path) -> RunProgress:
     """Loads a checkpoint's policy, optimizer and random state into a learner and returns its progress.
 
-    Raises:
-        DamagedFile: The file is cut short or damaged.
-        ConfigurationError: The file belongs to other spaces, another architecture or another release.
+    Raises `DamagedFile` if the file is damaged, `ConfigurationError` if it belongs to other spaces, another
+    architecture or another release.
     """
     file = _read(path)
     saved, present = _policy_of(file), learner.policy

@@ -11,15 +11,10 @@ LEAST = 1
 
 
 def least_degree(largest_window: int, fresh_segments: int, shards: int = 1) -> int:
-    """Returns the smallest degree at which the largest window can be granted.
+    """Returns the smallest degree at which the largest window, in segments, can be granted.
 
     A window holds at most the fresh segments of `degree` batches on its shard. The shards divide the fresh segments of
     a batch.
-
-    Args:
-        largest_window: Segments in the largest window of any actor.
-        fresh_segments: Fresh segments per batch (F).
-        shards: Number of replay services.
     """
     return max(LEAST, -(-largest_window // max(1, fresh_segments // shards)))
 

@@ -12,10 +12,7 @@ from penstock.errors import ConfigurationError
 def torch_device(name: str) -> torch.device:
     """Returns the device of this name, with an index if it is a CUDA device, and makes it the current device.
 
-    The name auto selects cuda if it is available, else cpu.
-
-    Raises:
-        ConfigurationError: The device can't be used.
+    The name auto selects cuda if it is available, else cpu. Raises `ConfigurationError` if the device can't be used.
     """
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:

@@ -57,14 +57,7 @@ class Evaluations:
         records: Records,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Continues the evaluations of earlier sessions.
-
-        Args:
-            desk: Interface to the evaluators.
-            session: Session of the run, whose statistics receive results and notices.
-            records: Records of results.
-            clock: Function that returns monotonic seconds.
-        """
+        """Continues the evaluations of earlier sessions."""
         config, resumed = session.config, session.recovered.progress
         self._desk, self._records, self._clock = desk, records, clock
         self._config, self._seed, self._variants = config.evaluation, config.run.seed, len(config.environment.variants)
@@ -81,8 +74,7 @@ class Evaluations:
         self.best = session.recovered.best
         self.env_steps_to_threshold = resumed.env_steps_to_threshold
         self.learn_wall_s_to_threshold = resumed.learn_wall_s_to_threshold
-        if self.best is not None:
-            self._statistics.best_is(self.best)
+        self._statistics.best_evaluation = self.best
 
     @property
     def best_return(self) -> float | None:
@@ -99,11 +91,7 @@ class Evaluations:
         self._asked = self._send(snapshot, _STREAM)
 
     def collect(self, timeout_s: float = 0.0) -> bool:
-        """Processes the result of the outstanding evaluation, or abandons it if it is late.
-
-        Returns:
-            True if none is outstanding afterwards.
-        """
+        """Processes the outstanding evaluation's result, or abandons a late one. Returns whether none is left."""
         if self._asked is None:
             return True
         result = self._answer_to(self._asked, timeout_s)
@@ -122,9 +110,7 @@ class Evaluations:
     def conclude(self, snapshot: Snapshot, stopping: Callable[[], bool]) -> EvaluationSummary | None:
         """Evaluates the last policy, and then the best one on episodes that were not used to choose it.
 
-        Returns:
-            The evaluation of the best checkpoint; None if it failed, if no evaluator answered in time, or if the run is
-            being stopped.
+        Returns None if the latter failed, if no evaluator answered in time, or if the run is being stopped.
         """
         if not self._await("the running evaluation", stopping):
             return None
@@ -240,7 +226,7 @@ class Evaluations:
         )
         self.best, self._best_snapshot = summary, checkpoints.judged(snapshot, progress, summary)
         self._save_best(self._best_snapshot)
-        self._statistics.best_is(summary)
+        self._statistics.best_evaluation = summary
 
     def _save_best(self, snapshot: Snapshot) -> None:
         self._writes.write("best.safetensors", partial(checkpoints.save_best, self._folder, snapshot))

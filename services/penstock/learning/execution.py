@@ -61,10 +61,8 @@ class Eager:
 class _Inputs:
     """Inputs of a gradient step, at constant addresses and with constant shapes.
 
-    Attributes:
-        steps: Buffers for the steps of the largest batch.
-        rows: <int64>[M] row numbers of the minibatch, padded with `_NONE`.
-        settings: Settings of the loss, with tensors for those that follow a schedule.
+    `rows`, <int64>[M], are the row numbers of the minibatch, padded with `_NONE`. `settings` has tensors for those that
+    follow a schedule.
     """
 
     steps: Steps
@@ -98,10 +96,8 @@ class FixedShapes:
     def __init__(self, step: GradientStep, *, minibatches: int, prepare: Callable[[Take], Take]) -> None:
         """Creates an executor without buffers, which `begin` allocates.
 
-        Args:
-            step: Gradient step to take.
-            minibatches: Minimum number of minibatches of a batch that has at least as many steps.
-            prepare: Converts a step whose inputs keep their addresses into the function that executes it.
+        A batch with enough steps has at least this number of `minibatches`. `prepare` converts a step whose inputs keep
+        their addresses into the function that executes it.
         """
         self._step, self._minibatches, self._prepare = step, minibatches, prepare
         self._most_steps = 0
@@ -134,11 +130,7 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> Descended:
-        """Takes the step.
-
-        Raises:
-            ConfigurationError: The step can't be captured.
-        """
+        """Takes the step. Raises `ConfigurationError` if the step can't be captured."""
         if self._warm_ups < _WARM_UPS:
             self._warm_ups += 1
             return self._take_beside()
@@ -174,13 +166,7 @@ class Captured:
 
 
 def descent_by(execution: Execution, step: GradientStep, *, minibatches: int) -> Descent:
-    """Returns the executor of a gradient step.
-
-    Args:
-        execution: Execution mode, one that `check_execution` allows.
-        step: Gradient step to take.
-        minibatches: Minimum number of minibatches of a batch that has at least as many steps.
-    """
+    """Returns the executor of a gradient step. The arguments are those of `FixedShapes`."""
     if execution == "compiled":
         compiled = dataclasses.replace(step, objective=torch.compile(step.objective, fullgraph=True, dynamic=False))
         return FixedShapes(compiled, minibatches=minibatches, prepare=_explained)

@@ -8,8 +8,7 @@ from penstock.telemetry import metrics
 def show(device: torch.device) -> str:
     """Exports a GPU's memory and utilisation as metrics, read at each scrape. Does nothing for a CPU.
 
-    Returns:
-        The reason why the utilisation can't be exported; empty otherwise.
+    Returns why the utilisation can't be exported; empty otherwise.
     """
     if device.type != "cuda":
         return ""

@@ -95,11 +95,9 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass over a batch. Its scalars stay on the device, to avoid synchronising before the batch is done.
+    """Gradient steps of one pass over a batch, and the policy's change before each of them.
 
-    Attributes:
-        minibatches: Results of each gradient step.
-        movement: Change of the policy, with each minibatch measured before its gradient step.
+    Its scalars stay on the device, to avoid synchronising before the batch is done.
     """
 
     minibatches: list[Descended]
@@ -137,17 +135,12 @@ def objective_of(policy: Policy, precision: Precision, device: torch.device) -> 
 
 @dataclass(frozen=True, slots=True)
 class GradientStep:
-    """One step of Adam on the objective's gradient. It never synchronises with the device.
+    """One step of Adam on the gradient of flat parameters. It never synchronises with the device.
 
     A step is refused if the gradient's norm is not finite, or so large that Adam could not store its square. Parameters
     therefore stay finite: Adam moves none by more than 10 times the learning rate per step (Cauchy-Schwarz on its two
-    moments gives 7.3), and the configuration bounds the learning rate.
-
-    Attributes:
-        objective: Objective to minimise.
-        parameters: Flat parameters with their gradients.
-        optimizer: Optimizer of the parameters, which can refuse a step on the device.
-        max_gradient_norm: Norm to which larger gradients are scaled down.
+    moments gives 7.3), and the configuration bounds the learning rate. Larger gradients are scaled down to
+    `max_gradient_norm`.
     """
 
     objective: Objective

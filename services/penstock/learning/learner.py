@@ -68,8 +68,7 @@ class Learner:
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`.
 
-        Raises:
-            ConfigurationError: The spaces are not supported, or the device does not support this execution.
+        Raises `ConfigurationError` if the spaces are not supported, or the device does not support this execution.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
         with torch.random.fork_rng(devices=[]):
@@ -87,14 +86,9 @@ class Learner:
         self._descent = descent_by(execution, step, minibatches=ppo.minibatches)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
-        """Trains on a batch for some epochs.
+        """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
 
-        Args:
-            batch: Batch on this learner's device.
-            progress: Share of the run that is done, 0 to 1. Schedules follow it.
-
-        Raises:
-            TrainingFailed: The batch has segments but no valid row. Nothing was learnt from it.
+        Raises `TrainingFailed` if the batch has segments but no valid row. Nothing was learnt from it.
         """
         ppo = self._ppo
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)

@@ -63,8 +63,6 @@ class SnapshotDesk(Protocol):
     ) -> Future[list[Snapshot]]:
         """Begins a snapshot of all stores with this policy. Returns when each is frozen at the request's version.
 
-        `show` is called on any thread with the progress over all stores. The snapshots are the future's result.
-
-        Raises:
-            PenstockError: A store refused or did not answer in time. There is no snapshot.
+        `show` is called on any thread with the progress over all stores. The snapshots are the future's result. Raises
+        `PenstockError` if a store refused or did not answer in time; there is no snapshot then.
         """

@@ -34,14 +34,7 @@ class Record:
     def of_training(
         cls, status: RunStatus, statistics: TrainingStatistics, times: MeanTimes, training_s: float
     ) -> "Record":
-        """Returns a record of training.
-
-        Args:
-            status: Status of the run.
-            statistics: Statistics of the last batch.
-            times: Mean times since the previous record.
-            training_s: Seconds of training.
-        """
+        """Returns a record of the last batch, with mean times since the previous record and seconds of training."""
         coordinator, learning = status.coordinator, plain(statistics)
         values = {
             "env_steps_taken": status.env_steps_taken,

@@ -19,12 +19,7 @@ class Refusals:
     """Counters of refused gradient steps, rows and values in a session. Used by one thread."""
 
     def __init__(self, config: Config, statistics: RunStatistics) -> None:
-        """Starts all counts at 0.
-
-        Args:
-            config: Configuration, for the number of refused batches that ends the run and for the advice to the user.
-            statistics: Statistics that receive counts and notices.
-        """
+        """Starts all counts at 0. `statistics` receives counts and notices."""
         self._max_batches, self._advice = config.ppo.max_refused_batches, _advice(config)
         self._statistics = statistics
         self._batches_in_a_row = 0
@@ -33,8 +28,7 @@ class Refusals:
     def observe(self, outcome: TrainingOutcome) -> None:
         """Counts the refusals of a batch.
 
-        Raises:
-            Diverged: `ppo.max_refused_batches` batches in a row had refused steps.
+        Raises `Diverged` if `ppo.max_refused_batches` batches in a row had refused steps.
         """
         moments = {"observations": outcome.moments.observations, "returns": outcome.moments.returns}
         values = {kind: update.left_out for kind, update in moments.items()}

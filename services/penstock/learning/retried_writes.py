@@ -35,12 +35,7 @@ class RetriedWrites:
     """Writer that retries failed writes. Any thread may call, and waits only for its kind of file."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Creates a writer without failed writes.
-
-        Args:
-            notice: Function that shows a line to the user: the first failure of a kind, and the end of its failures.
-            clock: Function that returns monotonic seconds.
-        """
+        """Creates a writer. `notice` shows the user the first failure of a kind and the end of its failures."""
         self._notice, self._clock = notice, clock
         self._kinds: dict[str, _Kind] = {}
         self._lock = threading.Lock()
@@ -48,9 +43,8 @@ class RetriedWrites:
     def write(self, kind: str, action: Callable[[], object]) -> bool:
         """Writes now, or later if this kind of file has just failed. Returns whether it is written.
 
-        Args:
-            kind: Kind of file, as shown to the user: "checkpoint", or a file's name.
-            action: Function that writes and may raise `OSError`. It replaces the pending write of its kind.
+        `kind` is shown to the user: "checkpoint", or a file's name. `action` writes and may raise `OSError`; it
+        replaces the pending write of its kind.
         """
         with self._lock:
             known = self._kinds.setdefault(kind, _Kind())
@@ -68,12 +62,7 @@ class RetriedWrites:
     def finish(self, advice: str, wait: Callable[[float], object] = time.sleep) -> None:
         """Retries the failed writes for some seconds at the end of a run.
 
-        Args:
-            advice: Advice to the user, for the error.
-            wait: Function that waits a number of seconds.
-
-        Raises:
-            PenstockError: A write still fails.
+        Raises `PenstockError`, with this advice to the user, if a write still fails. `wait` sleeps for some seconds.
         """
         deadline = self._clock() + _LAST_CHANCE_S
         while failed := [(kind, known) for kind, known in self._all() if not self._settled(kind, known)]:

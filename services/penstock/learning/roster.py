@@ -59,8 +59,7 @@ def spread_temperatures(lowest: float, highest: float, actors: int) -> tuple[flo
 def decode_roster(data: bytes) -> dict[str, Any]:
     """Decodes a roster file: slots, environments and members. Earlier releases wrote it without a digest.
 
-    Raises:
-        DamagedFile: The data is cut short or differs from what was written.
+    Raises `DamagedFile` if the data is cut short or differs from what was written.
     """
     try:
         value = json.loads(data)
@@ -75,10 +74,7 @@ def decode_roster(data: bytes) -> dict[str, Any]:
 def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]]) -> None:
     """Writes the roster of a run that continues from another run's store: no members, and later incarnations.
 
-    Args:
-        former: Path of the other run's roster, which may be missing.
-        path: Path of the new roster.
-        stores: Last incarnation of each slot among the segments of each store.
+    `former` is the other run's roster, which may be missing. `stores` have the last incarnation of each slot.
 
     Raises:
         ConfigurationError: The other run's roster can't be read.
@@ -157,9 +153,8 @@ class Roster:
     def join(self, schema: Schema, spec: EnvironmentSpec, environments: int, token: bytes, now: float) -> Assignment:
         """Admits an actor. A valid token restores its place; otherwise it gets a new one.
 
-        Raises:
-            SchemaMismatch: The schema or the spaces differ from the run's.
-            Overloaded: All slots are taken, or the new place can't be recorded.
+        Raises `SchemaMismatch` if the schema or the spaces differ from the run's, `Overloaded` if all slots are taken
+        or the new place can't be recorded.
         """
         self._check(schema, spec)
         self._forget_the_gone(now)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from penstock.errors import NotReady, Overloaded, PenstockError, Unavailable
 from penstock.learning import checkpoints
@@ -22,6 +23,7 @@ from penstock.types.run import Weights
 from penstock.types.snapshots import RunSnapshot, Snapshot, SnapshotProgress, SnapshotRequest
 
 
+@dataclass(slots=True)
 class RequestedSnapshot:
     """Requested snapshot.
 
@@ -32,10 +34,10 @@ class RequestedSnapshot:
         outcome: Future of the complete snapshot, or of the error with which it failed.
     """
 
-    def __init__(self, name: str, *, automatic: bool) -> None:
-        self.name, self.automatic = name, automatic
-        self.progress = SnapshotProgress()
-        self.outcome: Future[RunSnapshot] = Future()
+    name: str
+    automatic: bool
+    progress: SnapshotProgress = field(default_factory=SnapshotProgress)
+    outcome: Future[RunSnapshot] = field(default_factory=Future)
 
     def show(self, progress: SnapshotProgress) -> None:
         """Sets the progress."""
@@ -48,10 +50,7 @@ class RunSnapshots:
     def __init__(self, desk: SnapshotDesk | None, statistics: RunStatistics, *, interval_s: float) -> None:
         """Refuses requests until `open`.
 
-        Args:
-            desk: Interface to the stores; None: there are no stores and no snapshots.
-            statistics: Statistics that receive a notice when an automatic snapshot fails.
-            interval_s: Seconds between automatic snapshots; 0: none.
+        Automatic snapshots are taken every `interval_s` seconds (0: none). Without a desk there are no snapshots.
         """
         self._desk, self._statistics, self._interval_s = desk, statistics, interval_s
         self._lock = threading.Lock()
@@ -63,9 +62,7 @@ class RunSnapshots:
     def request(self, name: str = "") -> RequestedSnapshot:
         """Requests a snapshot, which begins after the batch in training. Any thread may call.
 
-        Raises:
-            NotReady: Training has not begun or has ended.
-            Overloaded: Another snapshot is in progress.
+        Raises `NotReady` if training has not begun or has ended, `Overloaded` if a snapshot is in progress.
         """
         with self._lock:
             if not self._training or self._desk is None:
@@ -92,10 +89,8 @@ class RunSnapshots:
     def take_what_is_due(self, take_checkpoint: Callable[[], checkpoints.Snapshot]) -> None:
         """Begins the requested or due snapshot, if any, and returns when each store is frozen.
 
-        Every batch so far must have been committed, and no commit may be sent during the call.
-
-        Args:
-            take_checkpoint: Function that takes a checkpoint, called only if a snapshot begins.
+        Every batch so far must have been committed, and no commit may be sent during the call. A checkpoint is taken
+        only if a snapshot begins.
         """
         asked = self._next()
         if asked is None or self._desk is None:

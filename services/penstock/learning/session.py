@@ -16,15 +16,7 @@ from penstock.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Settings and state that all parts of a learner process share.
-
-    Attributes:
-        config: Settings of the run.
-        folder: Folder of the run.
-        recovered: State that earlier sessions left in the folder.
-        statistics: Statistics of the run.
-        writes: Writer of the run's files.
-    """
+    """Settings and state that all parts of a learner process share."""
 
     config: Config
     folder: RunFolder
@@ -37,15 +29,8 @@ class Session:
 class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
-    Attributes:
-        learner: Learner to train.
-        feed: Feed of batches to the learner's device.
-        source: Source of batches.
-        sink: Destination of published weights.
-        desk: Interface to the evaluators.
-        snapshots: Snapshots of the run.
-        stopping: Function that returns whether to end the session. Called between batches.
-        largest_window: Function that returns the segments in the largest window of any actor.
+    Attributes: stopping: Function that returns whether to end the session. Called between batches. largest_window:
+    Function that returns the segments in the largest window of any actor.
     """
 
     learner: Learner

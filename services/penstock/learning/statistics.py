@@ -32,6 +32,7 @@ class RunStatistics:
     Attributes:
         session: Counts and times of collection and training in this session.
         actors: States of the actors.
+        best_evaluation: Evaluation of the best checkpoint, which `Evaluations` chooses.
         connected_actors: Function that returns the number of actors in the run.
         earlier_s: Seconds of training in earlier sessions of this run.
     """
@@ -69,7 +70,7 @@ class RunStatistics:
         self._environment_id = ""
         self._version = self._env_steps = 0
         self._last: EvaluationSummary | None = None
-        self._best: EvaluationSummary | None = None
+        self.best_evaluation: EvaluationSummary | None = None
         self._batch: Batch | None = None
         self._samples_per_insert = 0.0
         self.connected_actors: Callable[[], int] = lambda: 0
@@ -172,11 +173,6 @@ class RunStatistics:
             for variant, returns in enumerate(evaluation.variants):
                 metrics.VARIANT_EVALUATION_RETURN.labels(str(variant)).set(returns.return_mean)
 
-    def best_is(self, evaluation: EvaluationSummary) -> None:
-        """Sets the evaluation of the best checkpoint, which `Evaluations` chooses."""
-        with self._lock:
-            self._best = evaluation
-
     @property
     def env_steps_taken(self) -> int:
         """Environment steps that actors took in all sessions; at least the number trained."""
@@ -219,7 +215,7 @@ class RunStatistics:
                 episodes=self._episodes,
                 return_mean=sum(self._returns) / len(self._returns) if self._returns else None,
                 last_evaluation=self._last,
-                best_evaluation=self._best,
+                best_evaluation=self.best_evaluation,
                 lag_mean=training.fresh_lag_mean if training else 0.0,
                 staleness_mean=training.staleness_mean if training else 0.0,
                 replay_stored=counts.stored if counts else 0,

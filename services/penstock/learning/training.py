@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.algo import weights as policy_weights
+from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
-from penstock.learning.plans import plan_of
 from penstock.learning.records import Record, Records
 from penstock.learning.refusals import Refusals
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
-from penstock.types.replay import Batch, CommitOutcome
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import Stopped
 from penstock.types.waits import Awaited, WaitReason
@@ -88,35 +88,8 @@ class TrainingRun:
             Diverged: Training has diverged. No checkpoint is saved.
             PenstockError: Training can't continue, or the last checkpoint can't be written.
         """
-        progress = self._progress
-        self._versions.use(progress.version)
-        self._statistics.begin(
-            self._learner.policy.spec.id,
-            version=progress.version,
-            env_steps=progress.env_steps,
-            updates=progress.updates,
-        )
-        self._publish()
-        seed, session = self._config.run.seed, secrets.randbits(63) | 1
-        self._plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
-        self._note_plan()
-        self._source.open(self._plan)
-        self._snapshots.open()
-        try:
-            while not (stopped := self._reason_to_stop()):
-                batch = self._next_batch()
-                if batch is not None:
-                    self._train_on(batch)
-                self._do_what_is_due()
-        except Diverged:
-            # Not saved, because the newest checkpoint holds a policy that still learnt.
-            raise
-        except Exception:
-            with contextlib.suppress(Diverged):
-                self._save()
-            raise
-        finally:
-            self._snapshots.close()
+        self._begin()
+        stopped = self._train()
         training_s = self._statistics.training_s
         self._note()
         self._save()
@@ -139,6 +112,41 @@ class TrainingRun:
             samples_per_insert=self._samples_per_insert(),
             statistics=self._statistics.session.statistics(),
         )
+
+    def _begin(self) -> None:
+        progress = self._progress
+        self._versions.use(progress.version)
+        self._statistics.begin(
+            self._learner.policy.spec.id,
+            version=progress.version,
+            env_steps=progress.env_steps,
+            updates=progress.updates,
+        )
+        self._publish()
+        seed, session = self._config.run.seed, secrets.randbits(63) | 1
+        self._plan = plan_of(self._config.sampling, session=session, next_batch=progress.version, seed=seed)
+        self._note_plan()
+        self._source.open(self._plan)
+
+    def _train(self) -> Stopped:
+        """Trains on batch after batch and returns why it ended."""
+        self._snapshots.open()
+        try:
+            while not (stopped := self._reason_to_stop()):
+                batch = self._next_batch()
+                if batch is not None:
+                    self._train_on(batch)
+                self._do_what_is_due()
+            return stopped
+        except Diverged:
+            # Not saved, because the newest checkpoint holds a policy that still learnt.
+            raise
+        except Exception:
+            with contextlib.suppress(Diverged):
+                self._save()
+            raise
+        finally:
+            self._snapshots.close()
 
     def _reason_to_stop(self) -> Stopped | None:
         run, best = self._config.run, self._evaluations.best_return
@@ -175,16 +183,7 @@ class TrainingRun:
         started = time.perf_counter()
         outcome = self._learner.train(self._feed.tensors(batch), share_done)
         train_s = time.perf_counter() - started
-        progress = self._progress
-        segments, steps = self._collected(batch, outcome)
-        self._progress = dataclasses.replace(
-            progress,
-            version=progress.version + 1,
-            env_steps=progress.env_steps + steps,
-            updates=progress.updates + outcome.updates,
-            segments_trained=progress.segments_trained + batch.keys.size,
-            segments_fresh=progress.segments_fresh + segments,
-        )
+        self._advance(batch, outcome)
         self._versions.use(self._progress.version)
         # Published before the commit, which opens the gate for batches that need this version.
         if self._progress.version % self._config.sampling.publish_interval == 0:
@@ -208,6 +207,18 @@ class TrainingRun:
         )
         self._choose_degree(batch, outcome)
         self._refusals.observe(outcome)
+
+    def _advance(self, batch: Batch, outcome: TrainingOutcome) -> None:
+        progress = self._progress
+        segments, steps = self._collected(batch, outcome)
+        self._progress = dataclasses.replace(
+            progress,
+            version=progress.version + 1,
+            env_steps=progress.env_steps + steps,
+            updates=progress.updates + outcome.updates,
+            segments_trained=progress.segments_trained + batch.keys.size,
+            segments_fresh=progress.segments_fresh + segments,
+        )
 
     def _collected(self, batch: Batch, outcome: TrainingOutcome) -> tuple[int, int]:
         """Returns the segments, and their environment steps, that the run has gained since the previous batch."""
@@ -322,3 +333,10 @@ class TrainingRun:
 
     def _samples_per_insert(self) -> float:
         return self._progress.segments_trained / max(1, self._progress.segments_fresh)
+
+
+def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: int) -> SamplingPlan:
+    """Returns the plan with which a run begins. Settings with the name of a field of the plan are copied to it."""
+    own = {"session": session, "next_batch": next_batch, "seed": seed, "off_policy_degree": sampling.first_degree}
+    names = {field.name for field in dataclasses.fields(SamplingPlan) if hasattr(sampling, field.name)} - own.keys()
+    return SamplingPlan(**own, **{name: getattr(sampling, name) for name in names})

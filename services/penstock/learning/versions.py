@@ -82,8 +82,7 @@ class VersionMark:
             notice: Function that notifies the user of damage to the file or of a failed write.
             boot: Identifier of this machine's boot; None: the kernel's.
 
-        Raises:
-            ConfigurationError: The file can't be read.
+        Raises `ConfigurationError` if the file can't be read.
         """
         self._path, self._notice, self._boot = path, notice, _boot_id() if boot is None else boot
         self._file: int | None = None
@@ -116,14 +115,14 @@ class VersionMark:
                 self._write_line(self._reserved)
             self._failed = False
         except OSError as error:
-            self._tell_failure(error)
+            self._note_failure(error)
 
     def settle(self) -> None:
         """Forces the last version to the disk at a clean end, so that not even a power cut skips a number."""
         try:
             self._reserve(self._used)
         except OSError as error:
-            self._tell_failure(error)
+            self._note_failure(error)
         self.close()
 
     def close(self) -> None:
@@ -135,9 +134,7 @@ class VersionMark:
     def _last_used(self, data: bytes | None, known: int) -> tuple[int, str]:
         """Returns the last version that may have been used (-1: none or unknown), and the damage to the file.
 
-        Args:
-            data: Content of the file; None: there is no file.
-            known: Version that was certainly used; -1: none.
+        `data` is the file's content (None: there is no file), and `known` was certainly used (-1: none).
         """
         if data is None:
             return -1, "" if known < 0 else "is missing"
@@ -172,7 +169,7 @@ class VersionMark:
         os.pwrite(self._file, _Mark(self._used, reserved, self._boot).encode(), self._line * _LINE_BYTES)
         self._line = 1 - self._line
 
-    def _tell_failure(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         if not self._failed:
             self._notice(
                 f"can't record the version in use in {self._path}: {error.strerror or error}; free space or make it"

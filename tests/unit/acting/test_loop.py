@@ -95,7 +95,7 @@ class Outside:
     def report(self, report: ActorReport) -> None:
         self.reports.append(report)
 
-    def tell(self, fault: EnvironmentFault) -> None:
+    def report_fault(self, fault: EnvironmentFault) -> None:
         self.faults.append(fault)
 
     def stop(self) -> None:
@@ -248,7 +248,7 @@ def test_the_pause_doubles_with_each_failure_in_a_row_up_to_five_seconds(monkeyp
         failures_at.append(clock[0])
         outside.stopping = len(failures_at) == 9
 
-    outside.wait, outside.tell = wait, note  # type: ignore[method-assign]
+    outside.wait, outside.report_fault = wait, note  # type: ignore[method-assign]
     work(outside, failing(kind="reset raises", at=0))
     pauses = [after - before for before, after in itertools.pairwise(failures_at)]
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], abs=0.15)

@@ -8,8 +8,7 @@ import torch
 
 from helpers.environments import fresh_policy, spec_of
 from penstock.algo import weights as policy_weights
-from penstock.algo.clamping import bound
-from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian
+from penstock.algo.distributions import Categorical, DiagonalGaussian, SquashedGaussian, bound
 from penstock.algo.policies import Network, Policy
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError

@@ -18,7 +18,7 @@ from helpers.training import CPU, make_batch
 from penstock import config as configuration
 from penstock.config import Config, PolicyConfig, PPOConfig, SamplingConfig, build, merge
 from penstock.learning.assembly import learner_of
-from penstock.learning.plans import plan_of
+from penstock.learning.training import plan_of
 
 POLICY = {
     "hidden_sizes": [16, 8],

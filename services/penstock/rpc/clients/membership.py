@@ -96,7 +96,7 @@ class Membership:
             metrics.ACTOR_SECONDS.labels(activity).inc(seconds)
         self._thread.call(self._enqueue, wire.encode_join_request(report))
 
-    def tell(self, fault: EnvironmentFault) -> None:
+    def report_fault(self, fault: EnvironmentFault) -> None:
         """Sends an environment's fault to the learner, and counts a dropped window. Does not wait."""
         metrics.ACTOR_DROPPED_WINDOWS.inc(fault.dropped)
         self._thread.call(self._enqueue, wire.encode_join_request(fault))
