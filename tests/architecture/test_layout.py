@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "presets": {"config", "errors"},
     "v1": {"v1"},
     "replay": {"types", "errors", "files", "replay"},
-    "telemetry": {"errors", "telemetry"},
+    "telemetry": {"types", "errors", "telemetry"},
     "algo": {"types", "errors", "algo"},
     "acting": {"types", "errors", "checkpoint_file", "run_folder", "algo", "acting"},
     "learning": {

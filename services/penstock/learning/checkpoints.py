@@ -293,6 +293,8 @@ def _of_another_release(path: Path) -> ConfigurationError:
 def _policy_of(file: CheckpointFile) -> Policy:
     try:
         return policy_weights.build(file.metadata[policy_weights.METADATA_KEY])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file.path}: {error}") from None
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(file.path, f"its policy can't be built ({error})") from None
 

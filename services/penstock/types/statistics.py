@@ -202,13 +202,13 @@ class LearningNumbers:
     """
 
     effective_sample_share: float | None = field(
-        default=None, metadata=_learning("data that counts", "share", "effective sample size")
+        default=None, metadata=_learning("effective sample share", "share", "effective sample size / samples")
     )
-    fresh_effective_share: float | None = field(default=None, metadata=_learning("fresh data that counts", "share"))
+    fresh_effective_share: float | None = field(default=None, metadata=_learning("fresh effective share", "share"))
     clipped_share: float | None = field(default=None, metadata=_learning("clipped ratios", "share"))
     approximate_kl: float | None = field(default=None, metadata=_learning("approximate KL", remark="nats per batch"))
     entropy: float | None = field(default=None, metadata=_learning("entropy", remark="nats"))
-    explained_variance: float | None = field(default=None, metadata=_learning("explained variance", remark="1 at best"))
+    explained_variance: float | None = field(default=None, metadata=_learning("explained variance", remark="at most 1"))
     gradient_norm: float | None = field(default=None, metadata=_learning("gradient norm"))
 
 

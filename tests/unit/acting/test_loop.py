@@ -152,8 +152,8 @@ def test_each_grant_yields_one_window_with_weights_of_its_minimum_version() -> N
     outside = Outside(grants(0, 0, 3))
     outside.published = deque([0, 1, 2, 2, 5])
     work(outside)
-    assert [window.version for window in outside.windows] == [0, 1, 5]
-    assert [window.first_sequence for window in outside.windows] == [1, 3, 5]
+    assert [window.head.version for window in outside.windows] == [0, 1, 5]
+    assert [window.head.first_sequence for window in outside.windows] == [1, 3, 5]
 
 
 def test_nothing_is_collected_without_a_grant() -> None:
@@ -201,10 +201,10 @@ def test_the_seconds_of_an_actor_are_divided_among_its_activities() -> None:
     outside.grant_delay_s = 0.02
     work(outside, failing(at=-1, pause_s=0.005))
     elapsed_s = time.perf_counter() - started
-    waiting_s = sum(report.waiting_s for report in outside.reports)
-    environment_s = sum(report.environment_s for report in outside.reports)
-    policy_s = sum(report.policy_s for report in outside.reports)
-    building_s = sum(report.building_s for report in outside.reports)
+    waiting_s = sum(report.timing.waiting_s for report in outside.reports)
+    environment_s = sum(report.timing.environment_s for report in outside.reports)
+    policy_s = sum(report.timing.policy_s for report in outside.reports)
+    building_s = sum(report.timing.building_s for report in outside.reports)
     # The last wait is without a grant.
     assert waiting_s >= 5 * 0.02
     assert environment_s >= 4 * WINDOW_STEPS * 0.005
@@ -215,7 +215,7 @@ def test_the_seconds_of_an_actor_are_divided_among_its_activities() -> None:
 def test_a_failed_environment_drops_the_window_and_the_grant_is_used_for_the_next(tmp_path: Path) -> None:
     outside = Outside(grants(0, 0, 0))
     work(outside, failing(kind="raises", at=6, once=str(tmp_path / "once")))
-    assert [window.first_sequence for window in outside.windows] == [1, 3, 5]
+    assert [window.head.first_sequence for window in outside.windows] == [1, 3, 5]
     [fault] = outside.faults
     assert fault.dropped
     assert fault.text.startswith("environment 40: RuntimeError: simulator lost")
@@ -294,7 +294,7 @@ def test_an_actor_with_a_new_assignment_continues_under_it_with_the_environments
 
     outside.out_of_grants = move
     work(outside, make)
-    assert [(window.slot, window.incarnation, window.first_sequence) for window in outside.windows] == [
+    assert [(window.head.slot, window.head.incarnation, window.head.first_sequence) for window in outside.windows] == [
         (0, 1, 1),
         (0, 1, 3),
         (3, 2, 1),
@@ -314,7 +314,7 @@ def test_an_actor_that_lost_its_place_joins_again() -> None:
     outside.out_of_grants = lose
     work(outside)
     assert outside.lost_to == [4]
-    assert [window.slot for window in outside.windows] == [0, 5]
+    assert [window.head.slot for window in outside.windows] == [0, 5]
     assert outside.sinks[0].ends == ["closed"]
     assert "joining again" in outside.events
 

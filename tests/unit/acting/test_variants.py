@@ -111,7 +111,5 @@ def test_a_failure_to_make_a_variant_is_reported_with_its_number_and_arguments()
 
 
 def test_a_variant_that_the_configuration_lacks_is_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"asks for its environment variant 2, and here there are 2.*the run's"
-    ):
+    with pytest.raises(ConfigurationError, match=r"assigns environment variant 2, .*this service has 2;.*the run's"):
         make_variant("Counting-v0", 4, variants=[{}, {}], variant=2)

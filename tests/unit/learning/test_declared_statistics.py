@@ -136,7 +136,7 @@ def test_a_declared_statistic_is_displayed(kind: type, name: str) -> None:
     file = io.StringIO()
     Console(file=file, width=80).print(sections(some(CoordinatorStatistics)), soft_wrap=True)
     each = declared(kind)[name]
-    shown = "they wait" if each.activity == "waiting" else each.label
+    shown = "actors wait" if each.activity == "waiting" else each.label
     assert shown in file.getvalue()
 
 

@@ -44,9 +44,9 @@ def test_auto_selects_the_cpu_without_cuda(find: Find) -> None:
 @pytest.mark.parametrize(
     ("devices", "name", "reason"),
     [
-        (2, "cuda:9", "there is no device 9, torch finds 2, counted from 0"),
-        (0, "cuda", "torch finds no CUDA device"),
-        (0, "cuda:9", "torch finds no CUDA device"),
+        (2, "cuda:9", "device 9 does not exist; PyTorch finds 2, numbered from 0"),
+        (0, "cuda", "PyTorch finds no CUDA device"),
+        (0, "cuda:9", "PyTorch finds no CUDA device"),
         (1, "cuda:x", "Invalid device string: 'cuda:x'"),
         (0, "gpu", "device type"),
     ],

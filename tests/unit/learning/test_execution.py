@@ -97,8 +97,11 @@ def test_bfloat16_learns_nearly_the_same_as_float32() -> None:
     exact, rough = make_learner(), make_learner(precision="bfloat16")
     batch = make_batch()
     expected, outcome = (learner.train(batch, 0.0).statistics for learner in (exact, rough))
-    for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
+    for name in ("policy_loss", "value_loss"):
         assert getattr(outcome, name) == pytest.approx(getattr(expected, name), rel=0.02, abs=0.01), name
+    for name in ("entropy", "gradient_norm"):
+        expected_mean = getattr(expected.learning, name)
+        assert getattr(outcome.learning, name) == pytest.approx(expected_mean, rel=0.02, abs=0.01), name
     ours, theirs = changes_of(rough), changes_of(exact)
     assert not torch.equal(ours, theirs)
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.98

@@ -91,7 +91,7 @@ def test_a_temporary_disk_failure_loses_no_data(
     assert disk.refused > 0
     assert_complete(folder, session)
     failed = [line for line in session.notices if "can't write" in line]
-    assert failed and all(ERRORS[code] in line and "training goes on" in line for line in failed)
+    assert failed and all(ERRORS[code] in line and "training continues" in line for line in failed)
     assert any(line.endswith("can be written again") for line in session.notices)
     after = sum(sample("penstock_learner_write_failures_total", file=file) for file in ("checkpoint", "metrics.jsonl"))
     assert after > before
@@ -104,7 +104,9 @@ def test_a_permanent_disk_failure_ends_the_run_with_advice_and_keeps_the_last_go
     monkeypatch.setattr(retried_writes, "_LAST_CHANCE_S", 0.0)
     disk = Disk(monkeypatch, call, errno.ENOSPC)
     session = session_on(folder, lambda broken: setattr(disk, "broken", broken), until=10**9)
-    with pytest.raises(PenstockError, match=r"can't write the end of the run .*No space left.*train --resume") as ended:
+    with pytest.raises(
+        PenstockError, match=r"can't write the results of the run .*No space left.*train --resume"
+    ) as ended:
         session.run.run()
     disk.broken = False
     saved = checkpoints.recover(folder)
@@ -208,7 +210,7 @@ def test_a_disk_that_stays_full_or_read_only_keeps_the_last_good_checkpoint_and_
     folder = RunFolder(small_disk / "run")
     folder.create()
     session = session_on(folder, lambda broken: breaks(small_disk, broken), until=10**9)
-    with pytest.raises(PenstockError, match=r"can't write the end of the run"):
+    with pytest.raises(PenstockError, match=r"can't write the results of the run"):
         session.run.run()
     breaks(small_disk, False)
     assert checkpoints.recover(folder).progress.version in (BROKEN_FROM - 1, BROKEN_FROM)

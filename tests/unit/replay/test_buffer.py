@@ -84,7 +84,7 @@ def test_a_window_comes_back_as_a_fresh_batch() -> None:
     Actor(buffer).send()
     batch = take(buffer, 0)
     assert batch.fresh_segments == 2
-    assert batch.probabilities.tolist() == [1.0, 1.0]
+    assert batch.head.probabilities.tolist() == [1.0, 1.0]
     assert batch.priorities.tolist() == [0.0, 0.0]
     assert batch.versions.tolist() == [0, 0]
     assert_same_columns(batch.columns, make_columns([(0, 1, 1), (0, 1, 2)]))
@@ -383,7 +383,7 @@ def test_replayed_draws_are_proportional_to_mass() -> None:
     masses = ((priorities + plan.epsilon) * 2.0 ** (-ages / plan.half_life)) ** plan.alpha
     share, replayed = masses / masses.sum(), batch.keys[2:].astype(np.int64) - 1
     assert np.abs(np.bincount(replayed, minlength=12) - 400 * share).max() <= 2.0
-    np.testing.assert_allclose(batch.probabilities[2:], share[replayed], rtol=1e-9)
+    np.testing.assert_allclose(batch.head.probabilities[2:], share[replayed], rtol=1e-9)
     np.testing.assert_array_equal(batch.priorities[2:], priorities[replayed])
     np.testing.assert_array_equal(batch.versions[2:], replayed // 2)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
@@ -404,7 +404,9 @@ def test_an_adjusted_plan_holds_for_what_was_trained_before_too(changed: dict[st
     batch = take(buffer, 6)
     assert np.unique(batch.keys[2:]).size > 3
     masses = ((batch.priorities[2:] + plan.epsilon) * 2.0 ** (batch.versions[2:] / plan.half_life)) ** plan.alpha
-    np.testing.assert_allclose(batch.probabilities[2:] / masses, batch.probabilities[2] / masses[0], rtol=1e-9)
+    np.testing.assert_allclose(
+        batch.head.probabilities[2:] / masses, batch.head.probabilities[2] / masses[0], rtol=1e-9
+    )
 
 
 def test_masses_stay_right_however_far_versions_go() -> None:
@@ -416,7 +418,7 @@ def test_masses_stay_right_however_far_versions_go() -> None:
     actor.send(version=60)
     batch = take(buffer, 60)
     assert set(batch.keys[2:].tolist()) == {119, 120}
-    np.testing.assert_allclose(batch.probabilities[2:], 0.5, rtol=1e-9)
+    np.testing.assert_allclose(batch.head.probabilities[2:], 0.5, rtol=1e-9)
 
 
 def test_a_version_that_was_not_published_yet_gives_no_more_mass_than_the_newest() -> None:
@@ -433,7 +435,7 @@ def test_a_version_that_was_not_published_yet_gives_no_more_mass_than_the_newest
     ahead = batch.versions[2:] == 900
     # Age 0, beside two segments of each age from 2 to 11.
     assert 0 < np.count_nonzero(ahead) < ahead.size
-    np.testing.assert_allclose(batch.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
+    np.testing.assert_allclose(batch.head.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
 
 
 def test_the_draws_of_a_batch_follow_from_seed_and_number() -> None:
@@ -542,7 +544,7 @@ def test_segments_overwritten_before_they_are_read_are_drawn_again() -> None:
     # Of equal priorities, a version apart, the younger two have 2^(alpha / half_life) times the mass.
     older = 0.5 / (1.0 + 2.0 ** (PLAN.alpha / PLAN.half_life))
     expected = np.where(replayed <= 4, older, 0.5 - older)
-    np.testing.assert_allclose(batch.probabilities[2:], expected, rtol=1e-9)
+    np.testing.assert_allclose(batch.head.probabilities[2:], expected, rtol=1e-9)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
 
 
@@ -850,7 +852,7 @@ def test_a_restart_leaves_the_batches_to_come_as_they_were(tmp_path: Path) -> No
         if folder is not None:
             buffer = make_buffer(replace(PLAN, batch_segments=12), folder=folder)
         batch = take(buffer, 8)
-        drawn.append((batch.keys.tolist(), batch.priorities.tolist(), batch.probabilities.tolist()))
+        drawn.append((batch.keys.tolist(), batch.priorities.tolist(), batch.head.probabilities.tolist()))
     assert drawn[0] == drawn[1]
 
 
