@@ -42,6 +42,12 @@ def test_a_block_has_a_language(block: Block) -> None:
     assert block.language, f"{block}: write ```sh for commands, ```text for anything else"
 
 
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language != "sh"], ids=str)
+def test_a_block_is_no_wider_than_a_page(block: Block) -> None:
+    # Commands are wrapped (docs/_static/wide.css).
+    assert max(map(len, block.text.splitlines())) <= 100
+
+
 # Commands
 
 
