@@ -219,6 +219,52 @@ def test_a_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
         assert anchor in names, f"{page.name} links {target}"
 
 
+# Messages
+
+
+def texts_of_the_code() -> str:
+    sources = [*(ROOT / "services").rglob("*.py"), *ROOT.glob("Dockerfile*"), *(ROOT / "docs").glob("*.md")]
+    texts = [path.read_text() for path in sources if path.name != "OPERATIONS.md"]
+    # Adjacent strings are one.
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
+
+
+FOREIGN = re.compile(
+    r"[Pp]ermission denied|[Nn]o space left|[Rr]ead-only file|[Tt]oo many open|Input/output error"
+    r"|[Aa]ddress already in use|userland proxy|Health check exceeded|could not select device|No usable temporary"
+    r"|file changed as we read it|systemctl|grafana cli|sum\(|^/|^waiting for|^unknown setting|^this run trains|can't be used$|^evaluator evaluate"
+)
+"""Messages of other programs, and those whose values a fragment contains."""
+
+QUOTED = sorted(
+    {
+        fragment.strip(" ;,.:")
+        for page, span in SPANS
+        if page == "OPERATIONS.md" and " " in span and not re.match(r"(docker|penstock|make|python|ssh|[A-Z_]+=)", span)
+        for fragment in re.split(r"\.\.\.|;|: |\d+|--\S+", span)
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        fragment
+        for fragment in QUOTED
+        if len(fragment) > 14
+        and " " in fragment
+        and fragment.split()[0] not in setting_names()
+        and not FOREIGN.search(fragment)
+        and not re.match(r"(chown|rm|tar|learner\.|evaluation\.)", fragment)
+    ],
+)
+def test_a_message_that_operations_quotes_is_in_the_code(fragment: str) -> None:
+    assert fragment in MESSAGES
+
+
+MESSAGES = texts_of_the_code()
+
+
 # Terms
 
 
