@@ -230,9 +230,9 @@ def texts_of_the_code() -> str:
 
 
 FOREIGN = re.compile(
-    r"[Pp]ermission denied|[Nn]o space left|[Rr]ead-only file|[Tt]oo many open|Input/output error"
-    r"|[Aa]ddress already in use|userland proxy|Health check exceeded|could not select device|No usable temporary"
-    r"|file changed as we read it|systemctl|grafana cli|sum\(|^/|^waiting for|^unknown setting|^this run trains|can't be used$|^evaluator evaluate"
+    r"[Pp]ermission denied|[Nn]o space left|[Rr]ead-only file|[Tt]oo many open|Input/output error|[Aa]ddress already in"
+    r"|userland proxy|Health check exceeded|could not select device|No usable temporary|file changed as we read it"
+    r"|systemctl|grafana cli|sum\(|^/|^waiting for|^unknown setting|^this run trains|can't be used$|^evaluator evaluate"
 )
 """Messages of other programs, and those whose values a fragment contains."""
 
