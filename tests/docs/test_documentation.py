@@ -69,7 +69,7 @@ def check_penstock(arguments: list[str], monkeypatch: pytest.MonkeyPatch, *, val
     with monkeypatch.context() as patched:
         patched.setattr(OneLineParser, "parse_args", parse_args)
         with pytest.raises(Parsed):
-            cli._COMMANDS[arguments[0]][0](arguments[1:])
+            assert cli._run(arguments) == 0
     settings = arguments[0] in ("train", "learner", "actor", "evaluator")
     if values and settings and not {"--resume", "--config"} & set(arguments):
         parse("penstock", "", arguments[1:], trains=arguments[0] == "train")
