@@ -14,6 +14,8 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 html_theme = "furo"
 html_title = "Penstock"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4

@@ -1,4 +1,6 @@
-"""Writes the reference pages from the code before Sphinx reads its sources: settings, commands, metrics, contract."""
+"""Writes pages from the code before Sphinx reads its sources: settings, commands, metrics, contract, and the table of
+supported environments.
+"""
 
 import os
 import subprocess
@@ -7,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import environment_support
 import prometheus_client
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -22,7 +25,7 @@ HELP_TIMEOUT_S = 600.0
 
 def setup(app: Any) -> dict[str, bool]:
     """Registers the extension with Sphinx."""
-    app.connect("builder-inited", lambda app: write_pages(FOLDER))
+    app.connect("builder-inited", lambda app: (write_pages(FOLDER), environment_support.write_page()))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

@@ -2,7 +2,7 @@
 
 Commits leave in the order of their creation and are answered in that order. After a break, all unanswered ones leave
 again. A commit without keys passes over batches. It leaves only once all earlier ones are answered, and until then a
-later one replaces it, so that no queue grows while the service is away.
+later one replaces it, so that no queue grows while the service is away. docs/concurrency.md has the whole protocol.
 
 No I/O and no lock: `rpc.clients.batch_source` calls it under its lock.
 """

@@ -1,0 +1,149 @@
+"""Steps of the recipes in docs/maintaining.md that no other test reports when they are forgotten."""
+
+import ast
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.environments import assignment, fresh_weights
+from helpers.training import CPU, collect_batch
+from penstock.acting.collector import Collector
+from penstock.acting.environments import make_environments
+from penstock.acting.frames import with_frames
+from penstock.acting.inference import PolicyRunner
+from penstock.config import Config, setting_names
+from penstock.learning import assembly
+from penstock.learning.batches import to_tensors
+from penstock.v1 import block_pb2, evaluation_pb2, replay_pb2, run_pb2, snapshot_pb2
+
+PACKAGE = Path(assembly.__file__).parents[1]
+TREES = {
+    path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py") if path.parent.name != "v1"
+}
+NODES = [node for tree in TREES.values() for node in ast.walk(tree)]
+SET_OTHERWISE = {"contract", "block", "payload"}
+"""Fields that `rpc.service` sets in every first message, and those that `wire.block` writes without protobuf."""
+
+TEXTS = {node.value for node in NODES if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+CONTRACT = {
+    message.name: message
+    for module in (block_pb2, replay_pb2, run_pb2, evaluation_pb2, snapshot_pb2)
+    for message in module.DESCRIPTOR.message_types_by_name.values()
+}
+
+# Settings
+
+
+def names_read(trees: list[ast.AST]) -> set[str]:
+    return {
+        node.attr
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+READ_BY_NAME = {"policy"}
+"""Sections that are passed on whole: a setting unknown to the receiver is an error there."""
+
+
+@pytest.mark.parametrize("name", setting_names())
+def test_every_setting_is_read(name: str) -> None:
+    section, key = name.split(".")
+    read = names_read([tree for path, tree in TREES.items() if path.name != "config.py"])
+    # The configuration computes some values from settings, for parts that read these instead.
+    config = names_read([TREES[Path("config.py")]])
+    assert section in READ_BY_NAME or key in read | config | TEXTS, f"no code reads {name}"
+
+
+@pytest.mark.parametrize("name", setting_names())
+def test_every_setting_is_documented(name: str) -> None:
+    section, key = name.split(".")
+    model: Any = Config.model_fields[section].annotation
+    assert model.model_fields[key].description, f"{name} needs a docstring with its unit and meaning"
+
+
+# The contract
+
+
+def built_messages() -> dict[str, set[str | None]]:
+    """Returns the fields that the code sets when it builds a message, by message; None: fields by name (`**`)."""
+    fields: dict[str, set[str | None]] = {}
+    for node in NODES:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CONTRACT:
+            fields.setdefault(node.func.attr, set()).update(keyword.arg for keyword in node.keywords)
+    return fields
+
+
+BUILT = built_messages()
+ASSIGNED = {node.attr for node in NODES if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+COPIED = {
+    node.value.attr
+    for node in NODES
+    if isinstance(node, ast.Attribute)
+    and node.attr in ("CopyFrom", "MergeFrom", "append", "extend")
+    and isinstance(node.value, ast.Attribute)
+}
+READ = names_read(list(TREES.values()))
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (message.name, field)
+        for message in CONTRACT.values()
+        # Fields that are converted by name are covered by `test_declared_statistics`.
+        if message.name in BUILT and None not in BUILT[message.name]
+        for field in message.fields_by_name
+    ],
+)
+def test_every_field_of_the_contract_is_set_and_read(message: str, field: str) -> None:
+    assert field in BUILT[message] | ASSIGNED | COPIED | SET_OTHERWISE, f"no code sets {message}.{field}"
+    assert field in READ | TEXTS, f"no code reads {message}.{field}"
+
+
+# Columns
+
+
+def test_the_collector_fills_every_column() -> None:
+    environments = with_frames(make_environments("Counting-v0", 4, kwargs={}), 2)
+    collector = Collector(environments, assignment(*range(4)), unroll_length=64, discount=0.9)
+    columns = collector.collect(PolicyRunner(fresh_weights(environments.spec))).columns
+    for column in columns.schema.columns:
+        assert np.any(columns.column(column.name)), f"the collector writes nothing into {column.name}"
+
+
+def test_the_learner_takes_every_column() -> None:
+    batch = collect_batch()
+    read: set[str] = set()
+
+    class Watched:
+        schema = batch.columns.schema
+
+        def column(self, name: str) -> Any:
+            read.add(name)
+            return batch.columns.column(name)
+
+    to_tensors(dataclasses.replace(batch, columns=Watched()), CPU)  # type: ignore[arg-type]
+    assert read == {column.name for column in batch.columns.schema.columns}
+
+
+# Records
+
+
+def test_every_sink_of_records_is_opened() -> None:
+    sinks = [
+        node.name
+        for path, tree in TREES.items()
+        if path.parts[0] == "learning"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and not node.name.endswith("Sink")
+        and {"resume", "write"} <= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    ]
+    assert "Journal" in sinks
+    used = {node.id for node in ast.walk(TREES[Path("learning/assembly.py")]) if isinstance(node, ast.Name)}
+    assert set(sinks) <= used, "open the sink in learning/assembly.py"

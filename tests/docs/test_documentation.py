@@ -1,0 +1,305 @@
+"""What the documentation names exists: files, make targets, commands with their options, settings, terms."""
+
+import dataclasses
+import importlib
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from penstock.acting.spaces import describe, segment_schema
+from penstock.cli import main as cli
+from penstock.cli.one_line_parser import OneLineParser
+from penstock.cli.options import parse
+from penstock.config import Config, setting_names
+from penstock.presets import preset
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.statistics import Drops, LearningNumbers, declared
+from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
+
+sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
+environment_support = importlib.import_module("environment_support")
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
+SPANS = sorted({(page.name, span) for page in PAGES for span in spans(page.read_text())})
+PROGRAMS = {"penstock", "make", "docker", "git", "tar", "mkdir", "python", "pytest", "ssh", "chown", "chmod", "rm"}
+
+
+def test_the_table_of_supported_environments_is_current() -> None:
+    text = environment_support.PAGE.read_text()
+    assert environment_support.with_table(text) == text, "run `make docs`"
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_has_a_language(block: Block) -> None:
+    assert block.language, f"{block}: write ```sh for commands, ```text for anything else"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language != "sh"], ids=str)
+def test_a_block_is_no_wider_than_a_page(block: Block) -> None:
+    # Commands are wrapped (docs/_static/wide.css).
+    assert max(map(len, block.text.splitlines())) <= 100
+
+
+# Commands
+
+
+class Parsed(Exception):
+    """The options of a command were accepted."""
+
+
+def check_penstock(arguments: list[str], monkeypatch: pytest.MonkeyPatch, *, values: bool = True) -> None:
+    """Parses a command line with the command's own parser, and checks the values of settings."""
+    own: Callable[..., Any] = OneLineParser.parse_args
+
+    def parse_args(self: OneLineParser, *given: Any, **named: Any) -> None:
+        own(self, *given, **named)
+        raise Parsed
+
+    if not arguments or "..." in arguments or "--help" in arguments:
+        assert set(arguments) <= {*cli._COMMANDS, "--help", "..."}
+        return
+    with monkeypatch.context() as patched:
+        patched.setattr(OneLineParser, "parse_args", parse_args)
+        with pytest.raises(Parsed):
+            assert cli._run(arguments) == 0
+    settings = arguments[0] in ("train", "learner", "actor", "evaluator")
+    if values and settings and not {"--resume", "--config"} & set(arguments):
+        parse("penstock", "", arguments[1:], trains=arguments[0] == "train")
+
+
+def check_make(arguments: list[str]) -> None:
+    for target in arguments:
+        if "=" not in target and target != "...":
+            kind, _, name = target.partition("-")
+            program = ROOT / {"bench": "benchmarks", "stress": "stress"}.get(kind, "-") / f"{name.replace('-', '_')}.py"
+            assert target in TARGETS or program.exists(), f"no target make {target}"
+
+
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def check_python(arguments: list[str]) -> None:
+    module = ROOT / arguments[arguments.index("-m") + 1].replace(".", "/")
+    assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), f"no module {module}"
+
+
+def check_files(arguments: list[str], options: tuple[str, ...]) -> None:
+    for option, value in itertools.pairwise(arguments):
+        if option in options:
+            assert (ROOT / value).exists(), f"no file {value}"
+
+
+def check_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(command, comments=True)
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    program, arguments = Path(words[0]).name, words[1:]
+    assert program in PROGRAMS, f"unknown program {program}"
+    if "penstock" in arguments and program == "docker":
+        check_penstock(arguments[arguments.index("penstock") + 1 :], monkeypatch)
+    match program:
+        case "penstock":
+            check_penstock(arguments, monkeypatch)
+        case "make":
+            check_make(arguments)
+        case "python":
+            check_python(arguments)
+        case "docker":
+            check_files(arguments, ("-f",))
+        case "pytest":
+            check_files(["", *arguments], ("",))
+
+
+@pytest.mark.parametrize(("block", "command"), COMMANDS, ids=lambda each: str(each)[:80])
+def test_a_command_of_a_shell_block_is_valid(block: Block, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_command(command, monkeypatch)
+
+
+INLINE = [(page, span) for page, span in SPANS if re.match(r"(penstock [a-z]|make [a-z]|python -m )", span)]
+
+
+@pytest.mark.parametrize(("page", "span"), INLINE, ids=lambda each: str(each)[:80])
+def test_a_command_in_the_text_is_valid(page: str, span: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(span)
+    if words[0] != "penstock":
+        check_command(span, monkeypatch)
+    elif len(words) == 2:
+        # The name of a command, or of several.
+        assert set(words[1].split("|")) <= {*cli._COMMANDS}
+    elif "[" not in span:
+        # Text may omit an operand, or the value of the last option.
+        omitted = words[-1].startswith("--") or words[1] == "evaluate"
+        check_penstock([*words[1:], *(["RUN"] if omitted and "RUN" not in words else [])], monkeypatch, values=False)
+
+
+def test_a_wrong_option_and_a_wrong_target_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in (
+        "penstock train --ppo.epoch 4",
+        "penstock evaluate RUN --films",
+        "make trian",
+        "python -m benchmarks.x",
+    ):
+        with pytest.raises((Exception, SystemExit)):
+            check_command(wrong, monkeypatch)
+
+
+# Names
+
+
+PLACES = [
+    ROOT,
+    ROOT / "docs",
+    ROOT / "services" / "penstock",
+    ROOT / "services" / "penstock" / "replay",
+    ROOT / "tests" / "e2e",
+]
+OF_OTHERS = {
+    # Files of a run, of a store, of a snapshot and of users, and names of other libraries.
+    *("config.toml", "metrics.jsonl", "best.safetensors", "summary.json", "versions.json", "roster.json"),
+    *("roster.copy.json", "services.json", "records.bin", "segments.bin", "store.json", "headers.bin"),
+    *("manifest.json", "policy.safetensors", "learning_curve.png", "my_environments.py", "compose.override.yaml"),
+    *("ppo.py", "RUN/logs/SERVICE.log", "mine.toml"),
+}
+SECTIONS = set(Config.model_fields)
+FOLDERS = ("build/", "runs/", "checkpoints/", "logs/", "videos/", "RUN/", "snapshots", "replay/replay-0", "/", "http")
+
+
+PATH = re.compile(r"[\w.{},/-]+\.(py|md|toml|yml|yaml|json|jsonl|proto|bin|png|lock)|[\w-]+(/[\w.-]+)+/?")
+PATHS = [
+    (page, path)
+    for page, path in SPANS
+    if PATH.fullmatch(path) and path not in OF_OTHERS and not path.startswith(FOLDERS) and "..." not in path
+]
+
+
+@pytest.mark.parametrize(("page", "path"), PATHS)
+def test_a_path_in_the_text_exists(page: str, path: str) -> None:
+    # Prose may omit a folder that it has just named.
+    found = any((place / path).exists() for place in PLACES) or any((ROOT / "services").rglob(path))
+    assert found or ("/" not in path and any(ROOT.glob(f"[dpt]*/**/{path}"))), f"{page} names {path}"
+
+
+NAMED = [
+    (page, f"{name[1]}.{name[2].replace('-', '_')}")
+    for page, span in SPANS
+    if (name := re.match(r"(?:--)?([a-z]+)\.([a-z][a-z_.-]+)(?![\w(/*])", span)) and not PATH.fullmatch(span)
+]
+
+
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page, name in NAMED if name.split(".")[0] in SECTIONS])
+def test_a_setting_in_the_text_exists(page: str, name: str) -> None:
+    assert name in setting_names(), f"{page} names {name}"
+
+
+def links() -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                yield page, target
+
+
+@pytest.mark.parametrize(("page", "target"), list(links()), ids=lambda each: str(getattr(each, "name", each)))
+def test_a_link_leads_to_a_file_and_a_heading(page: Path, target: str) -> None:
+    file, _, anchor = target.partition("#")
+    path = (page.parent / file) if file else page
+    if path.parent == ROOT / "docs" / "reference":
+        return
+    assert path.exists(), f"{page.name} links {target}"
+    if anchor:
+        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+        names = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in names, f"{page.name} links {target}"
+
+
+# Messages
+
+
+def texts_of_the_code() -> str:
+    sources = [*(ROOT / "services").rglob("*.py"), *ROOT.glob("Dockerfile*"), *(ROOT / "docs").glob("*.md")]
+    texts = [path.read_text() for path in sources if path.name != "OPERATIONS.md"]
+    # Adjacent strings are one.
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
+
+
+FOREIGN = re.compile(
+    r"[Pp]ermission denied|[Nn]o space left|[Rr]ead-only file|[Tt]oo many open|Input/output error|[Aa]ddress already in"
+    r"|userland proxy|Health check exceeded|could not select device|No usable temporary|file changed as we read it"
+    r"|systemctl|grafana cli|sum\(|^/|^waiting for|^unknown setting|^this run trains|can't be used$|^evaluator evaluate"
+)
+"""Messages of other programs, and those whose values a fragment contains."""
+
+QUOTED = sorted(
+    {
+        fragment.strip(" ;,.:")
+        for page, span in SPANS
+        if page == "OPERATIONS.md" and " " in span and not re.match(r"(docker|penstock|make|python|ssh|[A-Z_]+=)", span)
+        for fragment in re.split(r"\.\.\.|;|: |\d+|--\S+", span)
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        fragment
+        for fragment in QUOTED
+        if len(fragment) > 14
+        and " " in fragment
+        and fragment.split()[0] not in setting_names()
+        and not FOREIGN.search(fragment)
+        and not re.match(r"(chown|rm|tar|learner\.|evaluation\.)", fragment)
+    ],
+)
+def test_a_message_that_operations_quotes_is_in_the_code(fragment: str) -> None:
+    assert fragment in MESSAGES
+
+
+MESSAGES = texts_of_the_code()
+
+
+# Terms
+
+
+def glossary() -> list[tuple[str, str]]:
+    text = (ROOT / "docs" / "glossary.md").read_text().partition(":::{glossary}\n")[2].partition(":::")[0]
+    return [tuple(entry.split("\n  ")) for entry in text.strip().split("\n\n")]  # type: ignore[misc]
+
+
+def test_the_glossary_has_one_line_for_each_term_in_order() -> None:
+    entries = glossary()
+    assert all(len(entry) == 2 and "\n" not in entry[1] for entry in entries)
+    terms = [term.lower() for term, _ in entries]
+    assert terms == sorted(set(terms))
+
+
+def test_the_glossary_has_the_terms_of_the_status() -> None:
+    terms = {term.strip() for entry, _ in glossary() for term in entry.split(",")}
+    fields = {*declared(LearningNumbers), *(each.name for each in dataclasses.fields(LearningNumbers))}
+    shown = {declared(LearningNumbers)[name].label for name in fields if not name.startswith("fresh_")}
+    assert shown <= terms
+    assert {"late segment", "given back", "priorities too late", "refused segment"} <= terms
+    assert {"late_segments", "refused_segments", "refunded_segments", "overwritten_priorities"} <= set(declared(Drops))
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pendulum", "pong"])
+def test_the_size_of_a_segment_is_that_of_its_columns(name: str) -> None:
+    config = preset(name)
+    if name == "pong":
+        spec = EnvironmentSpec("", BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)), DiscreteSpace(6), frames=4)
+    else:
+        env = gymnasium.make(config.environment.id)
+        spec = describe("", env.observation_space, env.action_space)
+    size = segment_schema(spec, config.actor.unroll_length).segment_bytes
+    text = (ROOT / "docs" / "OPERATIONS.md").read_text()
+    assert re.search(rf"^\| {name}: .* = {size:,} \| {size + 64:,} \|", text, re.MULTILINE), f"{name}: {size:,} bytes"
