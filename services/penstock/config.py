@@ -17,6 +17,7 @@ from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, Positive
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from penstock.errors import ConfigurationError
+from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 from penstock.setting_types import (
     NONE,
     ActorSlots,
@@ -466,19 +467,9 @@ class Config(BaseSettings):
 
     @pydantic.model_validator(mode="after")
     def _check_gate(self) -> "Config":
-        fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
-        if degree == 0 and fresh % window:
-            raise ValueError(
-                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" actor.environments {window}, or no batch could fill; change sampling.batch_segments,"
-                " sampling.fresh_fraction or actor.environments"
-            )
-        if degree > 0 and fresh and window > degree * fresh:
-            raise ValueError(
-                f"actor.environments {window} exceeds sampling.off_policy_degree {degree} times the {fresh} fresh"
-                " segments of a batch, so that the gate could never open; raise sampling.batch_segments or lower"
-                " actor.environments"
-            )
+        sampling = self.sampling
+        if reason := window_conflict(sampling.fresh_segments, sampling.first_degree, self.actor.environments):
+            raise ValueError(reason)
         return self
 
     @pydantic.model_validator(mode="after")
@@ -494,23 +485,8 @@ class Config(BaseSettings):
     def _check_shards(self) -> "Config":
         fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
-        if shards > 1 and fresh == 0:
-            raise ValueError(
-                f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts"
-                " of a batch are matched by its fresh segments; raise the fraction or use one service"
-            )
-        if shards > 1 and degree == 0 and fresh % (shards * window):
-            raise ValueError(
-                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" {shards} replay services times actor.environments {window}; change sampling.batch_segments or"
-                " actor.environments"
-            )
-        if shards > 1 and degree > 0 and shards * -(-window // degree) > fresh:
-            raise ValueError(
-                f"the {fresh} fresh segments of a batch are too few for {shards} replay services with actors of"
-                f" {window} environments at sampling.off_policy_degree {degree}; raise sampling.batch_segments or lower"
-                " actor.environments"
-            )
+        if reason := shards_conflict(fresh, shards) or shard_window_conflict(fresh, degree, window, shards):
+            raise ValueError(reason)
         return self
 
     @pydantic.model_validator(mode="after")

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigurationError, Overloaded
+from penstock.gate_law import least_degree, window_conflict
 from penstock.types.replay import Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
@@ -102,7 +103,8 @@ class Gate:
             sufficient one. The actor was admitted under another plan, and a lower degree must not end the run.
         """
         windows = {actor.window_segments for actor in self._actors.values()}
-        self.plan = replace(plan, off_policy_degree=max(plan.off_policy_degree, _least_degree(plan, windows)))
+        degree = max(plan.off_policy_degree, least_degree(plan.fresh_segments, windows))
+        self.plan = replace(plan, off_policy_degree=degree)
         return self.plan
 
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
@@ -226,33 +228,7 @@ class Gate:
         return min((actor.windows_granted for actor in served or self._actors.values()), default=0)
 
     def _check_window(self, plan: SamplingPlan, key: ActorKey, window: int) -> None:
-        fresh, degree = plan.fresh_segments, plan.off_policy_degree
-        if fresh == 0:
-            return
-        if degree == 0 and fresh % window:
-            raise ConfigurationError(
-                f"the actor in slot {key.slot} collects windows of {window} segments, and with off_policy_degree 0 the"
-                f" {fresh} fresh segments of a batch must be a multiple of that"
-            )
-        other = next(
-            (actor.window_segments for actor in self._actors.values() if actor.window_segments != window), None
-        )
-        if degree == 0 and other is not None:
-            raise ConfigurationError(
-                f"the actor in slot {key.slot} collects windows of {window} segments and another of {other}; with"
-                f" off_policy_degree 0 and {fresh} fresh segments a batch could wait for a window that does not fit:"
-                " give them equally many environments"
-            )
-        if degree > 0 and window > degree * fresh:
-            raise ConfigurationError(
-                f"the actor in slot {key.slot} collects windows of {window} segments, more than off_policy_degree"
-                f" {degree} times the {fresh} fresh segments of a batch; give it fewer environments"
-            )
-
-
-def _least_degree(plan: SamplingPlan, windows: set[int]) -> int:
-    """Returns the lowest degree at which windows of all these sizes can be granted."""
-    fresh = plan.fresh_segments
-    if not windows or fresh == 0 or (len(windows) == 1 and fresh % min(windows) == 0):
-        return 0
-    return -(-max(windows) // fresh)
+        sizes = (actor.window_segments for actor in self._actors.values() if actor.window_segments != window)
+        reason = window_conflict(plan.fresh_segments, plan.off_policy_degree, window, next(sizes, None))
+        if reason is not None:
+            raise ConfigurationError(f"the actor in slot {key.slot} is refused: {reason}")
