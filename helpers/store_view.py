@@ -16,7 +16,8 @@ from penstock.replay.store.layout import (
     State,
     rows_within,
 )
-from penstock.replay.store.records import read_watermarks, session_of
+from penstock.replay.store.records import read_watermarks
+from penstock.replay.store.session_record import session_of
 from penstock.types.replay import SamplingPlan
 
 
@@ -78,25 +79,25 @@ class StoreView:
     @property
     def session(self) -> int:
         """Of the learner that the store works for."""
-        return int(session_of(self._records)["session"][0])
+        return session_of(self._records).session
 
     @property
     def version(self) -> int:
         """Committed last."""
-        return int(session_of(self._records)["version"][0])
+        return session_of(self._records).version
 
     def look(self) -> Look:
         """The store now; of one moment only if nothing is written meanwhile."""
         records, headers = np.array(self._records), np.array(self._headers)
-        session = session_of(records)[0]
+        session = session_of(records)
         marks, _ = read_watermarks(records)
         used = np.flatnonzero(marks["incarnation"])
         return Look(
-            session=int(session["session"]),
-            version=int(session["version"]),
-            inserted=int(session["inserted"]),
-            late=int(session["late"]),
+            session=session.session,
+            version=session.version,
+            inserted=session.inserted,
+            late=session.late,
             marks={(int(slot), int(marks["incarnation"][slot])): int(marks["sequence"][slot]) for slot in used},
             headers=headers[headers["key"] != 0],
-            clock=Ages(records, int(session["version"])),
+            clock=Ages(records, session.version),
         )

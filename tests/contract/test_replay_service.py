@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import read_rows
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import (
     IMAGES,
@@ -372,8 +373,8 @@ def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
     sinks = [loopback.sink(slot, server) for slot in range(2)]
     actors = [Actor(sink, recorder, lambda: 0, slot=slot, windows=30) for slot, sink in enumerate(sinks)]
     for enough in (20, 50, 80):
-        inserted = server.store.session["inserted"]
-        until(lambda inserted=inserted, enough=enough: inserted[0] >= enough, f"{enough} segments are stored")
+        session = server.store.session
+        until(lambda session=session, enough=enough: session.inserted >= enough, f"{enough} segments are stored")
         server.kill()
         server = loopback.replay(folder=tmp_path, port=server.port)
     for actor, sink in zip(actors, sinks, strict=True):
@@ -390,7 +391,7 @@ def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
         rows = 1 + np.flatnonzero(store.headers["slot"][1:121] == slot)
         assert store.headers["sequence"][rows].tolist() == list(range(1, 61))
         came = SCHEMA.empty(60)
-        store.gather(rows, came)
+        read_rows(store, rows, came)
         assert_same_columns(came, make_columns([(slot, 1, sequence) for sequence in range(1, 61)]))
 
 

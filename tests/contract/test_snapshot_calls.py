@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import read_rows
 from helpers.segments import SCHEMA, capacity_bytes
 from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
 from helpers.timing import AT_ONCE
@@ -16,8 +17,8 @@ from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
-from penstock.replay.store.records import session_of
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.session_record import session_of
 from penstock.rpc import methods
 from penstock.rpc.run_snapshots import RunSnapshotServicer
 from penstock.types.run import Weights
@@ -58,7 +59,7 @@ def test_snapshots_are_taken_beside_inserts_and_samples_and_hold_what_was_sent(
     # Every segment is one that the actor sent, under its own name.
     live = store.headers[store.headers["key"] != 0]
     columns = SCHEMA.empty(live.size)
-    store.gather(store.rows(np.ascontiguousarray(live["key"])), columns)
+    read_rows(store, store.rows(np.ascontiguousarray(live["key"])), columns)
     for row, header in enumerate(live):
         window, number = recorder.windows[(0, 1, int(header["sequence"]))]
         for came, sent in zip(columns.arrays, window.columns.arrays, strict=True):
@@ -111,7 +112,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
     assert taken.env_steps == 100 * taken.version
     # Nothing that was committed before is lost, and nothing later is there.
     records = source.records(manifest)
-    assert int(session_of(records)["next_batch"][0]) == taken.version
+    assert session_of(records).next_batch == taken.version
     run.close()
     with pytest.raises(NotReady, match="is not training"):
         client.take("late")

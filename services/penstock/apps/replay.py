@@ -41,7 +41,7 @@ def run(config: Config) -> None:
         )
         asyncio.run(_serve(settings, service, buffer, snapshots, Scrub(store, buffer)))
         snapshots.stop()
-        buffer.flush()
+        store.flush()
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:

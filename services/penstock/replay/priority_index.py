@@ -142,7 +142,7 @@ class PriorityIndex:
 
     @property
     def _version(self) -> int:
-        return int(self._store.session["version"][0])
+        return self._store.session.version
 
     def _masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         assert self._plan is not None

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helpers.direct_buffer import append, gather, intake_of
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.buffer import MAX_LEASES, Lease, ReplayBuffer
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.fresh_segments import Lease
+from penstock.replay.leases import MAX_LEASES
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Schema
-from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, StoreCounts, Window
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, StoreCounts, Window, WindowHead
 from penstock.types.run import LARGEST_VERSION_JUMP
 
 FRESH_ONLY = replace(PLAN, batch_segments=2)
@@ -38,7 +41,8 @@ class Actor:
     sent: int = 0
 
     def __post_init__(self) -> None:
-        self.sent = self.buffer.open_actor(self.key, SCHEMA, self.segments, 0.0)
+        self.intake = self.buffer.open_actor(self.key, SCHEMA, self.segments, 0.0)
+        self.sent = self.intake.stored_sequence
 
     @property
     def key(self) -> ActorKey:
@@ -51,21 +55,25 @@ class Actor:
 
     def send(self, version: int = 0) -> None:
         self.buffer.issue_grants(0.0)
-        assert self.buffer.append(self.next_window(version), 0.0) == self.sent + self.segments
+        assert append(self.buffer, self.next_window(version), 0.0) == self.sent + self.segments
         self.sent += self.segments
 
 
+def knows_version(buffer: ReplayBuffer, head: WindowHead) -> bool:
+    return intake_of(buffer, head).knows_version(head)
+
+
 def take(buffer: ReplayBuffer, number: int) -> Batch:
-    lease = buffer.lease(number)
+    lease = buffer.leases.draw(number)
     assert lease is not None
-    return buffer.gather(lease, SCHEMA.empty(lease.keys.size))
+    return gather(buffer, lease)
 
 
 def commit(
     buffer: ReplayBuffer, batch: Batch, priorities: NDArray[np.float64] | float = 1.0, session: int = PLAN.session
 ) -> CommitOutcome:
     values = np.broadcast_to(np.asarray(priorities, np.float64), batch.keys.shape).copy()
-    return buffer.commit(session, batch.number, batch.keys, values)
+    return buffer.leases.commit(session, batch.number, batch.keys, values)
 
 
 def train(
@@ -84,7 +92,7 @@ def test_a_window_comes_back_as_a_fresh_batch() -> None:
     Actor(buffer).send()
     batch = take(buffer, 0)
     assert batch.fresh_segments == 2
-    assert batch.probabilities.tolist() == [1.0, 1.0]
+    assert batch.head.probabilities.tolist() == [1.0, 1.0]
     assert batch.priorities.tolist() == [0.0, 0.0]
     assert batch.versions.tolist() == [0, 0]
     assert_same_columns(batch.columns, make_columns([(0, 1, 1), (0, 1, 2)]))
@@ -96,8 +104,8 @@ def test_a_resend_stores_nothing_twice() -> None:
     actor.send()
     actor.send()
     before = buffer.counts()
-    assert buffer.append(make_window(1), 0.0) == 4
-    assert buffer.append(make_window(3), 0.0) == 4
+    assert append(buffer, make_window(1), 0.0) == 4
+    assert append(buffer, make_window(3), 0.0) == 4
     assert buffer.counts() == before
 
 
@@ -106,10 +114,10 @@ def test_of_a_window_that_is_known_in_part_the_rest_is_stored() -> None:
     actor = Actor(buffer)
     actor.send()
     buffer.issue_grants(0.0)
-    assert buffer.append(make_window(2), 0.0) == 3
+    assert append(buffer, make_window(2), 0.0) == 3
     assert buffer.counts().inserted == 3
     buffer.issue_grants(0.0)
-    assert buffer.append(make_window(3), 0.0) == 4
+    assert append(buffer, make_window(3), 0.0) == 4
     commit(buffer, take(buffer, 0))
     assert_same_columns(take(buffer, 1).columns, make_columns([(0, 1, 3), (0, 1, 4)]))
 
@@ -119,14 +127,14 @@ def test_a_gap_in_the_sequence_is_refused_and_names_what_was_due() -> None:
     Actor(buffer).send()
     buffer.issue_grants(0.0)
     with pytest.raises(InvalidSegment, match="sequence 4 after 2: 3 was expected"):
-        buffer.append(make_window(4), 0.0)
+        append(buffer, make_window(4), 0.0)
     assert buffer.counts().inserted == 2
 
 
 def test_a_window_without_a_grant_waits_and_is_taken_once_there_is_one() -> None:
     buffer = make_buffer()
     actor = Actor(buffer)
-    assert buffer.append(actor.next_window(0), 0.0) is None
+    assert append(buffer, actor.next_window(0), 0.0) is None
     assert buffer.counts().inserted == 0
     actor.send()
 
@@ -135,7 +143,7 @@ def test_an_actor_that_comes_back_learns_what_is_stored() -> None:
     buffer = make_buffer()
     actor = Actor(buffer)
     actor.send()
-    buffer.close_actor(actor.key)
+    actor.intake.close()
     assert buffer.counts().granted == 0
     assert Actor(buffer).sent == 2
 
@@ -145,7 +153,7 @@ def test_an_actor_whose_slot_was_taken_is_refused() -> None:
     actor = Actor(buffer)
     Actor(buffer, incarnation=2).send()
     with pytest.raises(PlaceLost, match="join again"):
-        buffer.append(actor.next_window(0), 0.0)
+        append(buffer, actor.next_window(0), 0.0)
     with pytest.raises(PlaceLost, match="join again"):
         Actor(buffer)
 
@@ -173,10 +181,10 @@ def test_what_is_granted_unseen_and_leased_keeps_the_limit() -> None:
     leased: list[Batch] = []
     for _ in range(600):
         actor = chance.choice(actors)
-        if buffer.append(actor.next_window(len(leased)), 0.0) is not None:
+        if append(buffer, actor.next_window(len(leased)), 0.0) is not None:
             actor.sent += actor.segments
-        if chance.random() < 0.3 and (lease := buffer.lease(plan.next_batch + len(leased))) is not None:
-            leased.append(buffer.gather(lease, SCHEMA.empty(lease.keys.size)))
+        if chance.random() < 0.3 and (lease := buffer.leases.draw(plan.next_batch + len(leased))) is not None:
+            leased.append(gather(buffer, lease))
         uncommitted = [batch for batch in leased if batch.number >= buffer.version]
         if chance.random() < 0.3 and uncommitted:
             commit(buffer, uncommitted[0])
@@ -195,11 +203,11 @@ def test_a_refused_append_changes_nothing() -> None:
     take(buffer, 3)
     for _ in range(3):
         actor.send(version=0)
-        assert buffer.lease(4) is None
+        assert buffer.leases.draw(4) is None
     buffer.issue_grants(0.0)
     for _ in range(2):
         with pytest.raises(Overloaded, match="9 rows"):
-            buffer.append(actor.next_window(0), 0.0)
+            append(buffer, actor.next_window(0), 0.0)
         assert buffer.counts() == StoreCounts(capacity=9, stored=9, leased=2, inserted=14, late=6)
         buffer.issue_grants(0.0)
 
@@ -218,11 +226,11 @@ def test_every_segment_is_committed_fresh_exactly_once_whoever_dies() -> None:
     for _ in range(1500):
         buffer.issue_grants(0.0)
         actor = chance.choice(actors)
-        if buffer.append(actor.next_window(next_commit), 0.0) is not None:
+        if append(buffer, actor.next_window(next_commit), 0.0) is not None:
             actor.sent += actor.segments
         match chance.choice(["lease", "lease", "commit", "commit", "die"] if chance.random() < 0.9 else ["die"]):
             case "lease":
-                if buffer.lease(next_commit + len(held)) is not None:
+                if buffer.leases.draw(next_commit + len(held)) is not None:
                     held.append(take(buffer, next_commit + len(held)))
             case "commit" if held:
                 batch = held.pop(0)
@@ -236,7 +244,7 @@ def test_every_segment_is_committed_fresh_exactly_once_whoever_dies() -> None:
     counts = buffer.counts()
     assert counts.late == 0
     assert next_commit > 200
-    assert buffer.refunded_leases > 20
+    assert buffer.counts().refunded > 20
     assert set(committed.values()) == {1}
     assert len(committed) == counts.inserted - counts.unseen - counts.leased
 
@@ -267,10 +275,10 @@ def test_without_enough_fresh_segments_there_is_no_batch() -> None:
     actor = Actor(buffer, segments=1)
     assert buffer.training_waits_for() == "fresh segments"
     actor.send()
-    assert buffer.lease(0) is None
+    assert buffer.leases.draw(0) is None
     actor.send()
     assert buffer.training_waits_for() == ""
-    assert buffer.lease(0) is not None
+    assert buffer.leases.draw(0) is not None
 
 
 @pytest.mark.parametrize("number", [-1, 0, 2])
@@ -279,8 +287,8 @@ def test_a_batch_out_of_turn_is_refused(number: int) -> None:
     actor = Actor(buffer)
     train(buffer, actor, range(1))
     actor.send()
-    with pytest.raises(InvalidSegment, match=f"batch {number} was asked for, and 1 is next"):
-        buffer.lease(number)
+    with pytest.raises(InvalidSegment, match=f"batch {number} was requested, and 1 is next"):
+        buffer.leases.draw(number)
 
 
 def test_batches_are_leased_up_to_a_limit() -> None:
@@ -291,7 +299,7 @@ def test_batches_are_leased_up_to_a_limit() -> None:
         take(buffer, number)
     actor.send(version=MAX_LEASES)
     with pytest.raises(Overloaded, match=f"{MAX_LEASES} batches"):
-        buffer.lease(MAX_LEASES)
+        buffer.leases.draw(MAX_LEASES)
 
 
 def test_without_a_plan_there_are_neither_grants_nor_batches() -> None:
@@ -300,7 +308,7 @@ def test_without_a_plan_there_are_neither_grants_nor_batches() -> None:
     assert buffer.issue_grants(0.0) == []
     assert buffer.collection_waits_for() == buffer.training_waits_for() == "learner"
     with pytest.raises(NotReady):
-        buffer.lease(0)
+        buffer.leases.draw(0)
 
 
 def test_segments_too_old_for_their_batch_become_replay_and_are_counted() -> None:
@@ -328,7 +336,7 @@ def test_a_late_segment_enters_at_the_largest_priority_present(tmp_path: Path, r
         buffer = make_buffer(plan, folder=tmp_path)
         actor = Actor(buffer)
     actor.send(version=0)
-    assert buffer.lease(5) is None
+    assert buffer.leases.draw(5) is None
     actor.send(version=5)
     batch = take(buffer, 5)
     late = batch.priorities[np.isin(batch.keys, [11, 12])]
@@ -383,7 +391,7 @@ def test_replayed_draws_are_proportional_to_mass() -> None:
     masses = ((priorities + plan.epsilon) * 2.0 ** (-ages / plan.half_life)) ** plan.alpha
     share, replayed = masses / masses.sum(), batch.keys[2:].astype(np.int64) - 1
     assert np.abs(np.bincount(replayed, minlength=12) - 400 * share).max() <= 2.0
-    np.testing.assert_allclose(batch.probabilities[2:], share[replayed], rtol=1e-9)
+    np.testing.assert_allclose(batch.head.probabilities[2:], share[replayed], rtol=1e-9)
     np.testing.assert_array_equal(batch.priorities[2:], priorities[replayed])
     np.testing.assert_array_equal(batch.versions[2:], replayed // 2)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
@@ -404,7 +412,9 @@ def test_an_adjusted_plan_holds_for_what_was_trained_before_too(changed: dict[st
     batch = take(buffer, 6)
     assert np.unique(batch.keys[2:]).size > 3
     masses = ((batch.priorities[2:] + plan.epsilon) * 2.0 ** (batch.versions[2:] / plan.half_life)) ** plan.alpha
-    np.testing.assert_allclose(batch.probabilities[2:] / masses, batch.probabilities[2] / masses[0], rtol=1e-9)
+    np.testing.assert_allclose(
+        batch.head.probabilities[2:] / masses, batch.head.probabilities[2] / masses[0], rtol=1e-9
+    )
 
 
 def test_masses_stay_right_however_far_versions_go() -> None:
@@ -416,7 +426,7 @@ def test_masses_stay_right_however_far_versions_go() -> None:
     actor.send(version=60)
     batch = take(buffer, 60)
     assert set(batch.keys[2:].tolist()) == {119, 120}
-    np.testing.assert_allclose(batch.probabilities[2:], 0.5, rtol=1e-9)
+    np.testing.assert_allclose(batch.head.probabilities[2:], 0.5, rtol=1e-9)
 
 
 def test_a_version_that_was_not_published_yet_gives_no_more_mass_than_the_newest() -> None:
@@ -433,7 +443,7 @@ def test_a_version_that_was_not_published_yet_gives_no_more_mass_than_the_newest
     ahead = batch.versions[2:] == 900
     # Age 0, beside two segments of each age from 2 to 11.
     assert 0 < np.count_nonzero(ahead) < ahead.size
-    np.testing.assert_allclose(batch.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
+    np.testing.assert_allclose(batch.head.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
 
 
 def test_the_draws_of_a_batch_follow_from_seed_and_number() -> None:
@@ -479,7 +489,7 @@ def test_a_batch_that_is_drawn_ahead_has_nothing_too_old_when_its_turn_comes() -
     train(buffer, actor, range(20))
     for number in (20, 21, 22):
         actor.send(version=20)
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None
         assert lease.keys.size > 2
         assert number - lease.versions.min() <= 5
@@ -512,7 +522,7 @@ def make_buffer_that_draws_1_and_2() -> tuple[ReplayBuffer, Actor, Lease]:
         batch = take(buffer, number)
         commit(buffer, batch, np.where(batch.keys <= 2, 1e30, 1.0))
     actor.send(version=3)
-    lease = buffer.lease(3)
+    lease = buffer.leases.draw(3)
     assert lease is not None
     assert lease.keys.tolist() == [7, 8, 1, 2]
     return buffer, actor, lease
@@ -520,10 +530,10 @@ def make_buffer_that_draws_1_and_2() -> tuple[ReplayBuffer, Actor, Lease]:
 
 def test_priorities_of_overwritten_segments_are_ignored_and_counted() -> None:
     buffer, actor, lease = make_buffer_that_draws_1_and_2()
-    batch = buffer.gather(lease, SCHEMA.empty(4))
+    batch = gather(buffer, lease)
     actor.send(version=3)
     assert commit(buffer, batch, 5.0) == CommitOutcome(updated=2, overwritten=2)
-    assert buffer.ignored_priorities == 2
+    assert buffer.leases.ignored_priorities == 2
     following = take(buffer, 4)
     assert following.keys[:2].tolist() == [9, 10]
     assert following.priorities[:2].tolist() == [0.0, 0.0]
@@ -533,7 +543,7 @@ def test_priorities_of_overwritten_segments_are_ignored_and_counted() -> None:
 def test_segments_overwritten_before_they_are_read_are_drawn_again() -> None:
     buffer, actor, lease = make_buffer_that_draws_1_and_2()
     actor.send(version=3)
-    batch = buffer.gather(lease, SCHEMA.empty(4))
+    batch = gather(buffer, lease)
     assert batch.keys[:2].tolist() == [7, 8]
     replayed = batch.keys[2:].astype(np.int64)
     assert set(replayed.tolist()) <= {3, 4, 5, 6}
@@ -542,13 +552,13 @@ def test_segments_overwritten_before_they_are_read_are_drawn_again() -> None:
     # Of equal priorities, a version apart, the younger two have 2^(alpha / half_life) times the mass.
     older = 0.5 / (1.0 + 2.0 ** (PLAN.alpha / PLAN.half_life))
     expected = np.where(replayed <= 4, older, 0.5 - older)
-    np.testing.assert_allclose(batch.probabilities[2:], expected, rtol=1e-9)
+    np.testing.assert_allclose(batch.head.probabilities[2:], expected, rtol=1e-9)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
 
 
 def test_the_parts_of_a_batch_make_up_the_whole() -> None:
     buffer, _, lease = make_buffer_that_draws_1_and_2()
-    parts = [buffer.gather(lease, SCHEMA.empty(2), part, 2) for part in range(2)]
+    parts = [gather(buffer, lease, part, 2) for part in range(2)]
     assert [part.keys.tolist() for part in parts] == [[7, 1], [8, 2]]
     assert [part.fresh_segments for part in parts] == [1, 1]
     assert_same_columns(parts[1].columns, make_columns([(0, 1, 8), (0, 1, 2)]))
@@ -556,9 +566,9 @@ def test_the_parts_of_a_batch_make_up_the_whole() -> None:
 
 def test_a_batch_that_was_handed_out_stays_as_it_was_when_it_is_drawn_again() -> None:
     buffer, actor, lease = make_buffer_that_draws_1_and_2()
-    first = buffer.gather(lease, SCHEMA.empty(4))
+    first = gather(buffer, lease)
     actor.send(version=3)
-    second = buffer.gather(lease, SCHEMA.empty(4))
+    second = gather(buffer, lease)
     assert first.keys.tolist() == [7, 8, 1, 2]
     assert not set(second.keys.tolist()) & {1, 2}
     for batch in (first, second):
@@ -567,9 +577,9 @@ def test_a_batch_that_was_handed_out_stays_as_it_was_when_it_is_drawn_again() ->
 
 def test_a_part_that_was_handed_out_stays_as_it_was_when_another_is_drawn_again() -> None:
     buffer, actor, lease = make_buffer_that_draws_1_and_2()
-    first = buffer.gather(lease, SCHEMA.empty(2), 0, 2)
+    first = gather(buffer, lease, 0, 2)
     actor.send(version=3)
-    second = buffer.gather(lease, SCHEMA.empty(2), 1, 2)
+    second = gather(buffer, lease, 1, 2)
     assert first.keys.tolist() == [7, 1]
     assert second.keys[1] > 2
     for part in (first, second):
@@ -584,7 +594,7 @@ def test_what_is_gathered_while_rows_are_overwritten_is_never_torn() -> None:
         try:
             while buffer.version < batches:
                 buffer.issue_grants(0.0)
-                if buffer.append(actor.next_window(buffer.version), 0.0) is not None:
+                if append(buffer, actor.next_window(buffer.version), 0.0) is not None:
                     actor.sent += 2
         except Exception as error:
             failures.append(error)
@@ -593,8 +603,8 @@ def test_what_is_gathered_while_rows_are_overwritten_is_never_torn() -> None:
     collecting.start()
     number = 0
     while number < batches and collecting.is_alive():
-        if (lease := buffer.lease(number)) is not None:
-            batch = buffer.gather(lease, SCHEMA.empty(lease.keys.size))
+        if (lease := buffer.leases.draw(number)) is not None:
+            batch = gather(buffer, lease)
             assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
             commit(buffer, batch)
             number += 1
@@ -639,7 +649,7 @@ def test_what_a_commit_leaves_out_is_fresh_again_and_first() -> None:
     actor.send(version=0)
     actor.send(version=0)
     batch = take(buffer, 0)
-    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1))
+    buffer.leases.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1))
     counts = buffer.counts()
     assert (counts.unseen, counts.leased) == (5, 0)
     assert sorted(take(buffer, 1).keys.tolist()) == [1, 3, 4]
@@ -650,7 +660,7 @@ def test_what_a_commit_leaves_out_is_fresh_again_in_its_order_of_arrival() -> No
     buffer = make_buffer(plan)
     Actor(buffer, segments=3).send(version=0)
     batch = take(buffer, 0)
-    buffer.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1))
+    buffer.leases.commit(PLAN.session, 0, batch.keys[1:2], np.ones(1))
     buffer.adjust_plan(replace(plan, fresh_segments=1, batch_segments=1))
     assert [take(buffer, number).keys.tolist() for number in (1, 2)] == [[1], [3]]
 
@@ -664,7 +674,7 @@ def test_a_window_of_a_version_that_no_batch_was_handed_out_for_is_refused(commi
     buffer.issue_grants(0.0)
     for version in (committed + 1, committed + 990, 10**15):
         with pytest.raises(InvalidSegment, match=f"sent version {version}, and {committed} is the newest"):
-            buffer.append(actor.next_window(version), 0.0)
+            append(buffer, actor.next_window(version), 0.0)
     # The batch is trained, and its version published, before it is committed.
     take(buffer, committed)
     actor.send(version=committed + 1)
@@ -674,7 +684,7 @@ def test_a_version_is_known_from_leases_plans_and_batches_that_were_passed_over(
     buffer = make_buffer(replace(PLAN, next_batch=20))
 
     def newest() -> int:
-        known = [buffer.knows_version(make_window(version=version).head) for version in range(100)]
+        known = [knows_version(buffer, make_window(version=version).head) for version in range(100)]
         assert known == sorted(known, reverse=True)
         return known.count(True) - 1
 
@@ -684,16 +694,16 @@ def test_a_version_is_known_from_leases_plans_and_batches_that_were_passed_over(
     take(buffer, 20)
     assert newest() == 21
     # A learner with several shards goes on without this one, and its stream may be opened again meanwhile.
-    buffer.commit(PLAN.session, 24, np.zeros(0, np.uint64), np.zeros(0))
+    buffer.leases.commit(PLAN.session, 24, np.zeros(0, np.uint64), np.zeros(0))
     assert newest() == 25
     buffer.adopt_plan(replace(PLAN, next_batch=30))
     assert newest() == 30
     buffer.adopt_plan(replace(PLAN, session=9, next_batch=50))
     assert newest() == 50
     furthest = 50 + LARGEST_VERSION_JUMP + 1_000
-    assert not buffer.knows_version(make_window(version=furthest).head)
+    assert not knows_version(buffer, make_window(version=furthest).head)
     with pytest.raises(InvalidSegment, match=f"sent version {furthest + 1}, and 50 is the newest"):
-        buffer.knows_version(make_window(version=furthest + 1).head)
+        knows_version(buffer, make_window(version=furthest + 1).head)
 
 
 def test_a_service_that_restarts_knows_the_versions_that_it_knew(tmp_path: Path) -> None:
@@ -701,7 +711,7 @@ def test_a_service_that_restarts_knows_the_versions_that_it_knew(tmp_path: Path)
     Actor(buffer).send(version=0)
     take(buffer, 0)
     again = make_buffer(None, folder=tmp_path)
-    assert [again.knows_version(make_window(version=version).head) for version in (1, 2)] == [True, False]
+    assert [knows_version(again, make_window(version=version).head) for version in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize("priorities", [[1.0, np.nan], [1.0, np.inf], [-1e-9, 1.0], [1.0]])
@@ -710,7 +720,7 @@ def test_bad_priorities_are_refused_and_the_lease_goes_on(priorities: list[float
     Actor(buffer).send()
     batch = take(buffer, 0)
     with pytest.raises(InvalidSegment, match="priorities must be finite"):
-        buffer.commit(PLAN.session, 0, batch.keys, np.array(priorities))
+        buffer.leases.commit(PLAN.session, 0, batch.keys, np.array(priorities))
     assert commit(buffer, batch).updated == 2
 
 
@@ -730,7 +740,7 @@ def test_a_batch_that_was_never_leased_cannot_be_committed() -> None:
     buffer = make_buffer()
     Actor(buffer).send()
     with pytest.raises(InvalidSegment):
-        buffer.commit(PLAN.session, 0, np.array([1, 2], np.uint64), np.ones(2))
+        buffer.leases.commit(PLAN.session, 0, np.array([1, 2], np.uint64), np.ones(2))
     assert buffer.counts().unseen == 2
 
 
@@ -742,7 +752,7 @@ def test_a_commit_of_segments_that_are_not_in_the_batch_and_were_not_trained_is_
         actor.send()
     take(buffer, 0), take(buffer, 1)
     with pytest.raises(InvalidSegment, match="batch 0"):
-        buffer.commit(PLAN.session, 0, np.array([1, 2, key], np.uint64), np.ones(3))
+        buffer.leases.commit(PLAN.session, 0, np.array([1, 2, key], np.uint64), np.ones(3))
     counts = buffer.counts()
     assert (counts.unseen, counts.leased) == (2, 4)
 
@@ -752,7 +762,7 @@ def test_a_commit_of_key_zero_gives_mass_to_no_empty_row() -> None:
     actor = Actor(buffer)
     actor.send()
     take(buffer, 0)
-    outcome = buffer.commit(PLAN.session, 0, np.array([1, 2, 0], np.uint64), np.array([0.0, 0.0, 1e9]))
+    outcome = buffer.leases.commit(PLAN.session, 0, np.array([1, 2, 0], np.uint64), np.array([0.0, 0.0, 1e9]))
     assert outcome == CommitOutcome(updated=2, overwritten=1)
     actor.send()
     assert take(buffer, 1).keys.tolist() == [3, 4, 1, 2]
@@ -772,7 +782,7 @@ def test_leases_survive_a_new_stream_of_the_same_session() -> None:
     assert take(buffer, 1).keys.tolist() == second.keys.tolist()
     commit(buffer, first)
     commit(buffer, second)
-    assert buffer.refunded_leases == 0
+    assert buffer.counts().refunded == 0
 
 
 def test_the_leases_of_a_dead_session_are_fresh_again_in_their_order() -> None:
@@ -782,7 +792,7 @@ def test_the_leases_of_a_dead_session_are_fresh_again_in_their_order() -> None:
     actor.send()
     dead, _ = take(buffer, 0), take(buffer, 1)
     buffer.adopt_plan(replace(PLAN, session=8))
-    assert buffer.refunded_leases == buffer.counts().refunded == 4
+    assert buffer.counts().refunded == buffer.counts().refunded == 4
     assert take(buffer, 0).keys.tolist() == [1, 2]
     assert take(buffer, 1).keys.tolist() == [3, 4]
     with pytest.raises(SchemaMismatch, match="another learner session"):
@@ -797,7 +807,7 @@ def test_grants_that_are_out_outlive_every_plan() -> None:
     with pytest.raises(ConfigurationError):
         buffer.adopt_plan(replace(PLAN, session=8, off_policy_degree=100))
     assert buffer.counts().granted == 4
-    assert (buffer.plan, buffer.session) == (PLAN, PLAN.session)
+    assert (buffer.gate.plan, buffer.session) == (PLAN, PLAN.session)
     buffer.adopt_plan(PLAN)
     assert buffer.counts().granted == 4
     buffer.adopt_plan(replace(PLAN, alpha=PLAN.alpha / 2))
@@ -833,7 +843,7 @@ def test_a_restart_under_a_living_session_restores_its_leases(tmp_path: Path) ->
     assert take(again, 3).keys.tolist() == ahead.keys[:2].tolist()
     assert commit(again, held) == CommitOutcome(updated=4, overwritten=0)
     assert commit(again, ahead) == CommitOutcome(updated=4, overwritten=0)
-    assert again.refunded_leases == 0
+    assert again.counts().refunded == 0
     assert Actor(again).sent == 8
 
 
@@ -850,7 +860,7 @@ def test_a_restart_leaves_the_batches_to_come_as_they_were(tmp_path: Path) -> No
         if folder is not None:
             buffer = make_buffer(replace(PLAN, batch_segments=12), folder=folder)
         batch = take(buffer, 8)
-        drawn.append((batch.keys.tolist(), batch.priorities.tolist(), batch.probabilities.tolist()))
+        drawn.append((batch.keys.tolist(), batch.priorities.tolist(), batch.head.probabilities.tolist()))
     assert drawn[0] == drawn[1]
 
 
@@ -859,7 +869,7 @@ def test_a_restart_under_a_new_session_makes_leases_fresh(tmp_path: Path) -> Non
     Actor(buffer).send()
     take(buffer, 0)
     again = make_buffer(replace(PLAN, session=8), folder=tmp_path)
-    assert again.refunded_leases == 2
+    assert again.counts().refunded == 2
     assert take(again, 0).keys.tolist() == [1, 2]
 
 

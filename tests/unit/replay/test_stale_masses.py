@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -35,10 +36,10 @@ def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
     """Batches of what was collected just before; the replayed are drawn, if the plan has any."""
     for number in batches:
         buffer.issue_grants(0.0)
-        assert buffer.append(make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
-        lease = buffer.lease(number)
+        assert append(buffer, make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
+        lease = buffer.leases.draw(number)
         assert lease is not None
-        buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
+        buffer.leases.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
 def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
@@ -77,10 +78,10 @@ def test_one_outlier_counts_less_with_every_batch_for_what_comes_late() -> None:
     train(buffer, range(1), priority=1e6)
     train(buffer, range(1, 201))
     buffer.issue_grants(0.0)
-    buffer.append(make_window(403, version=0), 0.0)
-    assert buffer.lease(201) is None
+    append(buffer, make_window(403, version=0), 0.0)
+    assert buffer.leases.draw(201) is None
     assert buffer.counts().late == 2
-    priorities, _ = buffer.looked_over()
+    priorities, _ = buffer.sample_replayable()
     assert np.unique(priorities) == pytest.approx([1.0, 1e6 * 0.999**200, 1e6], rel=1e-9)
 
 
@@ -93,11 +94,11 @@ def test_a_segment_that_is_trained_again_is_counted_once() -> None:
         buffer.adjust_plan(replace(PLAN, half_life=1e9, min_replay_segments=least))
         buffer.issue_grants(0.0)
         number = buffer.version
-        buffer.append(make_window(1 + 2 * number, version=number), 0.0)
-        lease = buffer.lease(number)
+        append(buffer, make_window(1 + 2 * number, version=number), 0.0)
+        lease = buffer.leases.draw(number)
         assert lease is not None
         sizes.append(lease.keys.size)
-        buffer.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0))
+        buffer.leases.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0))
     assert sizes == [4, 2]
 
 
@@ -117,9 +118,9 @@ def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> N
     buffer.issue_grants(0.0)
     # The learner went on without this service for a while.
     buffer.adjust_plan(replace(plan, next_batch=50))
-    buffer.append(make_window(1, version=50), 0.0)
-    lease = buffer.lease(0)
+    append(buffer, make_window(1, version=50), 0.0)
+    lease = buffer.leases.draw(0)
     assert lease is not None
-    buffer.commit(PLAN.session, 0, lease.keys, np.ones(2))
+    buffer.leases.commit(PLAN.session, 0, lease.keys, np.ones(2))
     # Masses are relative to version 0; the newest that was committed is 1.
     assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0**PLAN.alpha)

@@ -34,8 +34,8 @@ from penstock.replay.snapshots.folder import (
     SnapshotFolder,
 )
 from penstock.replay.store.layout import HEADER
-from penstock.replay.store.records import session_of
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.session_record import session_of
 from penstock.types.block import Schema
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
@@ -116,7 +116,7 @@ class SnapshotWork:
             written_bytes=writer.written_bytes,
             shared_bytes=self._shared_bytes,
             seconds=time.monotonic() - began,
-            version=int(session_of(records)["version"][0]),
+            version=session_of(records).version,
             automatic=request.automatic,
         )
         former = self._folder.complete()

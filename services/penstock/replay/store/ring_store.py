@@ -6,7 +6,7 @@ A row's key is zeroed before the row is overwritten and the new key is written l
 folder, anonymous memory has the same layout.
 
 The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
-`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather`, `gather_bytes`, `checksums`) are safe
+`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe
 without the lock if the keys are checked again afterwards. So are `put` and `inspect` on reserved rows.
 """
 
@@ -34,10 +34,11 @@ from penstock.replay.store.layout import (
     State,
     runs,
 )
-from penstock.replay.store.records import Records, session_of
+from penstock.replay.store.records import Records
 from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum
-from penstock.types.block import Columns, Fragment, Schema
-from penstock.types.replay import MAX_SLOTS, MappedStore, Window, WindowHead
+from penstock.replay.store.session_record import SessionRecord, session_of
+from penstock.types.block import Fragment, Schema
+from penstock.types.replay import MAX_SLOTS, MappedStore, WindowHead
 
 _VALID = "valid"
 """Column that is true for the rows of a segment to learn from."""
@@ -102,14 +103,14 @@ class RingStore:
             if self._folder is not None and not new:
                 raise damaged_store(self._folder / RECORDS_FILE, f"is damaged: {error}") from None
         else:
-            if self._folder is not None and new and records.session["next_key"][0] > 1:
+            if self._folder is not None and new and records.session.next_key > 1:
                 raise damaged_store(self._folder / DESCRIPTION_FILE, f"is missing, and {RECORDS_FILE} counts segments")
             return records
         # Nothing was stored: there are no records, or a kill interrupted their creation.
         records = Records(memory, new=True)
         # Key 0 is never assigned.
-        records.session["next_key"], records.session["identity"] = 1, secrets.randbits(63) | 1
-        records.save_session()
+        records.session.next_key, records.session.identity = 1, secrets.randbits(63) | 1
+        records.session.save()
         return records
 
     def adopt(self, schema: Schema) -> None:
@@ -144,7 +145,7 @@ class RingStore:
         # The process was killed before the key was written, or while the row was overwritten.
         torn = (keys == 0) & np.isin(states, (*SEGMENT_STATES, State.WRITING))
         # Every row that the ring has reached has a state.
-        reached = (np.arange(self.capacity) - 1) % self.capacity < int(self.session["next_key"][0]) - 1
+        reached = (np.arange(self.capacity) - 1) % self.capacity < self.session.next_key - 1
         lost = (keys == 0) & ~torn & (states != State.RELEASED) & (reached | (states != 0))
         damaged = int(np.count_nonzero(~sound)) + int(np.count_nonzero(lost))
         if lost.any() and not keys.any():
@@ -155,8 +156,8 @@ class RingStore:
             )
         self.remove(np.concatenate([rows[~sound], np.flatnonzero(lost | torn)]))
         whole = self.headers[rows[sound]]
-        self.session["next_key"] = max(int(self.session["next_key"][0]), int(whole["key"].max(initial=0)) + 1)
-        self.save_session()
+        self.session.next_key = max(self.session.next_key, int(whole["key"].max(initial=0)) + 1)
+        self.session.save()
         for slot in np.unique(whole["slot"]):
             mine = whole[whole["slot"] == slot]
             newest = mine[mine["incarnation"] == mine["incarnation"].max()]
@@ -165,11 +166,11 @@ class RingStore:
 
     def _plausible(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns <bool>[B] whether the header fields that no checksum covers are valid in these rows with keys."""
-        headers, session = self.headers[rows], self.session[0]
+        headers, session = self.headers[rows], self.session
         result: NDArray[np.bool_] = np.isin(headers["state"], SEGMENT_STATES)
         result &= np.isfinite(headers["priority"]) & (headers["priority"] >= 0.0) & (headers["batch"] >= -1)
         # After a kill between a batch's states and its record, the batch is still the next one.
-        open_batch = (headers["batch"] >= session["next_batch"]) & (headers["batch"] <= session["next_lease"])
+        open_batch = (headers["batch"] >= session.next_batch) & (headers["batch"] <= session.next_lease)
         result &= (headers["state"] != State.LEASED) | open_batch
         return result
 
@@ -184,13 +185,9 @@ class RingStore:
         return self._records.memory
 
     @property
-    def session(self) -> NDArray[Any]:
-        """Record <SESSION>[1] of the learner's session and the counters. `save_session` writes changes to the file."""
+    def session(self) -> SessionRecord:
+        """Session record."""
         return self._records.session
-
-    def save_session(self) -> None:
-        """Writes `session` atomically: after a kill during the write, the previous or the new record is read."""
-        self._records.save_session()
 
     def adopt_records(self, records: NDArray[np.uint8]) -> None:
         """Adopts the records <uint8>[RECORDS_BYTES] of another store, except its identity and session.
@@ -198,15 +195,15 @@ class RingStore:
         Raises:
             DamagedFile: The records are damaged.
         """
-        identity = int(self.session["identity"][0])
+        identity = self.session.identity
         session_of(records)
         self._records.memory[...] = records
         self._records = Records(self._records.memory, new=False)
         # The other store may still exist, and a learner must not mistake one for the other.
-        self.session["identity"] = identity
+        self.session.identity = identity
         # Leases belonged to the other run's learner. The next session revokes them.
-        self.session["session"] = 0
-        self.save_session()
+        self.session.session = 0
+        self.session.save()
 
     @property
     def folder(self) -> Path | None:
@@ -218,7 +215,7 @@ class RingStore:
         """Location from which other processes can map this store; None in anonymous memory."""
         if self._folder is None:
             return None
-        return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
+        return MappedStore(str(self._folder.resolve()), self.session.identity)
 
     def prove(self) -> int:
         """Writes a new proof to the memory and returns it. Each proof is one more than the last.
@@ -260,14 +257,6 @@ class RingStore:
         # Rows without a segment have key 0, which is never assigned.
         result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
         return result
-
-    def write(self, keys: NDArray[np.uint64], window: Window, first: int) -> None:
-        """Stores the window's segments from index `first` on under these consecutive keys. Raises as its parts do."""
-        self.reserve(keys)
-        for index, column in enumerate(window.columns.arrays):
-            content = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-            self.put(keys, first, Fragment(index, 0, content))
-        self.seal(keys, self.inspect(keys, window.head, first), window.head)
 
     def reserve(self, keys: NDArray[np.uint64]) -> None:
         """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
@@ -371,11 +360,6 @@ class RingStore:
         """Removes the segments in these rows."""
         self.headers["key"][rows] = 0
         self.headers["state"][rows] = State.RELEASED
-
-    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
-        """Copies the columns of these rows, in this order, to columns for the same number of segments."""
-        assert self._layout is not None
-        self._layout.gather(rows, into)
 
     def gather_bytes(
         self, rows: NDArray[np.int64], offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]

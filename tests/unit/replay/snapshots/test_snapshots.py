@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append, fragments_of, gather, read_rows
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import PATIENCE_S, until
 from helpers.timing import seconds_of
@@ -26,7 +27,7 @@ from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.snapshots.work import RunningSnapshot
 from penstock.replay.store.layout import HEADER, RECORDS_BYTES, State
 from penstock.replay.store.ring_store import RingStore
-from penstock.types.block import Fragment, Schema
+from penstock.types.block import Schema
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
@@ -66,13 +67,14 @@ class Service:
 
     def insert(self, segments: int, *, schema: Schema = SCHEMA) -> None:
         """Windows of two; with one actor, sequences and keys are the same numbers."""
-        assert self.buffer.open_actor(self.key, schema, 2, 0.0) == self.sent
+        intake = self.buffer.open_actor(self.key, schema, 2, 0.0)
+        assert intake.stored_sequence == self.sent
         for _ in range(segments // 2):
             self.buffer.issue_grants(0.0)
             window = make_window(self.sent + 1, incarnation=self.key.incarnation, version=self.buffer.version)
-            assert self.buffer.append(window, 0.0) == self.sent + 2
+            assert append(self.buffer, window, 0.0) == self.sent + 2
             self.sent += 2
-        self.buffer.close_actor(self.key)
+        intake.close()
 
     def begin(self, name: str, *, automatic: bool = False) -> RunningSnapshot:
         """As the learner does, whose policy is at the store's version."""
@@ -85,9 +87,9 @@ class Service:
         return self.begin(name, automatic=automatic).outcome.result(PATIENCE_S)
 
     def train(self, number: int, priority: float) -> None:
-        lease = self.buffer.lease(number)
+        lease = self.buffer.leases.draw(number)
         assert lease is not None
-        self.buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
+        self.buffer.leases.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
 def new_service(tmp_path: Path, rows: int = 40, plan: SamplingPlan = REPLAY_ONLY, **options: int) -> Service:
@@ -112,7 +114,7 @@ def assert_holds(store: RingStore, sequences: list[int]) -> None:
     assert keys_in(store) == sequences
     keys = np.array(sequences, np.uint64)
     into = SCHEMA.empty(keys.size)
-    store.gather(store.rows(keys), into)
+    read_rows(store, store.rows(keys), into)
     assert_same_columns(into, make_columns([(0, 1, sequence) for sequence in sequences]))
     assert store.headers["sequence"][store.rows(keys)].tolist() == sequences
 
@@ -151,7 +153,7 @@ def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: 
         service.insert(2)
         service.train(number, priority=number + 0.5)
     service.insert(2)
-    assert service.buffer.lease(3) is not None
+    assert service.buffer.leases.draw(3) is not None
     service.insert(2)
     taken = service.take("before")
     assert (taken.segments, taken.absent, taken.damaged) == (10, 0, 0)
@@ -164,9 +166,9 @@ def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: 
     assert store.headers["priority"][rows[:6]].tolist() == [0.5, 0.5, 1.5, 1.5, 2.5, 2.5]
     assert store.watermark(0, 1) == 10
     for counter in ("next_key", "version", "next_batch", "next_lease", "inserted", "late"):
-        assert store.session[counter] == service.store.session[counter], counter
-    assert int(store.session["next_key"][0]) == 11
-    assert store.session["identity"] != service.store.session["identity"]
+        assert getattr(store.session, counter) == getattr(service.store.session, counter), counter
+    assert store.session.next_key == 11
+    assert store.session.identity != service.store.session.identity
 
 
 def test_a_learner_goes_on_with_a_restored_store_and_its_leases_are_fresh_again(tmp_path: Path) -> None:
@@ -175,14 +177,14 @@ def test_a_learner_goes_on_with_a_restored_store_and_its_leases_are_fresh_again(
     service.insert(2)
     service.train(0, priority=1.0)
     service.insert(4)
-    assert service.buffer.lease(1) is not None
+    assert service.buffer.leases.draw(1) is not None
     service.take("before")
 
     store, _ = restore(tmp_path, "before")
     again = Service(store, tmp_path / "snapshots", sent=6)
     # The learner went on meanwhile, and comes back in the same session from further on.
     again.buffer.adopt_plan(replace(plan, next_batch=2))
-    lease = again.buffer.lease(2)
+    lease = again.buffer.leases.draw(2)
     assert lease is not None
     assert sorted(lease.keys[: lease.fresh_segments].tolist()) == [3, 4]
     again.train(2, priority=1.0)
@@ -211,16 +213,15 @@ def test_a_ring_that_has_come_round_comes_back(tmp_path: Path) -> None:
 def test_windows_on_their_way_are_no_part_of_a_snapshot_and_a_later_one_has_them(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
-    service.buffer.open_actor(ActorKey(1, 1), SCHEMA, 2, 0.0)
+    intake = service.buffer.open_actor(ActorKey(1, 1), SCHEMA, 2, 0.0)
     service.buffer.issue_grants(0.0)
     window = make_window(1, slot=1)
-    reserved = service.buffer.reserve(window.head, 0.0)
-    assert reserved is not None and not isinstance(reserved, int)
+    assert intake.reserve(window.head, 0.0)
     service.insert(4)
     assert service.take("without").segments == 6
-    for index, column in enumerate(window.columns.arrays):
-        service.buffer.put(reserved, Fragment(index, 0, np.ascontiguousarray(column).reshape(-1).view(np.uint8)))
-    service.buffer.seal(reserved, 0.0)
+    for fragment in fragments_of(window.columns):
+        intake.put(fragment)
+    intake.seal(0.0)
     assert service.take("with").segments == 8
     store, _ = restore(tmp_path, "with")
     assert keys_in(store) == list(range(1, 9))
@@ -293,7 +294,7 @@ def test_after_a_restore_the_same_keys_of_another_history_are_not_shared(tmp_pat
     assert keys_in(again) == list(range(1, 17))
     keys = np.arange(9, 17, dtype=np.uint64)
     into = SCHEMA.empty(8)
-    again.gather(again.rows(keys), into)
+    read_rows(again, again.rows(keys), into)
     assert_same_columns(into, make_columns([(0, 2, sequence) for sequence in range(1, 9)]))
 
 
@@ -349,8 +350,8 @@ def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> 
     running = service.begin("slow")
     until(lambda: running.progress.total_segments, "the snapshot to begin")
     service.insert(20)
-    lease = service.buffer.lease(0)
-    assert lease is not None and service.buffer.gather(lease, SCHEMA.empty(4)).keys.size == 4
+    lease = service.buffer.leases.draw(0)
+    assert lease is not None and gather(service.buffer, lease).keys.size == 4
     with pytest.raises(Overloaded, match="on its way"):
         service.begin("another")
     assert not running.outcome.done()
@@ -363,18 +364,18 @@ def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> 
 def test_a_store_is_frozen_when_the_commit_of_the_policys_version_has_come(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(8)
-    lease = service.buffer.lease(0)
+    lease = service.buffer.leases.draw(0)
     assert lease is not None
     running = service.snapshots.begin(SnapshotRequest("held", version=1, automatic=False))
     assert not running.frozen.wait(0.05)
-    service.buffer.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0))
+    service.buffer.leases.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0))
     assert running.frozen.wait(PATIENCE_S)
     # Too late to be a part of it.
     service.train(1, priority=5.0)
     running.policy.set_result(Weights.of(1, b"policy"))
     assert running.outcome.result(PATIENCE_S).version == 1
     store, _ = restore(tmp_path, "held")
-    assert (int(store.session["version"][0]), store.headers["priority"].max()) == (1, 9.0)
+    assert (store.session.version, store.headers["priority"].max()) == (1, 9.0)
     source = SnapshotFolder(tmp_path / "snapshots")
     manifest = source.read("held")
     assert (source.policy(manifest), manifest.policy_version) == (b"policy", 1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append, write_rows
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, DamagedFile
@@ -19,6 +20,7 @@ from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
 from penstock.replay.snapshots.taking import Snapshots
+from penstock.replay.store.kept_twice import KeptTwice
 from penstock.replay.store.layout import (
     AGES,
     HEADER,
@@ -30,7 +32,7 @@ from penstock.replay.store.layout import (
     session_copies,
     watermark_copies,
 )
-from penstock.replay.store.records import KeptTwice, read_watermarks
+from penstock.replay.store.records import read_watermarks
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
@@ -56,14 +58,14 @@ def fill(folder: Path | None) -> tuple[RingStore, ReplayBuffer]:
     for window in range(7):
         buffer.issue_grants(0.0)
         slot, first = 7 * (window % 2), 1 + 4 * (window // 2)
-        assert buffer.append(make_window(first, segments=4, slot=slot, incarnation=3), 0.0) == first + 3
+        assert append(buffer, make_window(first, segments=4, slot=slot, incarnation=3), 0.0) == first + 3
         if window == 1:
             buffer.adopt_plan(replace(plan, session=8, next_batch=50))
     for number in range(50, 54):
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None
-        buffer.commit(8, number, lease.keys, np.linspace(0.5, 2.0, lease.keys.size))
-    assert buffer.lease(54) is not None
+        buffer.leases.commit(8, number, lease.keys, np.linspace(0.5, 2.0, lease.keys.size))
+    assert buffer.leases.draw(54) is not None
     return store, buffer
 
 
@@ -167,7 +169,7 @@ def test_a_copy_that_a_kill_left_behind_is_brought_up_to_the_other(whole: dict[s
 def test_a_state_that_no_code_writes_is_damage(tmp_path: Path, state: int) -> None:
     store = RingStore(tmp_path, SIZE)
     store.adopt(SCHEMA)
-    store.write(np.arange(1, 5, dtype=np.uint64), make_window(1, segments=4), 0)
+    write_rows(store, np.arange(1, 5, dtype=np.uint64), make_window(1, segments=4), 0)
     store.headers["state"][3] = state
     again = RingStore(tmp_path, SIZE)
     assert (again.recovery.segments, again.recovery.damaged) == (3, 1)
@@ -188,12 +190,12 @@ def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     assert buffer.counts().stored == 27
     # The ring comes round, over all of them.
     for number in range(54, 70):
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None and lease.fresh_segments == 4
-        buffer.commit(8, number, lease.keys, np.ones(lease.keys.size))
+        buffer.leases.commit(8, number, lease.keys, np.ones(lease.keys.size))
         buffer.issue_grants(0.0)
-        sequence = buffer._store.watermark(0, 3) + 1
-        assert buffer.append(make_window(sequence, segments=4, incarnation=3, version=number), 0.0) == sequence + 3
+        sequence = buffer.store.watermark(0, 3) + 1
+        assert append(buffer, make_window(sequence, segments=4, incarnation=3, version=number), 0.0) == sequence + 3
     assert buffer.counts().stored == ROWS
 
 
@@ -220,7 +222,7 @@ def served(store: RingStore) -> dict[str, bytes]:
     content = {"marks": read_watermarks(store.records)[0].tobytes()}
     ages = KeptTwice(ages_copies(store.records)).record[0]
     # Each write has a sequence and a checksum of its own.
-    for kind, record in (("session", store.session[0]), ("ages", ages)):
+    for kind, record in (("session", store.session._kept.record[0]), ("ages", ages)):
         content |= {f"{kind}.{name}": record[name].tobytes() for name in record.dtype.names[2:]}
     for row in np.flatnonzero(store.headers["key"]).tolist():
         payload = b"".join(column[row].tobytes() for column in store.columns)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from helpers.direct_buffer import read_rows, write_rows
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_store, make_window
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.store.layout import State
@@ -25,14 +26,14 @@ def keys_of(first: int, last: int) -> NDArray[np.uint64]:
 def write(store: RingStore, window: Window, first_key: int) -> None:
     """Stores a window, as trained already: the ring may overwrite it."""
     keys = keys_of(first_key, first_key + window.columns.segments - 1)
-    store.write(keys, window, 0)
+    write_rows(store, keys, window, 0)
     store.headers["state"][store.rows(keys)] = State.SEEN
 
 
 def gather(store: RingStore, keys: NDArray[np.uint64]) -> Columns:
     assert store.schema is not None
     into = store.schema.empty(keys.size)
-    store.gather(store.rows(keys), into)
+    read_rows(store, store.rows(keys), into)
     return into
 
 
@@ -64,7 +65,7 @@ def test_what_is_written_is_gathered_in_any_order(folder: Path | None) -> None:
 
 def test_a_window_can_be_stored_from_its_middle() -> None:
     store = make_store(5)
-    store.write(keys_of(1, 2), make_window(1, segments=4), 2)
+    write_rows(store, keys_of(1, 2), make_window(1, segments=4), 2)
     assert_same_columns(gather(store, keys_of(1, 2)), make_columns([(0, 1, 3), (0, 1, 4)]))
     assert store.headers["sequence"][store.rows(keys_of(1, 2))].tolist() == [3, 4]
     assert store.headers["environment"][store.rows(keys_of(1, 2))].tolist() == [2, 3]
@@ -99,7 +100,7 @@ def test_all_bytes_of_a_window_are_summed_wherever_they_are_copied(first: int, n
     store.seal(keys, store.inspect(keys, window.head, first), window.head)
     assert checksum_of(sums) == staged_checksum(window.columns)
     stored = SCHEMA.empty(keys.size)
-    store.gather(store.rows(keys), stored)
+    read_rows(store, store.rows(keys), stored)
     for came, sent in zip(stored.arrays, window.columns.arrays, strict=True):
         np.testing.assert_array_equal(came, sent[first:])
 
@@ -114,7 +115,7 @@ def test_unseen_and_leased_rows_are_never_overwritten() -> None:
         write(store, make_window(1, segments=4), 1)
         store.headers["state"][store.rows(keys_of(2, 2))] = state
         with pytest.raises(Overloaded, match="4 rows"):
-            store.write(keys_of(5, 6), make_window(5), 0)
+            write_rows(store, keys_of(5, 6), make_window(5), 0)
         assert store.present(keys_of(1, 4)).all()
         assert_same_columns(gather(store, keys_of(1, 4)), make_window(1, segments=4).columns)
         assert store.watermark(0, 1) == 4
@@ -124,8 +125,8 @@ def test_a_reopened_folder_has_every_segment_and_watermark(tmp_path: Path) -> No
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=3), 1)
     write(store, make_window(1, segments=3, slot=9, incarnation=4), 4)
-    store.session["next_batch"] = 11
-    store.save_session()
+    store.session.next_batch = 11
+    store.session.save()
 
     again = RingStore(tmp_path, capacity_bytes(5))
     assert again.schema == SCHEMA
@@ -135,7 +136,7 @@ def test_a_reopened_folder_has_every_segment_and_watermark(tmp_path: Path) -> No
         gather(again, keys_of(2, 6)), make_columns([(0, 1, 2), (0, 1, 3), (9, 4, 1), (9, 4, 2), (9, 4, 3)])
     )
     assert (again.watermark(0, 1), again.watermark(9, 4), again.watermark(1, 1)) == (3, 3, 0)
-    assert again.session["next_batch"][0] == 11
+    assert again.session.next_batch == 11
 
 
 def test_a_folder_that_never_had_a_schema_opens_empty(tmp_path: Path) -> None:
@@ -177,8 +178,8 @@ def test_a_new_priority_or_state_damages_no_row(tmp_path: Path) -> None:
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=2), 1)
     store.headers["priority"], store.headers["state"], store.headers["batch"] = 4.5, State.LEASED, 8
-    store.session["next_lease"] = 9
-    store.save_session()
+    store.session.next_lease = 9
+    store.session.save()
     again = RingStore(tmp_path, capacity_bytes(5))
     assert again.recovery.segments == 2
     assert again.headers["priority"][again.rows(keys_of(1, 2))].tolist() == [4.5, 4.5]
