@@ -598,7 +598,7 @@ APPENDING = [
     ([open_request(1, segments=9)], Code.FAILED_PRECONDITION, "windows of 9 segments"),
     ([open_request(4096)], Code.INVALID_ARGUMENT, "slot must be below 4096"),
     ([open_request(0, incarnation=0)], Code.FAILED_PRECONDITION, "join again"),
-    ([open_request(1), open_request(1)], Code.INVALID_ARGUMENT, "carries windows and heartbeats"),
+    ([open_request(1), open_request(1)], Code.INVALID_ARGUMENT, "carries windows, heartbeats"),
     ([open_request(1), b"\xff\xff\xff"], Code.INVALID_ARGUMENT, "malformed message"),
     ([open_request(1), damaged(put_nan)], Code.INVALID_ARGUMENT, "observation has values that are not finite"),
     ([open_request(1), window_request(3, slot=1)], Code.INVALID_ARGUMENT, "1 was expected"),
@@ -701,7 +701,7 @@ COMMITS: list[tuple[Callable[[Commit], object], Code, str]] = [
     (
         lambda commit: setattr(commit, "keys", np.uint64(5).tobytes() + commit.keys[8:]),
         Code.INVALID_ARGUMENT,
-        "not handed out",
+        "not leased to it",
     ),
 ]
 
