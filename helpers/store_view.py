@@ -56,7 +56,7 @@ class Look:
 
     def first_after(self, before: "Look") -> int:
         """The version at which the session of this look began, where `before` is of the session before."""
-        return self.version if self.session == before.session else max(before.version, self.clock.last_skip)
+        return self.version if self.session == before.session else max([before.version, *self.clock.ends.tolist()])
 
     def mass(self, plan: SamplingPlan, segments: NDArray[Any], version: int) -> float:
         """The sum of the masses of these segments, <HEADER>[...], at a version, by this store's clock."""

@@ -179,15 +179,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()
 
 
-MESSAGES_MOVED_LATER = {"rpc/servicers/replay.py"}
-"""Servicers whose messages are not in `wire` yet."""
-
-
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if str(path.relative_to(PACKAGE)) not in MESSAGES_MOVED_LATER],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_wire_builds_messages_of_the_contract(path: Path) -> None:
     built = [
         node.func.attr

@@ -46,7 +46,7 @@ def take(folder: RunFolder, name: str, policy: checkpoints.Snapshot, service: st
     buffer.issue_grants(0.0)
     assert append(buffer, make_window(slot=3, incarnation=5, segments=20, version=version), 0.0) == 20
     root = of_service(folder.snapshots, service, shards)
-    snapshots = Snapshots(store, buffer, root, kept=3, bytes_per_s=2**40)
+    snapshots = Snapshots(buffer, root, kept=3, bytes_per_s=2**40)
     taking = snapshots.begin(SnapshotRequest(name, version, automatic=False))
     taking.policy.set_result(Weights.of(version, policy.data))
     assert taking.outcome.result(PATIENCE_S).segments == 20

@@ -53,21 +53,21 @@ class Gate:
     An actor loses its grants if, for `grant_timeout_s`, it is silent (sends nothing) or stuck (could step its
     environments and does not), so that other actors can use them. It gets grants again when it is heard or makes
     progress, respectively.
+
+    Attributes:
+        granted: Number of segments that were granted and have not arrived.
+        plan: Plan in force; None before the first.
+        timed_out_grants: Number of grants revoked from silent and stuck actors.
     """
 
     def __init__(self, grant_timeout_s: float, max_actors: int) -> None:
         self._grant_timeout_s = grant_timeout_s
         self._max_actors = max_actors
         self._actors: dict[ActorKey, _Actor] = {}
-        self._granted = 0
+        self.granted = 0
         self._returned: dict[ActorKey, int] = {}
         self.plan: SamplingPlan | None = None
         self.timed_out_grants = 0
-
-    @property
-    def granted(self) -> int:
-        """Segments that were granted and have not arrived."""
-        return self._granted
 
     @property
     def actors(self) -> int:
@@ -129,13 +129,10 @@ class Gate:
             self._take_back(actor)
 
     def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
-        """Records a sign of life.
+        """Records a sign of life at monotonic time `now` in seconds.
 
-        Args:
-            key: The actor.
-            now: Monotonic time in seconds.
-            steps: Environment steps that the actor has taken, from a heartbeat. None for a window, which is progress in
-                itself.
+        `steps` is the number of environment steps that the actor has taken, from a heartbeat. It is None for a window,
+        which is progress in itself.
         """
         actor = self._actors.get(key)
         if actor is None:
@@ -155,15 +152,13 @@ class Gate:
         if actor is None or not actor.grants:
             return False
         actor.grants.popleft()
-        self._granted -= actor.window_segments
+        self.granted -= actor.window_segments
         return True
 
     def expire(self, now: float, version: int) -> None:
         """Revokes the grants of actors that were silent or stuck for longer than the timeout.
 
-        Args:
-            now: Monotonic time in seconds.
-            version: Version after the last commit. Its weights are published.
+        `version` is the version after the last commit. Its weights are published.
         """
         for key, actor in self._actors.items():
             if not actor.grants or actor.grants[0].minimum_version > version:
@@ -185,9 +180,7 @@ class Gate:
     def issue(self, waiting_segments: int, next_batch: int) -> list[tuple[ActorKey, Grant]]:
         """Issues every grant for which there is room.
 
-        Args:
-            waiting_segments: Unseen segments, and leased ones of uncommitted batches.
-            next_batch: Number of the first uncommitted batch.
+        `waiting_segments` are unseen, leased or arriving. `next_batch` is the first uncommitted batch.
         """
         plan = self.plan
         if plan is None:
@@ -200,14 +193,14 @@ class Gate:
             key, actor = turn
             batch = next_batch
             if plan.fresh_segments:
-                ahead = waiting_segments + self._granted + actor.window_segments
+                ahead = waiting_segments + self.granted + actor.window_segments
                 if ahead > plan.outstanding_limit:
                     return issued
                 batch += (ahead - 1) // plan.fresh_segments
             grant = Grant(batch, plan.minimum_version(batch))
             actor.grants.append(grant)
             actor.windows_granted += 1
-            self._granted += actor.window_segments
+            self.granted += actor.window_segments
             issued.append((key, grant))
 
     def _next_turn(self, *, strict: bool) -> tuple[ActorKey, _Actor] | None:
@@ -219,7 +212,7 @@ class Gate:
         return min(ready, key=lambda item: (item[1].windows_granted, item[0].slot), default=None)
 
     def _take_back(self, actor: _Actor) -> None:
-        self._granted -= len(actor.grants) * actor.window_segments
+        self.granted -= len(actor.grants) * actor.window_segments
         actor.windows_granted -= len(actor.grants)
         actor.grants.clear()
 

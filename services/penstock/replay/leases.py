@@ -1,8 +1,7 @@
 """Batches of the learner: a batch is drawn and leased, read, and committed.
 
-`ReplayBuffer.leases` is the only one of a buffer. Any thread may call it. Each public method takes the buffer's lock,
-except `copy_bytes`, which checks after the copy that no row was overwritten, and `begin_session` and `resume_session`,
-which `replay.buffer` calls under the lock.
+Any thread may call `ReplayBuffer.leases`. Its methods take the buffer's lock, except `copy_bytes`, which checks after
+the copy that no row was overwritten, and `begin_session` and `resume_session`, which `replay.buffer` calls under it.
 """
 
 import threading
@@ -74,7 +73,7 @@ class Leases:
             plan = segments.gate.plan
             if plan is None:
                 raise NotReady("there is no sampling plan yet; open the stream with one")
-            former = fresh.lease_of(number)
+            former = fresh.leases.get(number)
             if former is not None and former.keys.size:
                 return former
             if 0 <= number <= self._passed_over:
@@ -82,7 +81,7 @@ class Leases:
             # An empty lease was restored after this service restarted. Its batch is drawn again.
             if former is None and number != self.next_number:
                 raise InvalidSegment(f"batch {number} was requested, and {self.next_number} is next")
-            if former is None and fresh.leases >= MAX_LEASES:
+            if former is None and len(fresh.leases) >= MAX_LEASES:
                 raise Overloaded(f"{MAX_LEASES} batches are leased and not committed; commit some first")
             wanted = plan.replay_segments if replay_segments is None else replay_segments
             if wanted > plan.batch_segments:
@@ -111,7 +110,7 @@ class Leases:
                 probabilities=np.concatenate([np.ones(taken.size), probabilities]),
                 mass=segments.priorities.mass,
             )
-            fresh.open(lease)
+            fresh.leases[number] = lease
             self._follow(number)
             segments.session.save()
             return lease
@@ -214,9 +213,9 @@ class Leases:
                 return CommitOutcome(0, 0, repeated=True)
             if segments.gate.plan is None or segments.index is None:
                 raise NotReady("the sampling plan has not arrived since this service started; open the stream first")
-            if keys.size and (number != record.next_batch or segments.fresh.lease_of(number) is None):
+            if keys.size and (number != record.next_batch or number not in segments.fresh.leases):
                 raise InvalidSegment(f"batch {number} was committed, and {record.next_batch} is the next to commit")
-            found = find_committed(segments.store, keys, number) if keys.size else (np.zeros(0, np.int64),) * 2
+            found = find_committed(segments.store, keys, number)
             if found is None:
                 raise InvalidSegment(f"the commit of batch {number} names segments that were not leased to it")
             record.version = number + 1

@@ -38,7 +38,7 @@ def test_a_damaged_segment_is_dropped_and_never_drawn_again(monkeypatch: pytest.
     store, buffer = open_buffer()
     row = int(store.rows(np.array([29], np.uint64))[0])
     store.columns[-1][row, 3] ^= 1
-    scrub = Scrub(store, buffer)
+    scrub = Scrub(buffer)
     # 40 rows in steps of 16; key 29 is in the second.
     assert [scrub.step() for _ in range(6)] == [0, 1, 0, 0, 0, 0]
     assert buffer.counts().stored == 39
@@ -58,7 +58,7 @@ def test_priorities_for_a_dropped_segment_are_ignored_and_counted() -> None:
     assert lease is not None
     key = lease.keys[:1]
     store.columns[0][store.rows(key), 0] ^= 255
-    assert Scrub(store, buffer).step() == 1
+    assert Scrub(buffer).step() == 1
     outcome = buffer.leases.commit(PLAN.session, 0, lease.keys, np.ones(20))
     assert outcome.overwritten == buffer.leases.ignored_priorities > 0
 
@@ -68,18 +68,18 @@ def test_segments_that_wait_for_their_training_are_left_to_it() -> None:
     lease = buffer.leases.draw(0)
     assert lease is not None
     store.columns[0][:, 0] ^= 255
-    assert Scrub(store, buffer).step() == 0
+    assert Scrub(buffer).step() == 0
     assert (buffer.counts().unseen, buffer.counts().leased) == (32, 4)
 
 
 def test_a_store_without_segments_has_nothing_to_look_at() -> None:
     store = RingStore(None, capacity_bytes(40))
-    assert Scrub(store, ReplayBuffer(store, Gate(1e9, max_actors=8))).step() == 0
+    assert Scrub(ReplayBuffer(store, Gate(1e9, max_actors=8))).step() == 0
 
 
 def test_segments_that_are_overwritten_meanwhile_are_not_taken_for_damaged() -> None:
-    store, buffer = open_buffer()
-    scrub, done, dropped = Scrub(store, buffer), threading.Event(), []
+    _, buffer = open_buffer()
+    scrub, done, dropped = Scrub(buffer), threading.Event(), []
 
     def run() -> None:
         while not done.is_set():

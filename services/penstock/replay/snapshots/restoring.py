@@ -49,12 +49,7 @@ def restore_store(
 ) -> Restored:
     """Creates a store from a snapshot in a folder that holds none.
 
-    Args:
-        source: Folder of the snapshots.
-        manifest: Manifest of the snapshot.
-        folder: Folder of the new store.
-        capacity_bytes: Size of the new store in bytes. It may differ from that of the original store.
-        show: Callback for progress.
+    Its size may differ from that of the original store. `show` receives the progress.
 
     Raises:
         ConfigurationError: The module refuses the snapshot or the capacity, or the snapshot or the folder can't be

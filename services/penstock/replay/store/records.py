@@ -29,22 +29,16 @@ class Records:
     """Records in one mapped file.
 
     Attributes:
-        memory: <uint8>[RECORDS_BYTES] mapped file.
         session: Session record.
         repaired: Number of damaged copies that were rewritten from the other copy.
     """
 
     def __init__(self, memory: NDArray[np.uint8], *, new: bool) -> None:
-        """Reads the records that an earlier process left, or initializes those of a new store.
-
-        Args:
-            memory: <uint8>[RECORDS_BYTES] mapped file.
-            new: Whether the store is new.
+        """Reads the records in a mapped file <uint8>[RECORDS_BYTES], or initializes those of a new store.
 
         Raises:
             DamagedFile: Both copies of a record are damaged.
         """
-        self.memory = memory
         self._marks_in_file = watermark_copies(memory)
         if new:
             make_record(ages_copies(memory))

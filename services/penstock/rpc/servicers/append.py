@@ -43,13 +43,8 @@ class AppendServicer:
     ) -> None:
         """Creates the servicer.
 
-        Args:
-            buffer: Buffer to serve.
-            outboxes: Outboxes of the streams.
-            staging: Staging areas of the service.
-            learner_since: Function that returns the time (`time.monotonic`) at which the newest stream of a learner
-                opened; infinity without a learner.
-            version_patience_s: Seconds that a window waits for a connected learner to report its version.
+        A window waits `version_patience_s` seconds for a connected learner to report its version. `learner_since`
+        returns the time (`time.monotonic`) at which the learner connected; infinity without one.
         """
         self._buffer, self._outboxes, self._staging = buffer, outboxes, staging
         self._learner_since, self._version_patience_s = learner_since, version_patience_s

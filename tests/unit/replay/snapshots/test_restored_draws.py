@@ -78,7 +78,7 @@ def test_restored_segments_are_drawn_as_they_were_when_the_snapshot_was_taken(tm
     states = stored["state"]
     replayable = stored["key"][(states == State.SEEN) & (BATCHES + 1 - stored["version"] <= DRAWN.max_staleness)]
     assert [np.count_nonzero(states == state) for state in (State.SEEN, State.LEASED, State.UNSEEN)] == [168, 4, 6]
-    snapshots = Snapshots(run.store, run.buffer, tmp_path / "snapshots", kept=1, bytes_per_s=2**40)
+    snapshots = Snapshots(run.buffer, tmp_path / "snapshots", kept=1, bytes_per_s=2**40)
     taking = snapshots.begin(SnapshotRequest("then", run.buffer.version, automatic=False))
     taking.policy.set_result(Weights.of(BATCHES, b"policy"))
     assert taking.outcome.result(PATIENCE_S).version == BATCHES

@@ -55,7 +55,6 @@ class Service:
         self.buffer = ReplayBuffer(store, Gate(1e9, max_actors=8))
         self.outcomes: list[Snapshot | PenstockError] = []
         self.snapshots = Snapshots(
-            store,
             self.buffer,
             root,
             kept=kept,

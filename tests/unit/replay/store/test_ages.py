@@ -81,7 +81,7 @@ def test_a_worked_example() -> None:
     assert ages.clock(np.array([0, 9, 10, 12, 15, 16])).tolist() == [0, 9, 10, 10, 10, 11]
     assert ages.between(np.array([9, 12, 15]), 16).tolist() == [5, 3, 0]
     assert ages.between(np.array([15, 16]), 16).size == 0
-    assert ages.last_skip == 15
+    assert ages.ends[-1] == 15
     assert (ages.oldest(16, 1), ages.oldest(16, 2), ages.oldest(15, 0)) == (10, 9, 10)
 
 

@@ -177,7 +177,7 @@ def test_a_state_that_no_code_writes_is_damage(tmp_path: Path, state: int) -> No
 
 def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     store, buffer = fill(tmp_path)
-    scrub = Scrub(store, buffer)
+    scrub = Scrub(buffer)
     assert scrub.step() == 0
     rows = {state: int(np.flatnonzero(store.headers["state"] == state)[0]) for state in (1, 2, 4)}
     for row in rows.values():
@@ -320,8 +320,8 @@ def changed_fields(before: bytes, after: bytes) -> set[str]:
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one snapshot, `then`."""
     root = tmp_path_factory.mktemp("snapshots")
-    store, buffer = fill(None)
-    snapshots = Snapshots(store, buffer, root, kept=3, bytes_per_s=2**40, chunk_bytes=8 * SCHEMA.segment_bytes)
+    _, buffer = fill(None)
+    snapshots = Snapshots(buffer, root, kept=3, bytes_per_s=2**40, chunk_bytes=8 * SCHEMA.segment_bytes)
     running = snapshots.begin(SnapshotRequest("then", buffer.version, automatic=False))
     running.policy.set_result(Weights.of(buffer.version, b"policy" * 50))
     assert running.outcome.result(PATIENCE_S).segments == 28
