@@ -55,7 +55,7 @@ def assert_that_two_windows_fit(loopback: Loopback, server: LiveReplay) -> None:
     assert (counts.granted, counts.unseen + counts.leased, counts.inserted) == (0, 8, 8)
 
 
-def test_a_window_that_is_begun_anew_in_its_middle_is_stored_once(loopback: Loopback) -> None:
+def test_a_window_started_again_in_its_middle_is_stored_once(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     source, stream = loopback.source(server, PLAN, schema=IMAGES), opened(loopback, server)
     head, *rest = parts(images())
@@ -66,7 +66,7 @@ def test_a_window_that_is_begun_anew_in_its_middle_is_stored_once(loopback: Loop
     assert loopback.replay_status(server).counts.inserted == 4
 
 
-def test_a_stream_that_is_refused_in_the_middle_of_a_window_gives_its_rows_up_once(loopback: Loopback) -> None:
+def test_a_stream_refused_in_the_middle_of_a_window_releases_its_rows_once(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     loopback.source(server, PLAN, schema=IMAGES)
     stream = opened(loopback, server)
@@ -89,7 +89,7 @@ def test_the_room_of_a_window_that_was_cut_is_granted_again(loopback: Loopback, 
     assert_that_two_windows_fit(loopback, server)
 
 
-def test_a_second_stream_of_a_slot_completes_what_the_first_one_began(loopback: Loopback) -> None:
+def test_a_second_stream_of_a_slot_completes_the_window_of_the_first(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     source, former = loopback.source(server, PLAN, schema=IMAGES), opened(loopback, server)
     head, *rest = parts(images())
@@ -106,7 +106,7 @@ def test_a_second_stream_of_a_slot_completes_what_the_first_one_began(loopback: 
     assert loopback.replay_status(server).counts.inserted == 4
 
 
-def test_a_window_that_the_former_incarnation_began_is_not_stored_under_the_new_one(loopback: Loopback) -> None:
+def test_a_window_of_the_former_incarnation_is_not_stored_under_the_new_one(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     plan = plan_with(fresh_segments=4, batch_segments=4, off_policy_degree=3)
     loopback.source(server, plan, schema=IMAGES)

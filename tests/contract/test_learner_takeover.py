@@ -9,7 +9,7 @@ from helpers.servers import Actor, Loopback, Recorder, Trainer, plan_with
 
 
 @pytest.mark.parametrize(("degree", "publish_interval"), [(0, 1), (1, 1), (2, 3)])
-def test_however_often_the_learner_is_replaced_no_segment_is_late_and_all_are_replayed(
+def test_segments_stay_fresh_and_replayable_through_many_replacements_of_the_learner(
     loopback: Loopback, degree: int, publish_interval: int
 ) -> None:
     server, recorder, chance = loopback.replay(rows=400), Recorder(), random.Random(4)

@@ -32,7 +32,9 @@ from penstock.v1 import replay_pb2
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, IMAGES])
-def test_batches_read_from_the_folder_hold_what_was_sent(loopback: Loopback, tmp_path: Path, schema: Schema) -> None:
+def test_batches_read_from_the_folder_equal_the_windows_sent(
+    loopback: Loopback, tmp_path: Path, schema: Schema
+) -> None:
     server = loopback.replay(folder=tmp_path, schema=schema, rows=40)
     source = loopback.source(server, plan_with(batch_segments=4, fresh_segments=4), schema=schema)
     sink, window = loopback.sink(0, server, schema=schema, segments=4), make_window(segments=4, schema=schema)
@@ -75,7 +77,7 @@ def test_a_folder_of_the_same_name_with_another_store_is_not_read(loopback: Loop
     shutil.move(tmp_path / "segments.bin", tmp_path / "store" / "segments.bin")
 
 
-def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
+def test_batches_come_in_messages_if_only_the_folder_is_shared(
     loopback: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = []
@@ -96,9 +98,7 @@ def test_where_the_folder_is_seen_and_not_the_memory_batches_come_in_messages(
 
 
 @pytest.mark.parametrize("rows", [400, 512])
-def test_a_proof_is_seen_in_the_memory_that_the_service_writes_and_in_no_earlier_copy(
-    tmp_path: Path, rows: int
-) -> None:
+def test_a_proof_is_visible_in_the_services_memory_and_in_no_earlier_copy(tmp_path: Path, rows: int) -> None:
     # Headers of 512 rows fill whole pages.
     store = make_store(rows, tmp_path / "store")
     write_rows(store, np.arange(1, 3, dtype=np.uint64), make_window(), 0)
@@ -119,9 +119,7 @@ def test_a_proof_is_seen_in_the_memory_that_the_service_writes_and_in_no_earlier
     assert make_store(rows, tmp_path / "store").recovery.damaged == 0
 
 
-def test_a_small_ring_that_turns_over_while_it_is_read_never_gives_a_mixed_segment(
-    loopback: Loopback, tmp_path: Path
-) -> None:
+def test_a_small_ring_overwritten_while_it_is_read_yields_no_mixed_segment(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.replay(folder=tmp_path, schema=IMAGES, rows=12)
     plan = plan_with(batch_segments=8, fresh_segments=0, min_replay_segments=4)
     source, sink = loopback.source(server, plan, schema=IMAGES, prefetch=2), loopback.sink(0, server, schema=IMAGES)
@@ -178,7 +176,7 @@ def test_a_batch_is_given_again_while_a_later_one_waits_for_fresh_segments(loopb
     assert (again.batch, again.keys) == (0, given.keys)
 
 
-def test_commits_that_were_not_answered_are_sent_again_after_a_break(loopback: Loopback, tmp_path: Path) -> None:
+def test_unanswered_commits_are_sent_again_after_a_break(loopback: Loopback, tmp_path: Path) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, off_policy_degree=2, min_replay_segments=8)
     source = loopback.source(server, plan)

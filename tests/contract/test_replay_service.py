@@ -71,7 +71,7 @@ def receive_batch(stream: PlainStream) -> replay_pb2.SampleBatchesResponse:
 # What goes in comes out
 
 
-def test_windows_of_two_actors_come_back_in_batches_with_every_value_intact(loopback: Loopback) -> None:
+def test_windows_of_two_actors_are_returned_in_batches_with_every_value_intact(loopback: Loopback) -> None:
     server, recorder = loopback.replay(), Recorder()
     plan = plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan), recorder, plan)
@@ -88,7 +88,7 @@ def test_windows_of_two_actors_come_back_in_batches_with_every_value_intact(loop
     assert {slot for slot, _, _ in trainer.fresh} == {0, 1}
 
 
-def test_who_prepares_batches_is_told_of_each_when_it_arrives_and_before_it_is_handed_out(loopback: Loopback) -> None:
+def test_each_batch_is_announced_before_it_is_returned(loopback: Loopback) -> None:
     server, recorder, arrived = loopback.replay(), Recorder(), list[Batch]()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     trainer = Trainer(loopback.source(server, plan, arrived=arrived.append), recorder, plan)
@@ -158,7 +158,7 @@ def test_a_client_with_protobuf_alone_appends_samples_and_commits(loopback: Loop
     assert again == (Code.OK, replay_pb2.CommitBatchResponse(repeated_commit=True))
 
 
-def test_an_actor_that_has_said_all_is_still_told_that_it_is_stored(loopback: Loopback) -> None:
+def test_an_actor_that_has_ended_its_requests_still_gets_the_acknowledgement(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with())
     stream = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -170,7 +170,7 @@ def test_an_actor_that_has_said_all_is_still_told_that_it_is_stored(loopback: Lo
     assert stream.status()[0] == Code.OK
 
 
-def test_the_parts_that_several_learner_ranks_ask_for_make_up_the_batch(loopback: Loopback) -> None:
+def test_the_parts_requested_by_several_learner_ranks_add_up_to_the_batch(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
     ranks = [loopback.plain(server, methods.SAMPLE_BATCHES) for _ in range(3)]
     for part, rank in enumerate(ranks):
@@ -190,7 +190,7 @@ def test_the_parts_that_several_learner_ranks_ask_for_make_up_the_batch(loopback
             assert part.block.payload[offset : offset + len(sent)] == sent
 
 
-def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_else_soon_and_alone(
+def test_a_commit_in_a_request_is_answered_with_the_next_head_or_soon_by_itself(
     loopback: Loopback,
 ) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=2, batch_segments=2)
@@ -233,7 +233,7 @@ def test_a_commit_that_comes_with_a_request_is_answered_with_the_next_head_or_el
     assert (fourth.batch, fourth.HasField("committed"), fourth.HasField("block")) == (3, False, True)
 
 
-def test_while_a_batch_is_not_ready_the_learner_is_told_why(loopback: Loopback) -> None:
+def test_the_learner_receives_the_reason_why_a_batch_is_not_ready(loopback: Loopback) -> None:
     server = loopback.replay()
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))
     assert source.next(0.0) is None
@@ -246,7 +246,7 @@ def test_while_a_batch_is_not_ready_the_learner_is_told_why(loopback: Loopback) 
 
 
 @pytest.mark.parametrize(("degree", "publish_interval"), [(1, 1), (2, 3)])
-def test_grants_and_staleness_keep_their_bounds_whatever_the_actors_delays(
+def test_grants_and_staleness_keep_their_bounds_with_random_delays(
     loopback: Loopback, degree: int, publish_interval: int
 ) -> None:
     server, recorder = loopback.replay(rows=200), Recorder()
@@ -320,9 +320,7 @@ def test_without_a_commit_no_more_is_granted_than_the_gate_has_room_for(loopback
     assert until(lambda: sink.next_grant(0.5), "a grant") == Grant(batch=2, minimum_version=1)
 
 
-def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(
-    loopback: Loopback, first_answer_s: float
-) -> None:
+def test_a_silent_actor_loses_its_grants_and_the_other_continues(loopback: Loopback, first_answer_s: float) -> None:
     # Long enough for what is done while it still has them.
     server, recorder = loopback.replay(grant_timeout_s=2.0 + AT_ONCE * first_answer_s), Recorder()
     plan = plan_with(fresh_segments=4, batch_segments=4)
@@ -348,7 +346,7 @@ def test_an_actor_that_falls_silent_loses_its_grants_and_the_other_goes_on(
     actor.end()
 
 
-def test_a_window_that_waits_for_room_longer_than_the_grant_timeout_is_stored_when_room_comes(
+def test_a_window_can_wait_for_a_grant_longer_than_the_grant_timeout(
     loopback: Loopback,
 ) -> None:
     server = loopback.replay(grant_timeout_s=0.6)
@@ -365,7 +363,7 @@ def test_a_window_that_waits_for_room_longer_than_the_grant_timeout_is_stored_wh
 # Breaks
 
 
-def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
+def test_windows_in_flight_when_the_service_died_are_stored_once_and_in_order(
     loopback: Loopback, tmp_path: Path
 ) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
@@ -395,7 +393,7 @@ def test_what_was_in_flight_when_the_service_died_is_stored_once_and_in_order(
         assert_same_columns(came, make_columns([(slot, 1, sequence) for sequence in range(1, 61)]))
 
 
-def test_a_window_that_was_cut_off_between_its_parts_is_not_stored_until_it_comes_whole(loopback: Loopback) -> None:
+def test_a_window_cut_between_its_parts_is_stored_when_sent_again(loopback: Loopback) -> None:
     server = loopback.replay(schema=IMAGES, rows=20)
     source = loopback.source(server, plan_with(fresh_segments=4, batch_segments=4), schema=IMAGES)
     window = make_window(segments=4, schema=IMAGES)
@@ -414,7 +412,7 @@ def test_a_window_that_was_cut_off_between_its_parts_is_not_stored_until_it_come
     assert loopback.replay_status(server).counts.inserted == 4
 
 
-def test_a_window_whose_acknowledgement_was_lost_is_dropped_when_it_comes_again(loopback: Loopback) -> None:
+def test_a_window_whose_acknowledgement_was_lost_is_stored_once(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with(fresh_segments=4, batch_segments=4))
     before = loopback.plain(server, methods.APPEND_SEGMENTS)
@@ -436,7 +434,7 @@ def test_a_window_whose_acknowledgement_was_lost_is_dropped_when_it_comes_again(
 
 
 @pytest.mark.parametrize("end", [LiveReplay.kill, LiveReplay.stop])
-def test_the_learner_goes_on_where_it_was_when_the_service_is_restarted(
+def test_the_learner_continues_after_a_restart_of_the_service(
     loopback: Loopback, tmp_path: Path, end: Callable[[LiveReplay], None]
 ) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
@@ -488,9 +486,7 @@ def test_a_window_collected_over_a_break_spends_a_grant_of_the_new_stream(loopba
 
 
 @pytest.mark.parametrize("event", ["the service restarts", "another learner comes"])
-def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
-    loopback: Loopback, tmp_path: Path, event: str
-) -> None:
+def test_actors_follow_the_gate_again_after_an_interruption(loopback: Loopback, tmp_path: Path, event: str) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4, off_policy_degree=0)
     trainers = [Trainer(source := loopback.source(server, plan), recorder, plan)]
@@ -524,7 +520,7 @@ def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
     assert loopback.replay_status(server).counts.late <= windows_under_way
 
 
-def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) -> None:
+def test_another_learner_takes_over_and_the_old_one_is_refused(loopback: Loopback) -> None:
     server, recorder = loopback.replay(), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
@@ -545,7 +541,7 @@ def test_another_learner_takes_over_and_the_old_one_is_told(loopback: Loopback) 
     actor.end()
 
 
-def test_who_watches_is_told_that_a_run_is_over_until_the_next_begins(loopback: Loopback) -> None:
+def test_a_finished_run_is_reported_until_the_next_begins(loopback: Loopback) -> None:
     server = loopback.replay()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
@@ -627,7 +623,7 @@ APPENDING = [
 
 
 @pytest.mark.parametrize(("requests", "code", "reason"), APPENDING)
-def test_what_an_actor_may_not_send_is_refused_and_its_neighbour_is_not_disturbed(
+def test_invalid_requests_of_an_actor_are_refused_and_another_actor_is_not_affected(
     loopback: Loopback, requests: list[replay_pb2.AppendSegmentsRequest | bytes], code: Code, reason: str
 ) -> None:
     server = loopback.replay()
@@ -661,7 +657,7 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
 
 
 @pytest.mark.parametrize(("requests", "code", "reason"), SAMPLING)
-def test_what_a_learner_may_not_ask_for_is_refused_and_the_run_goes_on(
+def test_invalid_requests_of_a_learner_are_refused_and_the_run_continues(
     loopback: Loopback, requests: list[replay_pb2.SampleBatchesRequest | bytes], code: Code, reason: str
 ) -> None:
     server, recorder = loopback.replay(), Recorder()
@@ -707,7 +703,7 @@ COMMITS: list[tuple[Callable[[Commit], object], Code, str]] = [
 
 
 @pytest.mark.parametrize(("damage", "code", "reason"), COMMITS)
-def test_a_commit_that_is_not_right_is_refused_and_the_right_one_still_counts(
+def test_an_invalid_commit_is_refused_and_the_valid_one_still_counts(
     loopback: Loopback, damage: Callable[[Commit], object], code: Code, reason: str
 ) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
@@ -742,7 +738,7 @@ def test_more_actors_than_configured_are_refused_until_one_leaves(loopback: Loop
     assert until(lambda: patient.next_grant(0.5), "a grant").batch == 0
 
 
-def test_an_error_that_no_retry_can_cure_is_raised_at_the_actors_next_call(loopback: Loopback) -> None:
+def test_a_permanent_error_is_raised_at_the_actors_next_call(loopback: Loopback) -> None:
     server = loopback.replay()
     loopback.source(server, plan_with())
     sink: ReplaySegmentSink = loopback.sink(0, server)

@@ -51,7 +51,7 @@ def receive_until(stream: PlainStream, **counts: int) -> list[replay_pb2.AppendS
 
 
 @pytest.mark.parametrize("degree", [0, 1])
-def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_goes_on(
+def test_heartbeats_without_steps_do_not_keep_grants_and_the_other_actor_continues(
     loopback: Loopback, degree: int
 ) -> None:
     server, recorder = loopback.replay(grant_timeout_s=2.0), Recorder()
@@ -145,7 +145,7 @@ def test_what_an_actor_does_reaches_the_status_field_by_field(loopback: Loopback
     assert notice.text == "actor-0, environment 1: RuntimeError: lost and gone (My-v0)"
 
 
-def test_progress_goes_on_while_the_actors_thread_does_not(loopback: Loopback, tmp_path: Path) -> None:
+def test_progress_is_reported_while_the_actors_thread_is_blocked(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client, steps = loopback.status(server.address), itertools.count(1)
     loopback.membership(server, progress=lambda: ActorProgress(next(steps), "step"))
@@ -154,7 +154,7 @@ def test_progress_goes_on_while_the_actors_thread_does_not(loopback: Loopback, t
     assert (state.name, state.doing) == ("slot 0", "step of the environments")
 
 
-def test_a_process_that_takes_the_place_of_another_goes_on_with_its_counts(loopback: Loopback, tmp_path: Path) -> None:
+def test_a_process_that_replaces_another_continues_its_counts(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client = loopback.status(server.address)
     fault = run_pb2.JoinRequest(fault=run_pb2.EnvironmentFault(text="environment 0: lost", dropped=True))

@@ -45,7 +45,7 @@ def test_a_window_from_the_future_is_refused_and_not_stored(loopback: Loopback) 
     assert loopback.replay_status(server).counts.inserted == 2 * actor.sent
 
 
-def test_a_window_of_the_next_learner_waits_until_its_plan_comes(loopback: Loopback) -> None:
+def test_a_window_of_the_next_learner_waits_for_its_plan(loopback: Loopback) -> None:
     server, recorder = loopback.replay(version_patience_s=0.5), Recorder()
     trainer = Trainer(source := loopback.source(server, PLAN), recorder, PLAN)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0, windows=3)
@@ -64,7 +64,7 @@ def test_a_window_of_the_next_learner_waits_until_its_plan_comes(loopback: Loopb
     early.end()
 
 
-def test_a_window_waits_for_word_of_a_batch_that_went_without_this_shard(loopback: Loopback) -> None:
+def test_a_window_waits_until_a_batch_without_this_shard_is_passed_over(loopback: Loopback) -> None:
     server = loopback.replay(version_patience_s=60.0)
     source = loopback.source(server, PLAN)
     actor = loopback.plain(server, methods.APPEND_SEGMENTS)

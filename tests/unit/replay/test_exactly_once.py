@@ -97,7 +97,7 @@ def sequences(first: int, last: int, slot: int = 0, incarnation: int = 1) -> lis
 @pytest.mark.parametrize(
     "before", [(PriorityIndex, "mark_seen"), (PriorityIndex, "note_largest"), (FreshSegments, "close")]
 )
-def test_a_commit_in_which_the_service_was_killed_is_applied_when_it_comes_again(
+def test_a_commit_interrupted_by_a_kill_is_applied_when_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[type, str]
 ) -> None:
     buffer, _ = open_buffer(tmp_path)
@@ -121,9 +121,7 @@ def test_a_commit_in_which_the_service_was_killed_is_applied_when_it_comes_again
     assert (counts.unseen, counts.leased) == (0, 0)
 
 
-def test_the_last_batch_that_was_killed_in_its_commit_is_followed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_batch_follows_a_commit_interrupted_by_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, _ = open_buffer(tmp_path)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
@@ -143,7 +141,7 @@ def test_the_last_batch_that_was_killed_in_its_commit_is_followed_by_the_next(
     assert take(again, 1).keys[:4].tolist() == [5, 6, 7, 8]
 
 
-def test_batches_without_fresh_segments_outlive_the_service_too(tmp_path: Path) -> None:
+def test_batches_without_fresh_segments_survive_a_restart(tmp_path: Path) -> None:
     buffer, _ = open_buffer(tmp_path, ANY)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
@@ -156,7 +154,7 @@ def test_batches_without_fresh_segments_outlive_the_service_too(tmp_path: Path) 
     assert commit(again, batches[2]).updated == 4
 
 
-def test_a_batch_that_was_asked_for_when_the_service_died_is_drawn_again(tmp_path: Path) -> None:
+def test_a_batch_requested_when_the_service_died_is_drawn_again(tmp_path: Path) -> None:
     buffer, _ = open_buffer(tmp_path, ANY)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
@@ -170,7 +168,7 @@ def test_a_batch_that_was_asked_for_when_the_service_died_is_drawn_again(tmp_pat
 # Streams cut in a window
 
 
-def test_a_window_cut_in_the_middle_leaves_nothing_and_comes_whole_later() -> None:
+def test_a_window_cut_in_the_middle_leaves_nothing_and_can_be_sent_again() -> None:
     buffer, store = open_buffer()
     connect(buffer)
     window = make_window(1, segments=4)
@@ -186,7 +184,7 @@ def test_a_window_cut_in_the_middle_leaves_nothing_and_comes_whole_later() -> No
     assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
 
 
-def test_what_a_cut_window_would_have_overwritten_is_gone_and_everything_else_is_not() -> None:
+def test_a_cut_window_removes_only_the_segments_in_its_rows() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer)
     for number in range(5):
@@ -214,7 +212,7 @@ def test_the_room_of_a_cut_window_returns_to_the_gate() -> None:
     assert send(buffer, make_window(13, segments=4)) is None
 
 
-def test_a_window_is_released_while_another_is_on_its_way() -> None:
+def test_a_window_is_released_while_another_arrives() -> None:
     buffer, store = open_buffer()
     connect(buffer, 0)
     connect(buffer, 1)
@@ -229,7 +227,7 @@ def test_a_window_is_released_while_another_is_on_its_way() -> None:
     assert stored(store) == sequences(1, 4, slot=1) + sequences(1, 4)
 
 
-def test_a_row_into_which_a_window_is_on_its_way_is_given_to_no_other() -> None:
+def test_a_reserved_row_is_given_to_no_other_window() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer, 0)
     connect(buffer, 1)
@@ -250,7 +248,7 @@ def test_a_row_into_which_a_window_is_on_its_way_is_given_to_no_other() -> None:
 # Two streams
 
 
-def test_of_two_streams_that_send_the_same_window_one_stores_it() -> None:
+def test_a_window_sent_by_two_streams_is_stored_by_one() -> None:
     buffer, store = open_buffer()
     connect(buffer)
     window = make_window(1, segments=4)
@@ -266,7 +264,7 @@ def test_of_two_streams_that_send_the_same_window_one_stores_it() -> None:
     assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
 
 
-def test_a_window_of_a_former_incarnation_gives_up_its_rows_when_a_later_one_has_taken_the_slot() -> None:
+def test_a_window_of_a_former_incarnation_is_refused_and_its_rows_are_released() -> None:
     buffer, store = open_buffer(plan=replace(WIDE, off_policy_degree=4), rows=28)
     connect(buffer)
     window = make_window(1, segments=4)
@@ -285,7 +283,7 @@ def test_a_window_of_a_former_incarnation_gives_up_its_rows_when_a_later_one_has
     assert stored(store) == sequences(9, 36, incarnation=2)
 
 
-def test_a_window_with_values_that_nobody_can_use_gives_up_its_rows() -> None:
+def test_the_rows_of_a_window_with_bad_values_are_used_again() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer)
     bad = make_window(1, segments=4)
@@ -321,9 +319,7 @@ def test_a_window_over_the_rings_end_is_stored_in_pieces_of_any_size(from_byte: 
 
 @pytest.mark.parametrize("rows", [40, 21])
 @pytest.mark.parametrize("whole", range(5))
-def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
-    tmp_path: Path, whole: int, rows: int
-) -> None:
+def test_a_window_partly_stored_at_a_kill_is_completed_when_sent_again(tmp_path: Path, whole: int, rows: int) -> None:
     buffer, store = open_buffer(tmp_path, rows=rows)
     connect(buffer)
     for number in range(5):
@@ -348,7 +344,7 @@ def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
 
 
 @pytest.mark.parametrize("name", ["_raise_watermark", "seal"])
-def test_a_kill_before_the_end_of_a_window_costs_or_repeats_nothing(
+def test_a_kill_before_the_end_of_a_window_loses_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     buffer, _ = open_buffer(tmp_path)
@@ -383,7 +379,7 @@ def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
     assert buffer.session == 9
 
 
-def test_a_learner_that_came_as_the_service_was_killed_comes_again(
+def test_a_learner_that_connects_during_a_kill_can_connect_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dying:
@@ -421,7 +417,7 @@ def test_a_learner_that_came_as_the_service_was_killed_comes_again(
         assert take(again, 2).keys.tolist() == [1, 2, 3, 4]
 
 
-def test_a_store_whose_making_was_cut_never_gives_key_zero(tmp_path: Path) -> None:
+def test_a_store_whose_creation_was_interrupted_never_assigns_key_zero(tmp_path: Path) -> None:
     RingStore(tmp_path, capacity_bytes(40))
     # As a kill leaves the file: nothing written yet, or half of it.
     for whole in (0, 1_000, 70_000):

@@ -140,7 +140,7 @@ def check(copy: Copy, folder: Path) -> None:
         assert append(buffer, window, 0.0) == copy.sent
 
 
-def test_nothing_that_was_acknowledged_is_lost_before_whichever_line_the_service_is_killed(tmp_path: Path) -> None:
+def test_a_kill_before_any_line_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     story = Story(folder)
     story.play()

@@ -65,7 +65,7 @@ def another(first: int, plan: SamplingPlan = AGEING, session: int = 8) -> Sampli
 
 
 @pytest.mark.parametrize("jump", [0, 1, 3, 27, 64, 101, 1_000_000])
-def test_however_far_the_version_jumps_masses_and_fresh_segments_stay(jump: int) -> None:
+def test_a_jump_of_the_version_changes_no_mass_and_no_fresh_segment(jump: int) -> None:
     buffer = trained(until=20)
     before = true_mass(buffer)
     buffer.adopt_plan(another(20 + jump))
@@ -77,7 +77,7 @@ def test_however_far_the_version_jumps_masses_and_fresh_segments_stay(jump: int)
     assert buffer.leases.head(lease, 0, 1, 0).ages[:2].tolist() == [1, 1]
 
 
-def test_ages_go_on_from_where_they_were() -> None:
+def test_ages_continue_after_a_restart() -> None:
     buffer = trained(until=20)
     buffer.adopt_plan(another(90))
     train(buffer, 90, session=8)
@@ -118,7 +118,7 @@ def test_staleness_still_ends_replay_after_a_jump() -> None:
     assert buffer.leases.draw(110).versions.min() >= 100  # type: ignore[union-attr]
 
 
-def test_a_version_that_was_published_and_not_committed_is_not_older_than_what_came_before() -> None:
+def test_an_uncommitted_version_is_not_older_than_those_before_it() -> None:
     buffer = trained(until=20)
     join(buffer)
     # The learner had trained batch 20 and published version 21 when it was killed; its commit did not arrive.
@@ -134,7 +134,7 @@ def test_a_version_that_was_published_and_not_committed_is_not_older_than_what_c
     assert buffer.counts().late == 0
 
 
-def test_what_is_collected_while_the_learner_is_replaced_is_not_late() -> None:
+def test_windows_collected_while_the_learner_is_replaced_are_not_late() -> None:
     plan = replace(AGEING, off_policy_degree=0, batch_segments=4, fresh_segments=4)
     buffer = make_buffer(plan)
     join(buffer, 0), join(buffer, 1)
@@ -154,7 +154,7 @@ def test_what_is_collected_while_the_learner_is_replaced_is_not_late() -> None:
     assert sorted(buffer.store.headers["slot"][buffer.store.rows(lease.keys)].tolist()) == [0, 0, 1, 1]
 
 
-def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
+def test_the_clock_survives_a_restart(tmp_path: Path) -> None:
     buffer = trained(until=20, folder=tmp_path)
     before = true_mass(buffer)
     buffer.adopt_plan(another(80))
@@ -172,7 +172,7 @@ def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
     assert true_mass(again) == pytest.approx(after, rel=1e-12)
 
 
-def test_a_learner_killed_as_it_came_leaves_no_gap_behind(tmp_path: Path) -> None:
+def test_a_learner_killed_while_it_connects_leaves_no_gap(tmp_path: Path) -> None:
     buffer = trained(until=20, folder=tmp_path)
     before = true_mass(buffer)
     # As it is left by a kill between the gap and the session's record.
@@ -247,7 +247,7 @@ def test_a_learner_that_begins_with_a_lower_degree_finds_no_segment_late() -> No
     assert buffer.counts().late == 0
 
 
-def test_once_they_are_through_the_lower_degree_judges() -> None:
+def test_the_lower_degree_applies_after_the_windows_granted_before() -> None:
     plan = replace(AGEING, off_policy_degree=3)
     buffer = make_buffer(plan)
     join(buffer)
@@ -276,7 +276,7 @@ def test_a_degree_lowered_below_a_connected_window_ends_no_run() -> None:
 # Staleness
 
 
-def test_mass_is_0_without_a_draw_when_all_that_was_seen_is_too_old() -> None:
+def test_mass_is_0_without_a_draw_when_all_seen_segments_are_too_old() -> None:
     # Nothing is drawn: what is drawn and too old loses its mass then.
     plan = replace(AGEING, batch_segments=2, max_staleness=3, off_policy_degree=9)
     buffer = make_buffer(plan)

@@ -63,7 +63,7 @@ def test_priorities_for_a_dropped_segment_are_ignored_and_counted() -> None:
     assert outcome.overwritten == buffer.leases.ignored_priorities > 0
 
 
-def test_segments_that_wait_for_their_training_are_left_to_it() -> None:
+def test_unseen_and_leased_segments_are_not_scrubbed() -> None:
     store, buffer = open_buffer(9, fresh_segments=4, batch_segments=4, off_policy_degree=8)
     lease = buffer.leases.draw(0)
     assert lease is not None
@@ -72,12 +72,12 @@ def test_segments_that_wait_for_their_training_are_left_to_it() -> None:
     assert (buffer.counts().unseen, buffer.counts().leased) == (32, 4)
 
 
-def test_a_store_without_segments_has_nothing_to_look_at() -> None:
+def test_an_empty_store_has_nothing_to_scrub() -> None:
     store = RingStore(None, capacity_bytes(40))
     assert Scrub(ReplayBuffer(store, Gate(1e9, max_actors=8))).step() == 0
 
 
-def test_segments_that_are_overwritten_meanwhile_are_not_taken_for_damaged() -> None:
+def test_segments_overwritten_meanwhile_do_not_count_as_damaged() -> None:
     _, buffer = open_buffer()
     scrub, done, dropped = Scrub(buffer), threading.Event(), []
 

@@ -52,7 +52,7 @@ def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
     assert sums == pytest.approx([2.0, 4.0, 6.0] + [6.0] * 9)
 
 
-def test_what_an_earlier_process_left_loses_its_mass_as_it_ages(tmp_path: Path) -> None:
+def test_segments_of_an_earlier_process_lose_their_mass_with_age(tmp_path: Path) -> None:
     train(make_buffer(make_store(tmp_path), FRESH_ONLY), range(6))
     again = make_buffer(make_store(tmp_path), FRESH_ONLY)
     assert again.mass.total / ONE_MASS == pytest.approx(6.0)
@@ -61,7 +61,7 @@ def test_what_an_earlier_process_left_loses_its_mass_as_it_ages(tmp_path: Path) 
         assert again.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
-def test_a_more_patient_plan_gives_the_old_mass_and_the_plan_before_takes_it_again() -> None:
+def test_a_larger_max_staleness_gives_old_segments_mass_and_the_former_one_removes_it() -> None:
     buffer = make_buffer(make_store(), FRESH_ONLY)
     train(buffer, range(10))
     buffer.adjust_plan(replace(FRESH_ONLY, max_staleness=100))
@@ -73,7 +73,7 @@ def test_a_more_patient_plan_gives_the_old_mass_and_the_plan_before_takes_it_aga
     assert buffer.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
-def test_one_outlier_counts_less_with_every_batch_for_what_comes_late() -> None:
+def test_the_weight_of_an_outlier_for_late_segments_decays() -> None:
     buffer = make_buffer(make_store(), replace(FRESH_ONLY, off_policy_degree=2))
     train(buffer, range(1), priority=1e6)
     train(buffer, range(1, 201))

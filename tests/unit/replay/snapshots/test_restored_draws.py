@@ -72,7 +72,7 @@ def trained(folder: Path) -> Run:
     return run
 
 
-def test_restored_segments_are_drawn_as_they_were_when_the_snapshot_was_taken(tmp_path: Path) -> None:
+def test_restored_segments_are_drawn_as_at_the_snapshot(tmp_path: Path) -> None:
     run = trained(tmp_path / "store")
     stored = run.store.headers[run.store.headers["key"] != 0]
     states = stored["state"]

@@ -145,7 +145,7 @@ def largest_file(size: int) -> Iterator[None]:
 # There and back
 
 
-def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: Path) -> None:
+def test_segments_states_priorities_watermarks_and_counters_are_restored(tmp_path: Path) -> None:
     plan = replace(PLAN, batch_segments=2)
     service = new_service(tmp_path, plan=plan)
     for number in range(3):
@@ -170,7 +170,7 @@ def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: 
     assert store.session.identity != service.store.session.identity
 
 
-def test_a_learner_goes_on_with_a_restored_store_and_its_leases_are_fresh_again(tmp_path: Path) -> None:
+def test_a_learner_continues_with_a_restored_store_whose_leases_are_fresh_again(tmp_path: Path) -> None:
     plan = replace(PLAN, batch_segments=2)
     service = new_service(tmp_path, plan=plan)
     service.insert(2)
@@ -201,7 +201,7 @@ def test_a_restored_store_survives_as_any_other(tmp_path: Path) -> None:
     assert_holds(reopened, list(range(1, 31)))
 
 
-def test_a_ring_that_has_come_round_comes_back(tmp_path: Path) -> None:
+def test_a_ring_that_has_wrapped_is_restored(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=20)
     service.insert(50)
     service.take("round")
@@ -209,7 +209,7 @@ def test_a_ring_that_has_come_round_comes_back(tmp_path: Path) -> None:
     assert_holds(store, list(range(31, 51)))
 
 
-def test_windows_on_their_way_are_no_part_of_a_snapshot_and_a_later_one_has_them(tmp_path: Path) -> None:
+def test_arriving_windows_are_not_in_a_snapshot_and_are_in_a_later_one(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
     intake = service.buffer.open_actor(ActorKey(1, 1), SCHEMA, 2, 0.0)
@@ -227,7 +227,7 @@ def test_windows_on_their_way_are_no_part_of_a_snapshot_and_a_later_one_has_them
     assert store.watermark(1, 1) == 2
 
 
-def test_a_store_in_memory_is_kept_where_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_store_in_memory_can_have_a_snapshot_folder(tmp_path: Path) -> None:
     service = Service(RingStore(None, capacity_bytes(40)), tmp_path / "snapshots")
     service.buffer.adopt_plan(REPLAY_ONLY)
     service.insert(10)
@@ -342,7 +342,7 @@ def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(
     assert store.watermark(0, 1) == rows
 
 
-def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
+def test_inserts_and_draws_continue_while_a_snapshot_is_written(tmp_path: Path) -> None:
     # It would take a quarter of an hour.
     service = new_service(tmp_path, rows=100, bytes_per_s=40 * ROW_BYTES // int(PATIENCE_S))
     service.insert(40)
@@ -360,7 +360,7 @@ def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> 
 # With the policy
 
 
-def test_a_store_is_frozen_when_the_commit_of_the_policys_version_has_come(tmp_path: Path) -> None:
+def test_a_store_is_frozen_after_the_commit_of_the_policys_version(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(8)
     lease = service.buffer.leases.draw(0)
@@ -380,7 +380,7 @@ def test_a_store_is_frozen_when_the_commit_of_the_policys_version_has_come(tmp_p
     assert (source.policy(manifest), manifest.policy_version) == (b"policy", 1)
 
 
-def test_a_commit_or_a_policy_that_never_comes_fails_the_snapshot_and_leaves_nothing(
+def test_a_missing_commit_or_policy_fails_the_snapshot_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_work, "_COMMIT_TIMEOUT_S", 0.05)
@@ -396,7 +396,7 @@ def test_a_commit_or_a_policy_that_never_comes_fails_the_snapshot_and_leaves_not
     assert list((tmp_path / "snapshots").iterdir()) == []
 
 
-def test_one_that_is_given_up_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_snapshot_ends_at_once_and_leaves_no_files(tmp_path: Path) -> None:
     # It would take more than a minute.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
@@ -432,7 +432,7 @@ def test_a_row_that_is_damaged_in_the_store_is_left_out_and_counted(tmp_path: Pa
     assert_holds(store, [1, 2, *range(4, 11)])
 
 
-def test_what_is_damaged_in_a_snapshot_is_dropped_and_counted_when_it_is_restored(tmp_path: Path) -> None:
+def test_damaged_segments_of_a_snapshot_are_dropped_and_counted_at_the_restore(tmp_path: Path) -> None:
     service = new_service(tmp_path, chunk_rows=4)
     service.insert(22)
     service.take("rotten")
@@ -464,7 +464,7 @@ def test_a_snapshot_whose_one_consistent_part_is_damaged_is_refused(tmp_path: Pa
 # Which are there
 
 
-def test_of_those_on_the_interval_the_newest_are_kept_and_none_that_was_asked_for_goes(tmp_path: Path) -> None:
+def test_old_automatic_snapshots_are_removed_and_requested_ones_are_kept(tmp_path: Path) -> None:
     # The clock is set back by an hour before each.
     clock = iter(range(2_000_000_000, 0, -3600))
     service = new_service(tmp_path, kept=2)
@@ -480,7 +480,7 @@ def test_of_those_on_the_interval_the_newest_are_kept_and_none_that_was_asked_fo
     assert_holds(restore(tmp_path, "a")[0], list(range(1, 13)))
 
 
-def test_a_folder_full_of_named_snapshots_takes_no_more_of_them(
+def test_a_folder_with_too_many_named_snapshots_refuses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "MOST_NAMED", 2)
@@ -498,7 +498,7 @@ def test_a_folder_full_of_named_snapshots_takes_no_more_of_them(
     service.take("three")
 
 
-def test_a_snapshot_is_listed_as_it_was_told(tmp_path: Path) -> None:
+def test_a_snapshot_is_listed_as_reported(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(4)
     taken = service.take("told")
@@ -518,7 +518,7 @@ def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: st
         restore(tmp_path, name)
 
 
-def test_what_cannot_be_kept_says_why(tmp_path: Path) -> None:
+def test_a_snapshot_that_can_not_be_taken_names_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"replay\.snapshot_folder"):
         Service(RingStore(None, capacity_bytes(4)), None).begin("memory")
     service = new_service(tmp_path)
@@ -546,7 +546,7 @@ time.sleep(60)
 """
 
 
-def test_one_that_was_killed_before_its_end_is_no_snapshot_and_the_next_removes_it(tmp_path: Path) -> None:
+def test_a_snapshot_interrupted_by_a_kill_is_removed_by_the_next(tmp_path: Path) -> None:
     here = Path(__file__)
     command = [sys.executable, "-c", KILLED, str(tmp_path), str(here.parent), str(here.parents[3])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -567,7 +567,7 @@ def test_one_that_was_killed_before_its_end_is_no_snapshot_and_the_next_removes_
     assert_holds(restore(tmp_path, "next")[0], list(range(1, 41)))
 
 
-def test_one_that_the_service_does_not_wait_for_leaves_nothing(tmp_path: Path) -> None:
+def test_a_snapshot_cut_off_by_the_stop_leaves_no_files(tmp_path: Path) -> None:
     # It would take more than a minute.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
@@ -596,7 +596,7 @@ def test_a_full_disk_fails_the_snapshot_leaves_nothing_and_the_next_succeeds(tmp
 # Restoring
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_with_the_existing_names(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
     service.take("one")
@@ -620,7 +620,7 @@ def test_another_capacity_keeps_the_newest_that_fit(tmp_path: Path, rows: int) -
     assert_holds(store, [*expected, *range(51, 59)][-rows:])
 
 
-def test_a_store_too_small_for_what_was_not_trained_is_refused(tmp_path: Path) -> None:
+def test_a_store_too_small_for_the_untrained_segments_is_refused(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=60, plan=replace(PLAN, batch_segments=20, fresh_segments=20))
     service.insert(20)
     service.take("unseen")

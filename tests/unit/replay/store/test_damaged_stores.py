@@ -82,7 +82,7 @@ def lay(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
-def test_a_store_that_was_killed_is_not_taken_for_damaged(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_killed_store_is_not_reported_as_damaged(whole: dict[str, bytes], tmp_path: Path) -> None:
     lay(tmp_path, whole)
     store = RingStore(tmp_path, SIZE)
     assert (store.recovery.segments, store.recovery.damaged, store.recovery.repaired) == (28, 0, 0)
@@ -92,9 +92,7 @@ def test_a_store_that_was_killed_is_not_taken_for_damaged(whole: dict[str, bytes
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", *DAMAGES])
-def test_a_file_that_is_lost_is_named_and_nothing_is_served_for_it(
-    whole: dict[str, bytes], tmp_path: Path, name: str, damage: str
-) -> None:
+def test_a_lost_file_is_named_in_the_error(whole: dict[str, bytes], tmp_path: Path, name: str, damage: str) -> None:
     lay(tmp_path, whole)
     if damage == "missing":
         (tmp_path / name).unlink()
@@ -112,7 +110,7 @@ def test_a_file_that_is_lost_is_named_and_nothing_is_served_for_it(
         assert all(kept[other] == content for other, content in left.items())
 
 
-def test_a_store_without_its_description_and_its_segments_is_not_a_new_one(
+def test_a_store_without_description_and_segments_is_not_treated_as_new(
     whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     lay(tmp_path, {"records.bin": whole["records.bin"]})
@@ -120,7 +118,7 @@ def test_a_store_without_its_description_and_its_segments_is_not_a_new_one(
         RingStore(tmp_path, SIZE)
 
 
-def test_another_size_in_the_description_is_not_taken_for_another_configuration(
+def test_a_damaged_size_in_the_description_is_not_reported_as_another_configuration(
     whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     lay(tmp_path, whole)
@@ -141,7 +139,7 @@ def test_headers_that_were_zeroed_are_counted(whole: dict[str, bytes], tmp_path:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_half_of_the_records_is_enough(whole: dict[str, bytes], tmp_path: Path, half: int) -> None:
+def test_one_copy_of_the_records_suffices(whole: dict[str, bytes], tmp_path: Path, half: int) -> None:
     content = bytearray(whole["records.bin"])
     content[half * RECORDS_BYTES // 2 : (half + 1) * RECORDS_BYTES // 2] = bytes(RECORDS_BYTES // 2)
     lay(tmp_path, {**whole, "records.bin": bytes(content)})
@@ -152,7 +150,7 @@ def test_half_of_the_records_is_enough(whole: dict[str, bytes], tmp_path: Path, 
     assert RingStore(tmp_path, SIZE).recovery.repaired == 0
 
 
-def test_a_copy_that_a_kill_left_behind_is_brought_up_to_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_copy_left_behind_by_a_kill_is_repaired_from_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
     records = np.frombuffer(bytearray(whole["records.bin"]), np.uint8)
     kept, before = KeptTwice(ages_copies(records)), ages_copies(records).copy()
     kept.record["lag"] = 9
@@ -166,7 +164,7 @@ def test_a_copy_that_a_kill_left_behind_is_brought_up_to_the_other(whole: dict[s
 
 
 @pytest.mark.parametrize("state", sorted({code ^ 1 << bit for code in State for bit in range(32)} | {0, 3, 11}))
-def test_a_state_that_no_code_writes_is_damage(tmp_path: Path, state: int) -> None:
+def test_an_invalid_state_counts_as_damage(tmp_path: Path, state: int) -> None:
     store = RingStore(tmp_path, SIZE)
     store.adopt(SCHEMA)
     write_rows(store, np.arange(1, 5, dtype=np.uint64), make_window(1, segments=4), 0)
@@ -203,7 +201,7 @@ def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     ("field", "value"),
     [("priority", np.nan), ("priority", np.inf), ("priority", -1e-9), ("batch", -2), ("batch", 53), ("batch", 56)],
 )
-def test_values_that_no_code_writes_into_a_header_are_damage(
+def test_invalid_header_values_count_as_damage(
     whole: dict[str, bytes], tmp_path: Path, field: str, value: float
 ) -> None:
     lay(tmp_path, whole)
@@ -343,7 +341,7 @@ def restored(root: Path, into: Path) -> tuple[str, dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("damage", ["missing", *DAMAGES])
-def test_each_file_of_a_snapshot_that_is_lost_is_noticed(snapshot: Path, tmp_path: Path, damage: str) -> None:
+def test_each_lost_file_of_a_snapshot_is_detected(snapshot: Path, tmp_path: Path, damage: str) -> None:
     said, intact = restored(snapshot, tmp_path / "intact")
     assert not said and len([key for key in intact if key.startswith("segment")]) == 28
     names = sorted(path.name for path in (snapshot / "then").iterdir())

@@ -195,7 +195,7 @@ def test_a_watermark_outlives_the_rows_it_counted(tmp_path: Path) -> None:
     assert RingStore(tmp_path, capacity_bytes(4)).watermark(0, 1) == 2
 
 
-def test_a_kill_between_the_rows_and_their_watermark_is_made_up_for(tmp_path: Path) -> None:
+def test_a_watermark_is_restored_from_the_rows_after_a_kill(tmp_path: Path) -> None:
     store = make_store(6, tmp_path)
     write(store, make_window(1), 1)
     before = (tmp_path / "records.bin").read_bytes()
@@ -206,7 +206,7 @@ def test_a_kill_between_the_rows_and_their_watermark_is_made_up_for(tmp_path: Pa
     assert (again.watermark(0, 1), again.watermark(3, 2)) == (4, 2)
 
 
-def test_a_later_incarnation_closes_the_slot_to_the_earlier() -> None:
+def test_an_earlier_incarnation_of_a_slot_is_refused() -> None:
     store = make_store(6)
     write(store, make_window(1), 1)
     assert store.watermark(0, 2) == 0
@@ -228,7 +228,7 @@ def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
         RingStore(tmp_path, capacity_bytes(6))
 
 
-def test_a_description_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+def test_a_description_with_another_schema_hash_is_refused(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     description = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(description | {"unroll_length": 4}))
@@ -245,14 +245,14 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 3, "unroll_length": 3, "columns": [["x"]]}'])
-def test_a_description_that_describes_nothing_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_description_is_refused(tmp_path: Path, content: str) -> None:
     make_store(5, tmp_path)
     (tmp_path / "store.json").write_text(content)
     with pytest.raises(ConfigurationError, match=r"store\.json does not describe a store"):
         RingStore(tmp_path, capacity_bytes(5))
 
 
-def test_another_schema_is_refused_and_the_same_welcome(folder: Path | None) -> None:
+def test_another_schema_is_refused_and_the_same_is_accepted(folder: Path | None) -> None:
     store, other = make_store(5, folder), Schema(SCHEMA.unroll_length + 1, SCHEMA.columns)
     store.adopt(SCHEMA)
     with pytest.raises(SchemaMismatch, match=f"{SCHEMA.hash:016x}.*{other.hash:016x}"):
@@ -272,7 +272,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         RingStore(tmp_path / "file", capacity_bytes(5))
 
 
-def test_a_folder_of_somebody_else_is_not_taken_for_a_full_disk(
+def test_a_folder_of_another_user_is_not_reported_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object) -> int:
@@ -284,7 +284,7 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_full_disk(
         RingStore(tmp_path, capacity_bytes(5))
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_taken_from_it(
+def test_a_disk_that_is_too_small_is_reported_before_space_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.posix_fallocate", lambda *given: pytest.fail("asked for room that there is not"))
@@ -293,7 +293,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_taken_from_it(
     assert (tmp_path / "segments.bin").stat().st_blocks == 0
 
 
-def test_a_store_that_could_not_be_allocated_keeps_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_can_not_be_allocated_frees_its_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allocate = os.posix_fallocate
 
     def give_half(descriptor: int, offset: int, size: int) -> None:
