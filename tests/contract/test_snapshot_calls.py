@@ -74,7 +74,7 @@ def test_a_snapshot_is_given_up_without_the_learner_that_asked_for_it(loopback: 
     request = SnapshotRequest("left", 0, automatic=False)
     stream.send(*encode_requests(request, Weights.of(0, b"policy")))
     assert stream.receive().HasField("progress")
-    with pytest.raises(Overloaded, match="a snapshot is on its way"):
+    with pytest.raises(Overloaded, match="another snapshot is in progress"):
         loopback.take(server, "another")
     assert list(tmp_path.glob(".unfinished-left"))
     stream.close()
@@ -180,7 +180,7 @@ def test_errors_reach_who_asks(loopback: Loopback, tmp_path: Path) -> None:
         loopback.take(in_memory, "x")
     with pytest.raises(ConfigurationError, match="has no folder for snapshots"):
         loopback.snapshots(in_memory).complete()
-    with pytest.raises(NotReady, match="no actor has come"):
+    with pytest.raises(NotReady, match="no actor has connected"):
         loopback.take(fresh, "x")
     with pytest.raises(InvalidSegment, match="can't be called"):
         loopback.take(fresh, "../elsewhere")

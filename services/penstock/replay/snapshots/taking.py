@@ -74,12 +74,12 @@ class Snapshots:
             raise ConfigurationError(f"there is a snapshot {request.name!r} in {folder.root}; choose another name")
         schema = self._buffer.store.schema
         if schema is None:
-            raise NotReady("the store holds no segments yet, since no actor has come: there is nothing to keep")
+            raise NotReady("the store holds no segments yet, because no actor has connected; try again later")
         with self._lock:
             if self._stopping.is_set():
                 raise Unavailable("the replay service is stopping")
             if self._busy:
-                raise Overloaded("a snapshot is on its way; take another when it is complete")
+                raise Overloaded("another snapshot is in progress; repeat the request when it is complete")
             self._busy = True
             running = RunningSnapshot(request)
             # A daemon thread, so that it does not delay the exit of the process. An unfinished snapshot is ignored.
@@ -104,8 +104,7 @@ class Snapshots:
     def _writable(self) -> SnapshotFolder:
         if self._folder is None:
             raise ConfigurationError(
-                "this store lies in memory and has no folder for snapshots; set replay.snapshot_folder, or"
-                " replay.folder"
+                "this store is in memory and has no folder for snapshots; set replay.snapshot_folder, or replay.folder"
             )
         return self._folder
 
@@ -117,7 +116,7 @@ class Snapshots:
                 named = sum(not manifest.snapshot.automatic for manifest in folder.complete())
                 if not running.request.automatic and named >= MOST_NAMED:
                     raise ConfigurationError(
-                        f"there are {named} snapshots in {folder.root} that were asked for; remove the folders of some"
+                        f"there are {named} requested snapshots in {folder.root}; remove the folders of some"
                     )
                 try:
                     work = SnapshotWork(self._buffer, folder, schema, running, self._stopping, self._bytes_per_s)

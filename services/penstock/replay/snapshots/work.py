@@ -89,7 +89,7 @@ class SnapshotWork:
 
         Raises:
             OSError: The snapshot can't be written.
-            Unavailable: The service is stopping, the snapshot was given up, or the commit or the policy did not arrive.
+            Unavailable: The service is stopping, the snapshot was abandoned, or commit or policy did not arrive.
         """
         began, request = time.monotonic(), self._running.request
         headers, records = self._freeze()
@@ -164,7 +164,9 @@ class SnapshotWork:
         running, deadline = self._running, time.monotonic() + _POLICY_TIMEOUT_S
         while not running.policy.done():
             if time.monotonic() > deadline:
-                raise Unavailable(f"no policy came for snapshot {running.request.name!r} in {_POLICY_TIMEOUT_S:.0f} s")
+                raise Unavailable(
+                    f"no policy arrived for snapshot {running.request.name!r} in {_POLICY_TIMEOUT_S:.0f} s"
+                )
             self._pause(_POLL_S)
         return running.policy.result()
 
@@ -216,13 +218,13 @@ class SnapshotWork:
         self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_s
 
     def _pause(self, seconds: float) -> None:
-        """Waits. Raises `Unavailable` if the service is stopping or the snapshot was given up."""
+        """Waits. Raises `Unavailable` if the service is stopping or the snapshot was abandoned."""
         name = self._running.request.name
         if self._stopping.wait(seconds):
             raise Unavailable(f"the replay service stopped before snapshot {name!r} was complete")
         if self._running.given_up.is_set():
             raise Unavailable(
-                f"snapshot {name!r} was given up: the learner left, or another of the run's stores failed"
+                f"snapshot {name!r} was abandoned: the learner left, or another of the run's stores failed"
             )
 
 

@@ -130,7 +130,7 @@ class RingStore:
         if self.schema is not None:
             if schema != self.schema:
                 raise SchemaMismatch(
-                    f"this store holds segments of schema {self.schema.hash:016x}, and an actor brought"
+                    f"this store holds segments of schema {self.schema.hash:016x}, and an actor sent"
                     f" {schema.hash:016x}; start a new run for another environment or unroll length"
                 )
             return

@@ -351,7 +351,7 @@ def test_inserts_and_draws_continue_while_a_snapshot_is_written(tmp_path: Path) 
     service.insert(20)
     lease = service.buffer.leases.draw(0)
     assert lease is not None and gather(service.buffer, lease).keys.size == 4
-    with pytest.raises(Overloaded, match="on its way"):
+    with pytest.raises(Overloaded, match="in progress"):
         service.begin("another")
     assert not running.outcome.done()
     service.snapshots.stop()
@@ -391,7 +391,7 @@ def test_a_missing_commit_or_policy_fails_the_snapshot_and_leaves_no_files(
     with pytest.raises(Unavailable, match="is to have version 1, and the store was trained to 0"):
         uncommitted.outcome.result(PATIENCE_S)
     without = service.snapshots.begin(SnapshotRequest("x", version=0, automatic=False))
-    with pytest.raises(Unavailable, match="no policy came for snapshot 'x'"):
+    with pytest.raises(Unavailable, match="no policy arrived for snapshot 'x'"):
         without.outcome.result(PATIENCE_S)
     assert list((tmp_path / "snapshots").iterdir()) == []
 
@@ -403,7 +403,7 @@ def test_an_abandoned_snapshot_ends_at_once_and_leaves_no_files(tmp_path: Path) 
     running = service.begin("slow")
     until(lambda: running.progress.segments, "the snapshot to begin")
     running.given_up.set()
-    with pytest.raises(Unavailable, match="snapshot 'slow' was given up"):
+    with pytest.raises(Unavailable, match="snapshot 'slow' was abandoned"):
         running.outcome.result(PATIENCE_S)
     assert list((tmp_path / "snapshots").iterdir()) == []
 
@@ -488,9 +488,7 @@ def test_a_folder_with_too_many_named_snapshots_refuses_another(
     service.insert(4)
     service.take("one")
     service.take("two")
-    with pytest.raises(
-        ConfigurationError, match=r"there are 2 snapshots in .*that were asked for; remove the folders of some"
-    ):
+    with pytest.raises(ConfigurationError, match=r"there are 2 requested snapshots in .*; remove the folders of some"):
         service.take("three")
     # Those on the interval go on: nobody's names keep them out.
     service.take("on-the-interval", automatic=True)
@@ -522,7 +520,7 @@ def test_a_snapshot_that_can_not_be_taken_names_the_reason(tmp_path: Path) -> No
     with pytest.raises(ConfigurationError, match=r"replay\.snapshot_folder"):
         Service(RingStore(None, capacity_bytes(4)), None).begin("memory")
     service = new_service(tmp_path)
-    with pytest.raises(NotReady, match="no actor has come"):
+    with pytest.raises(NotReady, match="no actor has connected"):
         service.begin("empty")
     service.insert(2)
     service.take("taken")
