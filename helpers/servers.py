@@ -149,7 +149,7 @@ class LiveReplay(LiveServer):
         super().__init__()
         self.store = RingStore(folder, capacity_bytes(rows, schema))
         buffer = ReplayBuffer(self.store, Gate(grant_timeout_s, max_actors))
-        self.snapshots = Snapshots(self.store, buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
+        self.snapshots = Snapshots(buffer, snapshots, kept=3, bytes_per_s=snapshot_bytes_per_s)
         making = self._make(buffer, self.snapshots, max_actors, staging_bytes, version_patience_s)
         self._servicer = self.thread.run(making, PATIENCE_S)
         self.server = self._servicer.server

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from helpers.direct_buffer import append, gather
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
@@ -112,9 +113,9 @@ class Pipeline:
     def next(self, timeout_s: float) -> Batch:
         """Collects until a batch is complete."""
         del timeout_s
-        while (lease := self._buffer.lease(self._number)) is None:
+        while (lease := self._buffer.leases.draw(self._number)) is None:
             self._collect()
-        batch = self._buffer.gather(lease, self._schema.empty(lease.keys.size))
+        batch = gather(self._buffer, lease)
         self._watch(batch)
         return batch
 
@@ -124,13 +125,13 @@ class Pipeline:
             self._runner = PolicyRunner(weights)
         self._runner.refresh(weights)
         self._buffer.issue_grants(0.0)
-        stored = self._buffer.append(self._collector.collect(self._runner), 0.0)
+        stored = append(self._buffer, self._collector.collect(self._runner), 0.0)
         assert stored is not None, "the gate granted no window although the next batch is incomplete"
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Commits at once."""
         done: Future[CommitOutcome] = Future()
-        done.set_result(self._buffer.commit(self._plan.session, batch.number, batch.keys, priorities))
+        done.set_result(self._buffer.leases.commit(self._plan.session, batch.number, batch.keys, priorities))
         self._number = batch.number + 1
         return done
 

@@ -16,7 +16,8 @@ from penstock.replay.store.layout import (
     State,
     rows_within,
 )
-from penstock.replay.store.records import read_watermarks, session_of
+from penstock.replay.store.records import read_watermarks
+from penstock.replay.store.session_record import session_of
 from penstock.types.replay import SamplingPlan
 
 
@@ -55,7 +56,11 @@ class StoreState:
 
     def first_after(self, before: "StoreState") -> int:
         """Returns the first version of the session, where `before` is of the previous session."""
-        return self.version if self.session == before.session else max(before.version, self.clock.last_skip)
+        return (
+            self.version
+            if self.session == before.session
+            else max(before.version, max(self.clock.ends.tolist(), default=0))
+        )
 
     def mass(self, plan: SamplingPlan, segments: NDArray[Any], version: int) -> float:
         """Returns the sum of the masses of these segments, <HEADER>[...], at a version, by this store's clock."""
@@ -81,25 +86,25 @@ class StoreView:
     @property
     def session(self) -> int:
         """Session of the store's current learner."""
-        return int(session_of(self._records)["session"][0])
+        return session_of(self._records).session
 
     @property
     def version(self) -> int:
         """Last committed version."""
-        return int(session_of(self._records)["version"][0])
+        return session_of(self._records).version
 
     def read(self) -> StoreState:
         """Reads the store; the result is consistent only if nothing is written meanwhile."""
         records, headers = np.array(self._records), np.array(self._headers)
-        session = session_of(records)[0]
+        session = session_of(records)
         marks, _ = read_watermarks(records)
         used = np.flatnonzero(marks["incarnation"])
         return StoreState(
-            session=int(session["session"]),
-            version=int(session["version"]),
-            inserted=int(session["inserted"]),
-            late=int(session["late"]),
+            session=session.session,
+            version=session.version,
+            inserted=session.inserted,
+            late=session.late,
             marks={(int(slot), int(marks["incarnation"][slot])): int(marks["sequence"][slot]) for slot in used},
             headers=headers[headers["key"] != 0],
-            clock=Ages(records, int(session["version"])),
+            clock=Ages(records, session.version),
         )

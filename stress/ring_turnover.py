@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from helpers.direct_buffer import append, gather
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import HEADER
@@ -102,7 +103,7 @@ class PriorityUpdates:
                 next_check = self._sent + self._rows
                 progress(done)
         self._compare()
-        ignored = self._buffer.ignored_priorities
+        ignored = self._buffer.leases.ignored_priorities
         self._miscounted += int(ignored != self._ignored)
         return Outcome(done, self._applied, ignored, self._sent, self._wrong, self._miscounted, self._root_error)
 
@@ -114,7 +115,7 @@ class PriorityUpdates:
         self._buffer.issue_grants(0.0)
         version = self._buffer.version
         assert (
-            self._buffer.append(Window(WindowHead(0, 1, first, version, environments), columns), 0.0)
+            append(self._buffer, Window(WindowHead(0, 1, first, version, environments), columns), 0.0)
             == first + keys.size - 1
         )
         self._sent += self._window
@@ -124,9 +125,9 @@ class PriorityUpdates:
             self._oracle.pop(key, None)
 
     def _draw(self, number: int) -> NDArray[np.uint64]:
-        lease = self._buffer.lease(number)
+        lease = self._buffer.leases.draw(number)
         assert lease is not None
-        batch = self._buffer.gather(lease, SCHEMA.empty(lease.keys.size))
+        batch = gather(self._buffer, lease)
         self._wrong += int((batch.columns.arrays[0][:, 0].view(np.uint64) != batch.keys).sum())
         for key, priority in zip(batch.keys.tolist(), batch.priorities.tolist(), strict=True):
             self._wrong += self._oracle.get(key, priority) != priority
@@ -135,7 +136,7 @@ class PriorityUpdates:
     def _commit(self, number: int, keys: NDArray[np.uint64]) -> None:
         # All priorities differ, so that one on the wrong segment is detected.
         priorities = self._random.random(keys.size) + 0.5
-        outcome = self._buffer.commit(self._plan.session, number, keys, priorities)
+        outcome = self._buffer.leases.commit(self._plan.session, number, keys, priorities)
         gone = 0
         for key, priority in zip(keys.tolist(), priorities.tolist(), strict=True):
             if key > self._sent - self._rows:

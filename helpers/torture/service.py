@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from helpers.direct_buffer import read_rows
 from helpers.link import Host
 from helpers.store_view import StoreView
 from helpers.timing import PATIENCE_S
@@ -183,7 +184,7 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
         ledger.violated(f"keys are not unique, or not in their rows: {keys}")
     names = _check_contents(store, rows, ledger)
     _check_order(headers[rows], ledger)
-    next_key = int(store.session["next_key"][0])
+    next_key = store.session.next_key
     if keys.size and int(keys.max()) >= next_key:
         ledger.violated(f"key {keys.max()} is stored, but the next key is {next_key}")
     present = dict(zip(keys.tolist(), names, strict=True))
@@ -202,7 +203,7 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
             marks[slot, incarnation] = store.watermark(slot, incarnation)
     waiting = {name for name, state in states.items() if state in (State.UNSEEN, State.LEASED)}
     late = ledger.settle(waiting, set(states) - waiting, marks)
-    counted = int(store.session["late"][0])
+    counted = store.session.late
     if counted < late:
         ledger.violated(f"{late} segments became replay without a commit, but {counted} were counted as late")
     stored = sum(stay.stored for stay in ledger.stays.values())
@@ -213,7 +214,7 @@ def check_store(process: ReplayProcess, ledger: Ledger, plan: SamplingPlan) -> F
         root_error=_root_error(store, plan, ledger),
         late=counted,
         late_surplus=counted - late,
-        inserted_missing=stored - int(store.session["inserted"][0]),
+        inserted_missing=stored - store.session.inserted,
     )
 
 
@@ -224,7 +225,7 @@ def _check_contents(store: RingStore, rows: np.ndarray, ledger: Ledger) -> list[
     for start in range(0, rows.size, _CHECKED_AT_ONCE):
         some = rows[start : start + _CHECKED_AT_ONCE]
         columns = store.schema.empty(some.size)
-        store.gather(some, columns)
+        read_rows(store, some, columns)
         wrong = first_wrong(columns)
         if wrong is not None:
             ledger.violated(f"row {some[wrong]} does not hold the content of its name")
@@ -250,7 +251,7 @@ def _check_priorities(store: RingStore, rows: np.ndarray, ledger: Ledger, plan: 
     headers = store.headers[rows]
     seen = headers[headers["state"] == State.SEEN]
     with ledger.lock:
-        clock = Ages(store.records, int(store.session["version"][0]))
+        clock = Ages(store.records, store.session.version)
         late = seen["version"] < clock.oldest(ledger.highest_leased, plan.largest_lag)
         for key, priority, may_be_late in zip(
             seen["key"].tolist(), seen["priority"].tolist(), late.tolist(), strict=True
@@ -263,12 +264,12 @@ def _check_priorities(store: RingStore, rows: np.ndarray, ledger: Ledger, plan: 
 
 def _root_error(store: RingStore, plan: SamplingPlan, ledger: Ledger) -> float:
     """Returns the error of the root of the tree that a service would build, relative to the sum of the masses."""
-    session = int(store.session["session"][0])
+    session = store.session.session
     if session == 0:
         return 0.0
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(replace(plan, session=session))
-    version = int(store.session["version"][0])
+    version = store.session.version
     clock = Ages(store.records, version)
     function = MassFunction(plan.alpha, plan.epsilon, plan.half_life, clock.at(version))
     headers = store.headers[(store.headers["key"] != 0) & (store.headers["state"] == State.SEEN)]

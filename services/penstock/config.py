@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from penstock.errors import ConfigurationError
+from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 from penstock.setting_types import (
     NONE,
     ActorSlots,
@@ -454,24 +455,13 @@ class Config(pydantic.BaseModel):
     def _check_gate(self) -> "Config":
         fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
         shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
-        if shards > 1 and fresh == 0:
-            raise ValueError(
-                f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts"
-                " of a batch are matched by its fresh segments; raise the fraction or use one service"
-            )
-        times = f" times {shards} replay services" if shards > 1 else ""
-        if degree == 0 and fresh % (shards * window):
-            raise ValueError(
-                f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of"
-                f" actor.environments {window}{times}, or no batch could fill; change sampling.batch_segments,"
-                " sampling.fresh_fraction or actor.environments"
-            )
-        if degree > 0 and fresh and shards * -(-window // degree) > fresh:
-            raise ValueError(
-                f"actor.environments {window}{times} is too large for the {fresh} fresh segments of a batch at"
-                f" sampling.off_policy_degree {degree}, so that the gate could never open; raise"
-                " sampling.batch_segments or lower actor.environments"
-            )
+        reason = (
+            shards_conflict(fresh, shards)
+            or window_conflict(fresh, degree, window)
+            or shard_window_conflict(fresh, degree, window, shards)
+        )
+        if reason:
+            raise ValueError(reason)
         return self
 
     @pydantic.model_validator(mode="after")

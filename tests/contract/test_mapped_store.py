@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import write_rows
 from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
 from helpers.servers import (
     IMAGES,
@@ -102,7 +103,7 @@ def test_a_proof_is_visible_in_the_memory_that_the_service_writes_and_in_no_earl
 ) -> None:
     # Headers of 512 rows fill whole pages.
     store = make_store(rows, tmp_path / "store")
-    store.write(np.arange(1, 3, dtype=np.uint64), make_window(), 0)
+    write_rows(store, np.arange(1, 3, dtype=np.uint64), make_window(), 0)
     offer = store.mapped
     assert offer is not None
     first = store.prove()

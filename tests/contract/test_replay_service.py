@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import read_rows
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import (
     IMAGES,
@@ -370,8 +371,8 @@ def test_windows_in_transit_at_the_death_of_the_service_are_stored_once_and_in_o
     sinks = [loopback.sink(slot, server) for slot in range(2)]
     actors = [Actor(sink, recorder, lambda: 0, slot=slot, windows=30) for slot, sink in enumerate(sinks)]
     for enough in (20, 50, 80):
-        inserted = server.store.session["inserted"]
-        until(lambda inserted=inserted, enough=enough: inserted[0] >= enough, f"{enough} segments are stored")
+        session = server.store.session
+        until(lambda session=session, enough=enough: session.inserted >= enough, f"{enough} segments are stored")
         server.kill()
         server = loopback.replay(folder=tmp_path, port=server.port)
     for actor, sink in zip(actors, sinks, strict=True):
@@ -388,7 +389,7 @@ def test_windows_in_transit_at_the_death_of_the_service_are_stored_once_and_in_o
         rows = 1 + np.flatnonzero(store.headers["slot"][1:121] == slot)
         assert store.headers["sequence"][rows].tolist() == list(range(1, 61))
         came = SCHEMA.empty(60)
-        store.gather(rows, came)
+        read_rows(store, rows, came)
         assert_same_columns(came, make_columns([(slot, 1, sequence) for sequence in range(1, 61)]))
 
 
@@ -485,9 +486,7 @@ def test_a_window_collected_during_a_break_spends_a_grant_of_the_new_stream(loop
 
 
 @pytest.mark.parametrize("event", ["the service restarts", "another learner comes"])
-def test_after_an_interruption_actors_collect_in_step_with_the_gate_again(
-    loopback: Loopback, tmp_path: Path, event: str
-) -> None:
+def test_actors_follow_the_gate_again_after_an_interruption(loopback: Loopback, tmp_path: Path, event: str) -> None:
     server, recorder = loopback.replay(folder=tmp_path), Recorder()
     plan = plan_with(batch_segments=4, fresh_segments=4, off_policy_degree=0)
     trainers = [Trainer(source := loopback.source(server, plan), recorder, plan)]
@@ -595,7 +594,7 @@ APPENDING = [
     ([open_request(1, segments=9)], Code.FAILED_PRECONDITION, "windows of 9 segments"),
     ([open_request(4096)], Code.INVALID_ARGUMENT, "slot must be below 4096"),
     ([open_request(0, incarnation=0)], Code.FAILED_PRECONDITION, "join again"),
-    ([open_request(1), open_request(1)], Code.INVALID_ARGUMENT, "carries windows and heartbeats"),
+    ([open_request(1), open_request(1)], Code.INVALID_ARGUMENT, "carries windows, heartbeats"),
     ([open_request(1), b"\xff\xff\xff"], Code.INVALID_ARGUMENT, "malformed message"),
     ([open_request(1), damaged(put_nan)], Code.INVALID_ARGUMENT, "observation has values that are not finite"),
     ([open_request(1), window_request(3, slot=1)], Code.INVALID_ARGUMENT, "1 was expected"),
@@ -698,7 +697,7 @@ COMMITS: list[tuple[Callable[[Commit], object], Code, str]] = [
     (
         lambda commit: setattr(commit, "keys", np.uint64(5).tobytes() + commit.keys[8:]),
         Code.INVALID_ARGUMENT,
-        "not handed out",
+        "not leased to it",
     ),
 ]
 

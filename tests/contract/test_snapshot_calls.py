@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import read_rows
 from helpers.segments import SCHEMA, capacity_bytes
 from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
 from helpers.timing import AT_ONCE
@@ -16,8 +17,8 @@ from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
-from penstock.replay.store.records import session_of
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.session_record import session_of
 from penstock.rpc import methods
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.types.run import Weights
@@ -58,7 +59,7 @@ def test_snapshots_during_inserts_and_samples_contain_the_sent_segments(
     # Every segment was sent by the actor, under its own name.
     live = store.headers[store.headers["key"] != 0]
     columns = SCHEMA.empty(live.size)
-    store.gather(store.rows(np.ascontiguousarray(live["key"])), columns)
+    read_rows(store, store.rows(np.ascontiguousarray(live["key"])), columns)
     for row, header in enumerate(live):
         window, number = recorder.windows[(0, 1, int(header["sequence"]))]
         for came, sent in zip(columns.arrays, window.columns.arrays, strict=True):
@@ -73,7 +74,7 @@ def test_a_snapshot_is_abandoned_without_the_learner_that_requested_it(loopback:
     request = SnapshotRequest("left", 0, automatic=False)
     stream.send(*encode_requests(request, Weights.of(0, b"policy")))
     assert stream.receive().HasField("progress")
-    with pytest.raises(Overloaded, match="a snapshot is on its way"):
+    with pytest.raises(Overloaded, match="another snapshot is in progress"):
         loopback.take(server, "another")
     assert list(tmp_path.glob(".unfinished-left"))
     stream.close()
@@ -111,7 +112,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
     assert taken.env_steps == 100 * taken.version
     # It contains every earlier commit, and no later one.
     records = source.records(manifest)
-    assert int(session_of(records)["next_batch"][0]) == taken.version
+    assert session_of(records).next_batch == taken.version
     run.close()
     with pytest.raises(NotReady, match="is not training"):
         client.take("late")
@@ -177,7 +178,7 @@ def test_snapshot_errors_reach_the_caller(loopback: Loopback, tmp_path: Path) ->
         loopback.take(in_memory, "x")
     with pytest.raises(ConfigurationError, match="has no folder for snapshots"):
         loopback.snapshots(in_memory).complete()
-    with pytest.raises(NotReady, match="no actor has come"):
+    with pytest.raises(NotReady, match="no actor has connected"):
         loopback.take(fresh, "x")
     with pytest.raises(InvalidSegment, match="can't be called"):
         loopback.take(fresh, "../elsewhere")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.direct_buffer import read_rows
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
@@ -166,7 +167,7 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
     assert store.schema is not None
     trained = np.flatnonzero((store.headers["key"] > 0) & (store.headers["state"] == State.SEEN))
     columns, slots = store.schema.empty(trained.size), store.headers["slot"][trained]
-    store.gather(trained, columns)
+    read_rows(store, trained, columns)
     with torch.inference_mode():
         plain = policy.distribution(torch.from_numpy(columns.column("observation")[:, :-1]))
         action = torch.from_numpy(columns.column("action"))

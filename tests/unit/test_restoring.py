@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from helpers.servers import PATIENCE_S
 from helpers.training import make_learner
@@ -43,9 +44,9 @@ def take(folder: RunFolder, name: str, policy: checkpoints.Snapshot, service: st
     buffer.adopt_plan(dataclasses.replace(PLAN, next_batch=version, batch_segments=20, fresh_segments=20))
     buffer.open_actor(ActorKey(3, 5), SCHEMA, 20, 0.0)
     buffer.issue_grants(0.0)
-    assert buffer.append(make_window(slot=3, incarnation=5, segments=20, version=version), 0.0) == 20
+    assert append(buffer, make_window(slot=3, incarnation=5, segments=20, version=version), 0.0) == 20
     root = of_service(folder.snapshots, service, shards)
-    snapshots = Snapshots(store, buffer, root, kept=3, bytes_per_s=2**40)
+    snapshots = Snapshots(buffer, root, kept=3, bytes_per_s=2**40)
     taking = snapshots.begin(SnapshotRequest(name, version, automatic=False))
     taking.policy.set_result(Weights.of(version, policy.data))
     assert taking.outcome.result(PATIENCE_S).segments == 20
@@ -93,7 +94,7 @@ def test_a_new_run_has_policy_store_and_settings_of_the_snapshot_and_the_old_run
     assert VersionMark(into.versions, VERSION, notice=notices.append).first == VERSION
     assert not notices
     store = RingStore(into.replay, CAPACITY)
-    assert (store.recovery.segments, int(store.session["version"][0])) == (20, VERSION)
+    assert (store.recovery.segments, store.session.version) == (20, VERSION)
     assert build(load_toml(into.config)) == settings(run).repeatable()
     assert [json.loads(line)["env_steps"] for line in into.metrics.read_text().splitlines()] == [1_000, 3_000]
     assert shown[-1][0] == "replay" and shown[-1][1].segments == shown[-1][1].total_segments == 20

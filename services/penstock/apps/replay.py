@@ -31,16 +31,15 @@ def run(config: Config) -> None:
         snapshot_telemetry.show_zeros()
         buffer = ReplayBuffer(store, Gate(settings.grant_timeout_s, settings.max_actors))
         snapshots = Snapshots(
-            store,
             buffer,
             Path(settings.snapshots) if settings.snapshots else None,
             kept=settings.snapshots_kept,
             bytes_per_s=int(settings.snapshot_bytes_per_s),
             ended=partial(snapshot_telemetry.note, logger=service.logger),
         )
-        asyncio.run(_serve(settings, service, buffer, snapshots, Scrub(store, buffer)))
+        asyncio.run(_serve(settings, service, buffer, snapshots, Scrub(buffer)))
         snapshots.stop()
-        buffer.flush()
+        store.flush()
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:

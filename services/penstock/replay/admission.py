@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigurationError, Overloaded
+from penstock.gate_law import least_degree, window_conflict
 from penstock.types.replay import Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
@@ -52,21 +53,21 @@ class Gate:
     An actor loses its grants if, for `grant_timeout_s`, it is silent (sends nothing) or stuck (could step its
     environments and does not), so that other actors can use them. It gets grants again when it is heard or makes
     progress, respectively.
+
+    Attributes:
+        granted: Number of segments that were granted and have not arrived.
+        plan: Plan in force; None before the first.
+        timed_out_grants: Number of grants revoked from silent and stuck actors.
     """
 
     def __init__(self, grant_timeout_s: float, max_actors: int) -> None:
         self._grant_timeout_s = grant_timeout_s
         self._max_actors = max_actors
         self._actors: dict[ActorKey, _Actor] = {}
-        self._granted = 0
+        self.granted = 0
         self._returned: dict[ActorKey, int] = {}
         self.plan: SamplingPlan | None = None
         self.timed_out_grants = 0
-
-    @property
-    def granted(self) -> int:
-        """Segments that were granted and have not arrived."""
-        return self._granted
 
     @property
     def actors(self) -> int:
@@ -102,7 +103,8 @@ class Gate:
             sufficient one. The actor was admitted under another plan, and a lower degree must not end the run.
         """
         windows = {actor.window_segments for actor in self._actors.values()}
-        self.plan = replace(plan, off_policy_degree=max(plan.off_policy_degree, _least_degree(plan, windows)))
+        degree = max(plan.off_policy_degree, least_degree(plan.fresh_segments, windows))
+        self.plan = replace(plan, off_policy_degree=degree)
         return self.plan
 
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
@@ -127,13 +129,10 @@ class Gate:
             self._take_back(actor)
 
     def heard(self, key: ActorKey, now: float, steps: int | None = None) -> None:
-        """Records a sign of life.
+        """Records a sign of life at monotonic time `now` in seconds.
 
-        Args:
-            key: The actor.
-            now: Monotonic time in seconds.
-            steps: Environment steps that the actor has taken, from a heartbeat. None for a window, which is progress in
-                itself.
+        `steps` is the number of environment steps that the actor has taken, from a heartbeat. It is None for a window,
+        which is progress in itself.
         """
         actor = self._actors.get(key)
         if actor is None:
@@ -153,15 +152,13 @@ class Gate:
         if actor is None or not actor.grants:
             return False
         actor.grants.popleft()
-        self._granted -= actor.window_segments
+        self.granted -= actor.window_segments
         return True
 
     def expire(self, now: float, version: int) -> None:
         """Revokes the grants of actors that were silent or stuck for longer than the timeout.
 
-        Args:
-            now: Monotonic time in seconds.
-            version: Version after the last commit. Its weights are published.
+        `version` is the version after the last commit. Its weights are published.
         """
         for key, actor in self._actors.items():
             if not actor.grants or actor.grants[0].minimum_version > version:
@@ -183,9 +180,7 @@ class Gate:
     def issue(self, waiting_segments: int, next_batch: int) -> list[tuple[ActorKey, Grant]]:
         """Issues every grant for which there is room.
 
-        Args:
-            waiting_segments: Unseen segments, and leased ones of uncommitted batches.
-            next_batch: Number of the first uncommitted batch.
+        `waiting_segments` are unseen, leased or arriving. `next_batch` is the first uncommitted batch.
         """
         plan = self.plan
         if plan is None:
@@ -198,14 +193,14 @@ class Gate:
             key, actor = turn
             batch = next_batch
             if plan.fresh_segments:
-                ahead = waiting_segments + self._granted + actor.window_segments
+                ahead = waiting_segments + self.granted + actor.window_segments
                 if ahead > plan.outstanding_limit:
                     return issued
                 batch += (ahead - 1) // plan.fresh_segments
             grant = Grant(batch, plan.minimum_version(batch))
             actor.grants.append(grant)
             actor.windows_granted += 1
-            self._granted += actor.window_segments
+            self.granted += actor.window_segments
             issued.append((key, grant))
 
     def _next_turn(self, *, strict: bool) -> tuple[ActorKey, _Actor] | None:
@@ -217,7 +212,7 @@ class Gate:
         return min(ready, key=lambda item: (item[1].windows_granted, item[0].slot), default=None)
 
     def _take_back(self, actor: _Actor) -> None:
-        self._granted -= len(actor.grants) * actor.window_segments
+        self.granted -= len(actor.grants) * actor.window_segments
         actor.windows_granted -= len(actor.grants)
         actor.grants.clear()
 
@@ -226,33 +221,7 @@ class Gate:
         return min((actor.windows_granted for actor in served or self._actors.values()), default=0)
 
     def _check_window(self, plan: SamplingPlan, key: ActorKey, window: int) -> None:
-        fresh, degree = plan.fresh_segments, plan.off_policy_degree
-        if fresh == 0:
-            return
-        if degree == 0 and fresh % window:
-            raise ConfigurationError(
-                f"the actor in slot {key.slot} collects windows of {window} segments, and with off_policy_degree 0 the"
-                f" {fresh} fresh segments of a batch must be a multiple of that"
-            )
-        other = next(
-            (actor.window_segments for actor in self._actors.values() if actor.window_segments != window), None
-        )
-        if degree == 0 and other is not None:
-            raise ConfigurationError(
-                f"the actor in slot {key.slot} collects windows of {window} segments and another of {other}; with"
-                f" off_policy_degree 0 and {fresh} fresh segments a batch could wait for a window that does not fit:"
-                " give them equally many environments"
-            )
-        if degree > 0 and window > degree * fresh:
-            raise ConfigurationError(
-                f"the actor in slot {key.slot} collects windows of {window} segments, more than off_policy_degree"
-                f" {degree} times the {fresh} fresh segments of a batch; give it fewer environments"
-            )
-
-
-def _least_degree(plan: SamplingPlan, windows: set[int]) -> int:
-    """Returns the lowest degree at which windows of all these sizes can be granted."""
-    fresh = plan.fresh_segments
-    if not windows or fresh == 0 or (len(windows) == 1 and fresh % min(windows) == 0):
-        return 0
-    return -(-max(windows) // fresh)
+        sizes = (actor.window_segments for actor in self._actors.values() if actor.window_segments != window)
+        reason = window_conflict(plan.fresh_segments, plan.off_policy_degree, window, next(sizes, None))
+        if reason is not None:
+            raise ConfigurationError(f"the actor in slot {key.slot} is refused: {reason}")

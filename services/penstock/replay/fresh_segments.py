@@ -17,17 +17,7 @@ from penstock.types.replay import Mass
 
 @dataclass(slots=True)
 class Lease:
-    """Leased batch, before its columns are gathered.
-
-    Attributes:
-        number: Number of the batch.
-        fresh_segments: Number of fresh segments. They come first among the keys; the others were drawn for replay.
-        keys: <uint64>[B] keys of the segments.
-        versions: <int64>[B] policy versions that acted.
-        priorities: <float64>[B] raw priorities; 0 where fresh.
-        probabilities: <float64>[B] probabilities at the draw; 1 where fresh.
-        mass: Sum of all masses at the draw.
-    """
+    """Leased batch. The fields are those of its `BatchHead`. Overwritten segments are replaced in place."""
 
     number: int
     fresh_segments: int
@@ -45,12 +35,16 @@ class Lease:
 
 
 class FreshSegments:
-    """Unseen and leased segments of one store."""
+    """Unseen and leased segments of one store.
+
+    Attributes:
+        leases: Leases of uncommitted batches by number.
+    """
 
     def __init__(self, store: RingStore) -> None:
         """Finds the segments that an earlier process left. Leased ones wait for `restore` or `refund`."""
         self._store = store
-        self._leases: dict[int, Lease] = {}
+        self.leases: dict[int, Lease] = {}
         headers = store.headers
         self._unseen = deque(sorted(int(key) for key in headers["key"][self._in_state(State.UNSEEN)]))
         self._orphans = self._in_state(State.LEASED).size
@@ -63,31 +57,18 @@ class FreshSegments:
     @property
     def leased(self) -> int:
         """Number of fresh segments in uncommitted batches."""
-        return self._orphans + sum(lease.fresh_segments for lease in self._leases.values())
-
-    @property
-    def leases(self) -> int:
-        """Number of uncommitted batches."""
-        return len(self._leases)
+        return self._orphans + sum(lease.fresh_segments for lease in self.leases.values())
 
     def arrived(self, keys: NDArray[np.uint64]) -> None:
         """Adds segments that were just stored."""
         self._unseen.extend(keys.tolist())
 
-    def lease_of(self, number: int) -> Lease | None:
-        """Returns the open lease of a batch."""
-        return self._leases.get(number)
-
     def next_number(self, recorded: int) -> int:
         """Returns the number of the next lease. `recorded` is one too low if a kill preceded its update."""
-        return max([recorded, *(number + 1 for number in self._leases)])
+        return max([recorded, *(number + 1 for number in self.leases)])
 
     def take_older(self, oldest: int) -> NDArray[np.int64]:
-        """Takes the unseen segments that were collected by versions below `oldest`.
-
-        Returns:
-            <int64>[L] their rows.
-        """
+        """Takes the unseen segments of versions below `oldest` and returns their rows <int64>[L]."""
         if not self._unseen:
             return np.zeros(0, np.int64)
         keys = np.array(self._unseen, np.uint64)
@@ -120,13 +101,9 @@ class FreshSegments:
         headers["state"][rows] = State.LEASED
         return self._in_order(keys)
 
-    def open(self, lease: Lease) -> None:
-        """Keeps a lease until it is closed or refunded."""
-        self._leases[lease.number] = lease
-
     def close(self, number: int) -> None:
         """Ends a lease. Segments missing from its commit become unseen again, so that none stays leased forever."""
-        lease, headers = self._leases.pop(number), self._store.headers
+        lease, headers = self.leases.pop(number), self._store.headers
         rows = self._store.rows(lease.keys[: lease.fresh_segments])
         left = rows[headers["state"][rows] == State.LEASED]
         headers["state"][left] = State.UNSEEN
@@ -136,7 +113,7 @@ class FreshSegments:
         """Ends all leases up to `number`, whose segments become unseen again. Returns how many segments these are."""
         unseen = self.unseen
         # The latest lease is closed first, because each one puts its segments before those that are already unseen.
-        for open_number in sorted((each for each in self._leases if each <= number), reverse=True):
+        for open_number in sorted((each for each in self.leases if each <= number), reverse=True):
             self.close(open_number)
         return self.unseen - unseen
 
@@ -145,22 +122,20 @@ class FreshSegments:
         headers, leased = self._store.headers, self._in_state(State.LEASED)
         headers["state"][leased] = State.UNSEEN
         self._unseen = deque(sorted([*self._unseen, *(int(key) for key in headers["key"][leased])]))
-        self._leases.clear()
+        self.leases.clear()
         self._orphans = 0
         return leased.size
 
     def restore(self, batches: range) -> None:
-        """Restores the leases of uncommitted batches after this service restarted while its learner lived.
+        """Restores the leases of these uncommitted batches after this service restarted while its learner lived.
 
-        Args:
-            batches: Numbers of the batches that were leased and not committed. If a batch has no leased segments, it
-                had no fresh ones or the service died in its commit. It becomes a lease all the same, since its commit
-                will arrive.
+        A batch without leased segments had no fresh ones, or the service died in its commit. It becomes a lease all the
+        same, since its commit will arrive.
         """
         headers, leased = self._store.headers, self._in_state(State.LEASED)
-        for number in sorted({*batches, *headers["batch"][leased].tolist()} - self._leases.keys()):
+        for number in sorted({*batches, *headers["batch"][leased].tolist()} - self.leases.keys()):
             keys = self._in_order(headers["key"][leased[headers["batch"][leased] == number]])
-            self._leases[number] = Lease(
+            self.leases[number] = Lease(
                 number=number,
                 fresh_segments=keys.size,
                 keys=keys,
@@ -174,7 +149,7 @@ class FreshSegments:
         """Rewrites the states of unseen and leased segments in these rows, and returns the other rows <int64>[...]."""
         headers, others = self._store.headers, []
         leased = {
-            key: lease.number for lease in self._leases.values() for key in lease.keys[: lease.fresh_segments].tolist()
+            key: lease.number for lease in self.leases.values() for key in lease.keys[: lease.fresh_segments].tolist()
         }
         for row in rows.tolist():
             key = int(headers["key"][row])

@@ -52,8 +52,7 @@ class MassFunction:
     def rebased(self, version: int) -> tuple["MassFunction", float]:
         """Returns a rebased function if one is due, and the factor for all stored masses (1 if not).
 
-        Args:
-            version: Clock of the store's version. It becomes the reference.
+        The clock of the store's version becomes the reference.
         """
         exponent = self.alpha * (version - self.reference) / self.half_life
         if exponent < _REBASE_EXPONENT:

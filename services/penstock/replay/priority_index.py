@@ -29,7 +29,7 @@ class PriorityIndex:
 
     def __init__(self, store: RingStore, ages: Ages) -> None:
         """Counts the seen segments of the store. No segment has mass before `adopt`."""
-        self._store, self._ages = store, ages
+        self._store, self._session, self._ages = store, store.session, ages
         self._tree = SumTree(store.capacity)
         self._plan: SamplingPlan | None = None
         self._mass = MassFunction(alpha=1.0, epsilon=0.0, half_life=1.0, reference=0)
@@ -40,11 +40,6 @@ class PriorityIndex:
         self.largest_priority = float(store.headers["priority"][rows].max(initial=0.0)) or 1.0
 
     @property
-    def total(self) -> float:
-        """Sum of all masses, relative to the current reference."""
-        return self._tree.total
-
-    @property
     def mass(self) -> Mass:
         """Sum of all masses, comparable with that of stores that skipped other numbers."""
         return Mass(self._tree.total, self._mass.reference + self._ages.skipped)
@@ -53,12 +48,12 @@ class PriorityIndex:
     def ready(self) -> bool:
         """Whether enough segments were seen for replay to begin."""
         enough = self._plan is not None and self.seen >= max(1, self._plan.min_replay_segments)
-        return enough and self.total > 0.0
+        return enough and self._tree.total > 0.0
 
     def adopt(self, plan: SamplingPlan) -> None:
         """Computes the mass of every seen segment from this plan and its age. Costs O(capacity)."""
         self._plan = plan
-        self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._ages.at(self._version))
+        self._mass = MassFunction(plan.alpha, plan.epsilon, plan.half_life, self._ages.at(self._session.version))
         headers, everything = self._store.headers, np.arange(self._tree.capacity, dtype=np.int64)
         rows = self.seen_among(everything)
         masses = np.zeros(self._tree.capacity)
@@ -105,10 +100,10 @@ class PriorityIndex:
     def advance(self) -> None:
         """Follows a new version of the store: rebases the masses if due, and removes those that are too old."""
         assert self._plan is not None
-        self._mass, factor = self._mass.rebased(self._ages.at(self._version))
+        self._mass, factor = self._mass.rebased(self._ages.at(self._session.version))
         if factor != 1.0:
             self._tree.scale(factor)
-        limit = self._ages.oldest(self._version, self._plan.max_staleness)
+        limit = self._ages.oldest(self._session.version, self._plan.max_staleness)
         if (self._oldest < limit).any():
             rows = find_older(self._store, self._tree.masses, limit, self._oldest)
             self._tree.update(rows, np.zeros(rows.size))
@@ -116,11 +111,7 @@ class PriorityIndex:
     def draw(self, number: int, count: int, attempt: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Draws segments for batch `number` in proportion to their masses. It draws none until enough were seen.
 
-        Args:
-            number: Number of the batch. With `attempt` and the plan's seed it keys the draw, so that a run at degree 0
-                is reproducible whatever the timing.
-            count: Number of segments.
-            attempt: Number of the attempt. Different attempts draw differently.
+        The seed of the plan, `number` and `attempt` key the draw, so a run at degree 0 is reproducible at any timing.
 
         Returns:
             <uint64>[count] keys and <float64>[count] probabilities, or both empty. No segment is older than
@@ -136,17 +127,13 @@ class PriorityIndex:
             rows, masses = self._tree.draw(randomness.random(count))
             stale = self._store.headers["version"][rows] < limit
             if not stale.any():
-                return self._store.headers["key"][rows].copy(), masses / self.total
+                return self._store.headers["key"][rows].copy(), masses / self._tree.total
             self._tree.update(rows[stale], np.zeros(int(np.count_nonzero(stale))))
         return np.zeros(0, np.uint64), np.zeros(0)
-
-    @property
-    def _version(self) -> int:
-        return int(self._store.session["version"][0])
 
     def _masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         assert self._plan is not None
         # A segment that claims a version above the store's would win every draw.
-        masses = self._mass.masses(priorities, self._ages.clock(np.minimum(versions, self._version)))
-        masses[versions < self._ages.oldest(self._version, self._plan.max_staleness)] = 0.0
+        masses = self._mass.masses(priorities, self._ages.clock(np.minimum(versions, self._session.version)))
+        masses[versions < self._ages.oldest(self._session.version, self._plan.max_staleness)] = 0.0
         return masses

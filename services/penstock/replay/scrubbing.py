@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.store.ring_store import RingStore
 
 STEP_BYTES = 8 * 2**20
 _PAUSE_S = 0.5
@@ -22,9 +21,9 @@ _PAUSE_S = 0.5
 class Scrub:
     """Repeated rounds through one store."""
 
-    def __init__(self, store: RingStore, buffer: ReplayBuffer) -> None:
+    def __init__(self, buffer: ReplayBuffer) -> None:
         """Starts at the first row."""
-        self._store, self._buffer, self._next_row = store, buffer, 0
+        self._store, self._buffer, self._next_row = buffer.store, buffer, 0
 
     async def run(self, dropped: Callable[[int], None]) -> None:
         """Takes a step every half second. `dropped` receives the number of damaged segments if there are any."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.gate_law import least_part
 from penstock.types.replay import SamplingPlan
 
 _SMOOTHING = 0.1
@@ -142,20 +143,16 @@ class Allotment:
         self._since_review = 0
         former = self.fresh_segments
         for shard in self._shards:
-            shard.fresh_segments = self._smallest(largest_window)
+            shard.fresh_segments = least_part(self._plan.off_policy_degree, largest_window)
         self._apportion(fast, largest_window)
         return self.fresh_segments != former
 
     def _apportion(self, shards: Sequence[_Shard], largest_window: int) -> None:
-        whole, smallest = self._plan.fresh_segments, self._smallest(largest_window)
+        whole, smallest = self._plan.fresh_segments, least_part(self._plan.off_policy_degree, largest_window)
         speeds = np.array([shard.speed for shard in shards])
         largest = np.array([whole if shard.largest_part is None else shard.largest_part for shard in shards])
         for shard, part in zip(shards, apportion(whole, speeds, smallest, largest).tolist(), strict=True):
             shard.fresh_segments = part
-
-    def _smallest(self, largest_window: int) -> int:
-        degree = self._plan.off_policy_degree
-        return max(1, -(-largest_window // degree)) if degree else 1
 
 
 def apportion(total: int, weights: NDArray[np.float64], smallest: int, largest: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -162,7 +162,9 @@ def test_whatever_happens_outstanding_segments_keep_the_limit_and_training_goes_
 
 @pytest.mark.parametrize("degree", range(4))
 @pytest.mark.parametrize("publish_interval", range(1, 5))
-def test_a_grant_asks_for_the_newest_version_that_is_sure_to_come(degree: int, publish_interval: int) -> None:
+def test_a_grant_requires_the_newest_version_that_is_certain_to_be_published(
+    degree: int, publish_interval: int
+) -> None:
     plan = make_plan(4, degree, publish_interval)
     for batch in range(20):
         assert plan.minimum_version(batch) == max(
@@ -185,7 +187,7 @@ def test_grants_name_their_batches_in_order() -> None:
     assert gate.issue(waiting_segments=0, next_batch=7) == []
 
 
-def test_waiting_segments_take_the_room_of_grants() -> None:
+def test_waiting_segments_reduce_the_grants() -> None:
     gate = make_gate(make_plan(4, degree=1), [2, 2])
     assert len(gate.issue(waiting_segments=5, next_batch=0)) == 1
     assert gate.issue(waiting_segments=6, next_batch=0) == []
@@ -308,7 +310,7 @@ def test_a_window_counts_as_progress() -> None:
     assert gate.stuck_actors == 0
 
 
-def test_grants_that_were_taken_back_twice_are_told_together() -> None:
+def test_grants_revoked_twice_are_reported_together() -> None:
     gate = make_gate(make_plan(fresh=4, degree=3), [2])
     for now in (0.0, 11.0):
         gate.heard(actor(0), now)
@@ -318,7 +320,7 @@ def test_grants_that_were_taken_back_twice_are_told_together() -> None:
     assert gate.take_returned() == {}
 
 
-def test_grants_that_were_taken_back_do_not_count_as_had() -> None:
+def test_revoked_grants_do_not_count_as_received() -> None:
     gate = make_gate(make_plan(fresh=4, degree=3), [2, 2])
     gate.issue(0, 0)
     for _ in range(2):
@@ -333,7 +335,7 @@ def test_grants_that_were_taken_back_do_not_count_as_had() -> None:
     assert [key for key, _ in gate.issue(12, 0)] == [actor(0)]
 
 
-def test_an_actor_that_leaves_is_told_of_no_returned_grants() -> None:
+def test_no_returned_grants_are_reported_for_an_actor_that_has_left() -> None:
     gate = make_gate(make_plan(4, degree=1), [4])
     gate.expire(0.0, version=0)
     gate.issue(waiting_segments=0, next_batch=0)
@@ -350,7 +352,7 @@ def test_the_grants_of_a_leaving_actor_return_at_once() -> None:
     assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [1]
 
 
-def test_an_actor_that_comes_back_starts_without_grants() -> None:
+def test_a_returning_actor_starts_without_grants() -> None:
     gate = make_gate(make_plan(4, degree=1), [4])
     gate.issue(waiting_segments=0, next_batch=0)
     gate.connect(actor(0), 4, 1.0)
@@ -368,7 +370,7 @@ def test_what_is_out_when_the_learner_is_replaced_stays_good_and_keeps_its_room(
     assert gate.spend(actor(1))
 
 
-def test_grants_that_are_out_count_in_another_session() -> None:
+def test_outstanding_grants_count_in_a_new_session() -> None:
     gate = make_gate(make_plan(fresh=2, degree=1), [2, 2])
     assert len(gate.issue(0, 0)) == 2
     assert gate.spend(actor(1))
@@ -376,7 +378,7 @@ def test_grants_that_are_out_count_in_another_session() -> None:
     assert [key for key, _ in gate.issue(0, 0)] == [actor(1)]
 
 
-def test_another_session_begins_without_arrears() -> None:
+def test_a_new_session_begins_without_arrears() -> None:
     gate = make_gate(make_plan(2, degree=2), [2, 2])
     for _ in range(5):
         gate.issue(waiting_segments=0, next_batch=0)
@@ -393,7 +395,7 @@ def test_another_session_begins_without_arrears() -> None:
     ("windows", "before", "after", "in_force"),
     [([4, 20], 3, 2, 3), ([4, 20], 3, 1, 3), ([4], 3, 0, 0), ([16], 2, 1, 2), ([4, 8], 1, 0, 1), ([4, 20], 3, 4, 4)],
 )
-def test_a_degree_lowered_below_what_a_window_needs_is_kept_at_that(
+def test_a_degree_is_not_lowered_below_what_a_window_needs(
     windows: list[int], before: int, after: int, in_force: int
 ) -> None:
     gate = make_gate(make_plan(8, before), windows)
@@ -401,7 +403,7 @@ def test_a_degree_lowered_below_what_a_window_needs_is_kept_at_that(
     assert len(gate.issue(waiting_segments=0, next_batch=0)) > 0
 
 
-def test_actors_of_equal_speed_are_granted_equally_often() -> None:
+def test_actors_of_equal_speed_get_equally_many_grants() -> None:
     world = World(make_plan(6, degree=1))
     for slot in range(5):
         world.join(slot, 2)
@@ -416,7 +418,7 @@ def test_actors_of_equal_speed_are_granted_equally_often() -> None:
     assert min(delivered.values()) > 50
 
 
-def test_a_newcomer_gets_its_share_and_no_arrears() -> None:
+def test_a_new_actor_gets_its_share_and_no_arrears() -> None:
     gate = make_gate(make_plan(2, degree=0), [1])
     for batch in range(50):
         assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=batch)] == [0, 0]
@@ -429,7 +431,7 @@ def test_a_newcomer_gets_its_share_and_no_arrears() -> None:
         assert gate.spend(actor(1))
 
 
-def test_an_actor_that_fell_silent_has_no_arrears_to_make_up_for() -> None:
+def test_a_silent_actor_accumulates_no_arrears() -> None:
     gate = make_gate(make_plan(2, degree=0), [1, 1])
     gate.heard(actor(0), 11.0)
     gate.expire(11.0, version=0)

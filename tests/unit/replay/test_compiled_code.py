@@ -23,13 +23,13 @@ def test_a_folder_that_can_be_written_is_used(tmp_path: Path, monkeypatch: pytes
     assert chosen(monkeypatch, tmp_path / "new") == tmp_path / "new"
 
 
-def test_one_that_can_t_be_made_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_can_not_be_created_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     folder = chosen(monkeypatch, tmp_path / "file" / "below")
     (folder / "probe").touch()
 
 
-def test_what_lies_in_one_that_can_t_be_written_is_taken_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_contents_of_a_read_only_folder_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "code.nbi").write_bytes(b"compiled")
     # Root may write everywhere, so the folder itself can't be made to refuse.
     monkeypatch.setattr(compiled_code, "_can_write", lambda folder: False)

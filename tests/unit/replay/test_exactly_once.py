@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append, fragments_of, gather, intake_of, read_rows
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.buffer import ReplayBuffer, Reservation
+from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.fresh_segments import FreshSegments
+from penstock.replay.intake import Intake
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
@@ -37,38 +39,39 @@ def open_buffer(
 
 def connect(buffer: ReplayBuffer, slot: int = 0, *, segments: int = 4, incarnation: int = 1) -> int:
     """Connects an actor, and grants all there is room for; the last sequence stored for it."""
-    watermark = buffer.open_actor(ActorKey(slot, incarnation), SCHEMA, segments, 0.0)
+    intake = buffer.open_actor(ActorKey(slot, incarnation), SCHEMA, segments, 0.0)
     buffer.issue_grants(0.0)
-    return watermark
+    return intake.stored_sequence
 
 
-def reserve(buffer: ReplayBuffer, window: Window) -> Reservation:
+def reserve(buffer: ReplayBuffer, window: Window) -> Intake:
     buffer.issue_grants(0.0)
-    reserved = buffer.reserve(window.head, 0.0)
-    assert isinstance(reserved, Reservation)
-    return reserved
+    intake = intake_of(buffer, window.head)
+    assert intake.reserve(window.head, 0.0)
+    assert intake.keys.size
+    return intake
 
 
-def put(buffer: ReplayBuffer, reserved: Reservation, window: Window, *, from_byte: int = 0, share: float = 1.0) -> None:
+def put(intake: Intake, window: Window, *, from_byte: int = 0, share: float = 1.0) -> None:
     """Puts each column's bytes from one on, up to a share of them."""
-    for index, column in enumerate(window.columns.arrays):
-        data = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-        buffer.put(reserved, Fragment(index, from_byte, data[from_byte : int(share * data.size)]))
+    for fragment in fragments_of(window.columns):
+        data = fragment.data
+        intake.put(Fragment(fragment.column, from_byte, data[from_byte : int(share * data.size)]))
 
 
 def send(buffer: ReplayBuffer, window: Window) -> int | None:
     buffer.issue_grants(0.0)
-    return buffer.append(window, 0.0)
+    return append(buffer, window, 0.0)
 
 
 def take(buffer: ReplayBuffer, number: int) -> Batch:
-    lease = buffer.lease(number)
+    lease = buffer.leases.draw(number)
     assert lease is not None
-    return buffer.gather(lease, SCHEMA.empty(lease.keys.size))
+    return gather(buffer, lease)
 
 
 def commit(buffer: ReplayBuffer, batch: Batch, session: int = PLAN.session) -> CommitOutcome:
-    return buffer.commit(session, batch.number, batch.keys, np.ones(batch.keys.size))
+    return buffer.leases.commit(session, batch.number, batch.keys, np.ones(batch.keys.size))
 
 
 def stored(store: RingStore) -> list[tuple[int, int, int]]:
@@ -79,7 +82,7 @@ def stored(store: RingStore) -> list[tuple[int, int, int]]:
     names = [(int(h["slot"]), int(h["incarnation"]), int(h["sequence"])) for h in headers]
     if names:
         into = SCHEMA.empty(rows.size)
-        store.gather(rows, into)
+        read_rows(store, rows, into)
         assert_same_columns(into, make_columns(names))
     return names
 
@@ -94,7 +97,7 @@ def sequences(first: int, last: int, slot: int = 0, incarnation: int = 1) -> lis
 @pytest.mark.parametrize(
     "before", [(PriorityIndex, "mark_seen"), (PriorityIndex, "note_largest"), (FreshSegments, "close")]
 )
-def test_a_commit_in_which_the_service_was_killed_is_applied_when_it_comes_again(
+def test_a_commit_interrupted_by_a_kill_is_applied_when_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[type, str]
 ) -> None:
     buffer, _ = open_buffer(tmp_path)
@@ -118,9 +121,7 @@ def test_a_commit_in_which_the_service_was_killed_is_applied_when_it_comes_again
     assert (counts.unseen, counts.leased) == (0, 0)
 
 
-def test_the_last_batch_that_was_killed_in_its_commit_is_followed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_batch_follows_a_commit_interrupted_by_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, _ = open_buffer(tmp_path)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
@@ -140,7 +141,7 @@ def test_the_last_batch_that_was_killed_in_its_commit_is_followed_by_the_next(
     assert take(again, 1).keys[:4].tolist() == [5, 6, 7, 8]
 
 
-def test_batches_without_fresh_segments_outlive_the_service_too(tmp_path: Path) -> None:
+def test_batches_without_fresh_segments_survive_a_restart(tmp_path: Path) -> None:
     buffer, _ = open_buffer(tmp_path, ANY)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
@@ -153,7 +154,7 @@ def test_batches_without_fresh_segments_outlive_the_service_too(tmp_path: Path) 
     assert commit(again, batches[2]).updated == 4
 
 
-def test_a_batch_that_was_asked_for_when_the_service_died_is_drawn_again(tmp_path: Path) -> None:
+def test_a_batch_requested_when_the_service_died_is_drawn_again(tmp_path: Path) -> None:
     buffer, _ = open_buffer(tmp_path, ANY)
     connect(buffer)
     send(buffer, make_window(1, segments=4))
@@ -167,14 +168,14 @@ def test_a_batch_that_was_asked_for_when_the_service_died_is_drawn_again(tmp_pat
 # Streams cut in a window
 
 
-def test_a_window_cut_in_the_middle_leaves_nothing_and_comes_whole_later() -> None:
+def test_a_window_cut_in_the_middle_leaves_nothing_and_can_be_sent_again() -> None:
     buffer, store = open_buffer()
     connect(buffer)
     window = make_window(1, segments=4)
     cut = reserve(buffer, window)
-    put(buffer, cut, window, share=0.5)
+    put(cut, window, share=0.5)
     assert stored(store) == []
-    buffer.release(cut)
+    cut.release()
     assert buffer.counts().stored == buffer.counts().inserted == 0
     assert send(buffer, window) == 4
     # The rows of the cut one are passed over: a key is never used again.
@@ -183,7 +184,7 @@ def test_a_window_cut_in_the_middle_leaves_nothing_and_comes_whole_later() -> No
     assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
 
 
-def test_what_a_cut_window_would_have_overwritten_is_gone_and_everything_else_is_not() -> None:
+def test_a_cut_window_removes_only_the_segments_in_its_rows() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer)
     for number in range(5):
@@ -192,8 +193,8 @@ def test_what_a_cut_window_would_have_overwritten_is_gone_and_everything_else_is
     window = make_window(21, segments=4, version=5)
     cut = reserve(buffer, window)
     assert cut.keys.tolist() == [21, 22, 23, 24]
-    put(buffer, cut, window, share=0.3)
-    buffer.release(cut)
+    put(cut, window, share=0.3)
+    cut.release()
     assert stored(store) == sequences(5, 20)
     assert buffer.counts().stored == 16
     assert send(buffer, window) == 24
@@ -204,29 +205,29 @@ def test_the_room_of_a_cut_window_returns_to_the_gate() -> None:
     buffer, _ = open_buffer()
     connect(buffer)
     for _ in range(10):
-        buffer.release(reserve(buffer, make_window(1, segments=4)))
+        reserve(buffer, make_window(1, segments=4)).release()
     buffer.issue_grants(0.0)
     assert buffer.counts().granted == 8
     assert [send(buffer, make_window(first, segments=4)) for first in (1, 5, 9)] == [4, 8, 12]
     assert send(buffer, make_window(13, segments=4)) is None
 
 
-def test_a_window_is_released_while_another_is_on_its_way() -> None:
+def test_a_window_is_released_while_another_arrives() -> None:
     buffer, store = open_buffer()
     connect(buffer, 0)
     connect(buffer, 1)
     windows = [make_window(1, segments=4, slot=slot) for slot in range(2)]
     first, second = (reserve(buffer, window) for window in windows)
-    put(buffer, second, windows[1])
-    put(buffer, first, windows[0], share=0.9)
-    buffer.release(first)
-    assert buffer.seal(second, 0.0) == 4
+    put(second, windows[1])
+    put(first, windows[0], share=0.9)
+    first.release()
+    assert second.seal(0.0) == 4
     assert stored(store) == sequences(1, 4, slot=1)
     assert send(buffer, windows[0]) == 4
     assert stored(store) == sequences(1, 4, slot=1) + sequences(1, 4)
 
 
-def test_a_row_into_which_a_window_is_on_its_way_is_given_to_no_other() -> None:
+def test_a_reserved_row_is_given_to_no_other_window() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer, 0)
     connect(buffer, 1)
@@ -238,42 +239,42 @@ def test_a_row_into_which_a_window_is_on_its_way_is_given_to_no_other() -> None:
     late = make_window(17, segments=4, version=4)
     buffer.issue_grants(0.0)
     with pytest.raises(Overloaded, match="20 rows"):
-        buffer.reserve(late.head, 0.0)
-    put(buffer, held, slow)
-    assert buffer.seal(held, 0.0) == 4
+        intake_of(buffer, late.head).reserve(late.head, 0.0)
+    put(held, slow)
+    assert held.seal(0.0) == 4
     assert stored(store) == sequences(1, 4, slot=1) + sequences(1, 16)
 
 
 # Two streams
 
 
-def test_of_two_streams_that_send_the_same_window_one_stores_it() -> None:
+def test_a_window_sent_by_two_streams_is_stored_by_one() -> None:
     buffer, store = open_buffer()
     connect(buffer)
     window = make_window(1, segments=4)
     one, other = reserve(buffer, window), reserve(buffer, window)
     for reserved in (one, other):
-        put(buffer, reserved, window)
-    assert buffer.seal(other, 0.0) == 4
+        put(reserved, window)
+    assert other.seal(0.0) == 4
     with pytest.raises(Unavailable, match="another stream"):
-        buffer.seal(one, 0.0)
+        one.seal(0.0)
     assert stored(store) == sequences(1, 4)
     counts = buffer.counts()
     assert (counts.stored, counts.inserted, counts.unseen) == (4, 4, 4)
     assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
 
 
-def test_a_window_of_a_former_incarnation_gives_up_its_rows_when_a_later_one_has_taken_the_slot() -> None:
+def test_a_window_of_a_former_incarnation_is_refused_and_its_rows_are_released() -> None:
     buffer, store = open_buffer(plan=replace(WIDE, off_policy_degree=4), rows=28)
     connect(buffer)
     window = make_window(1, segments=4)
     former = reserve(buffer, window)
-    put(buffer, former, window)
+    put(former, window)
     connect(buffer, incarnation=2)
     send(buffer, make_window(1, segments=4, incarnation=2))
     with pytest.raises(PlaceLost, match="join again"):
-        buffer.seal(former, 0.0)
-    buffer.close_actor(ActorKey(0, 1))
+        former.seal(0.0)
+    former.close()
     commit(buffer, take(buffer, 0))
     # The ring comes round, over the rows of the one that was refused.
     for number in range(1, 9):
@@ -282,7 +283,7 @@ def test_a_window_of_a_former_incarnation_gives_up_its_rows_when_a_later_one_has
     assert stored(store) == sequences(9, 36, incarnation=2)
 
 
-def test_a_window_with_values_that_nobody_can_use_gives_up_its_rows() -> None:
+def test_the_rows_of_a_window_with_bad_values_are_used_again() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer)
     bad = make_window(1, segments=4)
@@ -308,20 +309,17 @@ def test_a_window_over_the_rings_end_is_stored_in_pieces_of_any_size(from_byte: 
     for first in (17, 21):
         window = make_window(first, segments=4, version=4)
         reserved = reserve(buffer, window)
-        put(buffer, reserved, window, from_byte=from_byte)
-        for index, column in enumerate(window.columns.arrays):
-            data = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-            buffer.put(reserved, Fragment(index, 0, data[:from_byte]))
-        buffer.seal(reserved, 0.0)
+        put(reserved, window, from_byte=from_byte)
+        for fragment in fragments_of(window.columns):
+            reserved.put(Fragment(fragment.column, 0, fragment.data[:from_byte]))
+        reserved.seal(0.0)
     assert np.flatnonzero(store.headers["key"] > 20).tolist() == [0, 1, 2, 3]
     assert stored(store) == sequences(4, 24)
 
 
 @pytest.mark.parametrize("rows", [40, 21])
 @pytest.mark.parametrize("whole", range(5))
-def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
-    tmp_path: Path, whole: int, rows: int
-) -> None:
+def test_a_window_partly_stored_at_a_kill_is_completed_when_sent_again(tmp_path: Path, whole: int, rows: int) -> None:
     buffer, store = open_buffer(tmp_path, rows=rows)
     connect(buffer)
     for number in range(5):
@@ -329,11 +327,11 @@ def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
         commit(buffer, take(buffer, number))
     window = make_window(21, segments=4, version=5)
     reserved = reserve(buffer, window)
-    put(buffer, reserved, window)
-    watermark = store._records.watermark(0)
-    buffer.seal(reserved, 0.0)
+    put(reserved, window)
+    keys, watermark = reserved.keys, store._records.watermark(0)
+    reserved.seal(0.0)
     # As a kill leaves it: keys are written one after another, then the watermark.
-    store.headers["key"][store.rows(reserved.keys[whole:])] = 0
+    store.headers["key"][store.rows(keys[whole:])] = 0
     store._records.set_watermark(0, *watermark)
 
     again, recovered = open_buffer(tmp_path, rows=rows)
@@ -346,7 +344,7 @@ def test_a_window_of_which_a_kill_left_a_part_is_completed_when_it_comes_again(
 
 
 @pytest.mark.parametrize("name", ["_raise_watermark", "seal"])
-def test_a_kill_before_the_end_of_a_window_costs_or_repeats_nothing(
+def test_a_kill_before_the_end_of_a_window_loses_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     buffer, _ = open_buffer(tmp_path)
@@ -354,14 +352,14 @@ def test_a_kill_before_the_end_of_a_window_costs_or_repeats_nothing(
     send(buffer, make_window(1, segments=4))
     window = make_window(5, segments=4)
     reserved = reserve(buffer, window)
-    put(buffer, reserved, window)
+    put(reserved, window)
 
     def die(*arguments: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(RingStore, name, die)
-        buffer.seal(reserved, 0.0)
+        reserved.seal(0.0)
     again, store = open_buffer(tmp_path)
     assert connect(again) == (8 if name == "_raise_watermark" else 4)
     assert send(again, window) == 8
@@ -372,7 +370,7 @@ def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
     buffer, _ = open_buffer()
     connect(buffer)
     send(buffer, make_window(1, segments=4))
-    buffer.commit(WIDE.session, 0, take(buffer, 0).keys, np.ones(4))
+    buffer.leases.commit(WIDE.session, 0, take(buffer, 0).keys, np.ones(4))
     with pytest.raises(SchemaMismatch, match="trained up to version 1, and the learner begins at 0"):
         buffer.adopt_plan(replace(WIDE, session=9, next_batch=0))
     assert (buffer.session, buffer.version) == (WIDE.session, 1)
@@ -381,7 +379,7 @@ def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
     assert buffer.session == 9
 
 
-def test_a_learner_that_came_as_the_service_was_killed_comes_again(
+def test_a_learner_that_connects_during_a_kill_can_connect_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dying:
@@ -406,28 +404,28 @@ def test_a_learner_that_came_as_the_service_was_killed_comes_again(
         connect(buffer)
         send(buffer, make_window(1, segments=4))
         take(buffer, 0)
-        kept = store._records._session
+        kept = store.session._kept
         monkeypatch.setattr(kept, "_in_file", [Dying(copy) for copy in kept._in_file])
         Dying.steps = steps
         with pytest.raises(Killed):
             buffer.adopt_plan(successor)
         # The write into the first copy decides.
         left = RingStore(folder, store._capacity_bytes)
-        assert int(left.session["session"][0]) == (WIDE.session if steps == 1 else 9)
+        assert left.session.session == (WIDE.session if steps == 1 else 9)
         again, _ = open_buffer(folder, successor)
         assert (again.session, again.version) == (9, 2)
         assert take(again, 2).keys.tolist() == [1, 2, 3, 4]
 
 
-def test_a_store_whose_making_was_cut_never_gives_key_zero(tmp_path: Path) -> None:
+def test_a_store_whose_creation_was_interrupted_never_assigns_key_zero(tmp_path: Path) -> None:
     RingStore(tmp_path, capacity_bytes(40))
     # As a kill leaves the file: nothing written yet, or half of it.
     for whole in (0, 1_000, 70_000):
         content = (tmp_path / "records.bin").read_bytes()
         (tmp_path / "records.bin").write_bytes(content[:whole].ljust(len(content), b"\0"))
         buffer, again = open_buffer(tmp_path)
-        assert int(again.session["next_key"][0]) == 1
-        assert int(again.session["identity"][0]) != 0
+        assert again.session.next_key == 1
+        assert again.session.identity != 0
     buffer, _ = open_buffer(tmp_path)
     connect(buffer)
     send(buffer, make_window(1, segments=4))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import penstock.replay
+from helpers.direct_buffer import append, gather, read_rows
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -84,14 +85,14 @@ class Story:
         buffer.issue_grants(0.0)
         window = make_window(self.sent + 1, segments=WINDOW, version=buffer.version)
         self.sent += WINDOW
-        assert buffer.append(window, 0.0) == self.sent
+        assert append(buffer, window, 0.0) == self.sent
         self.stored = self.sent
 
     def _train(self, buffer: ReplayBuffer, number: int) -> None:
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None
-        self.batch = buffer.gather(lease, SCHEMA.empty(lease.keys.size))
-        buffer.commit(self.plan.session, number, self.batch.keys, np.ones(self.batch.keys.size))
+        self.batch = gather(buffer, lease)
+        buffer.leases.commit(self.plan.session, number, self.batch.keys, np.ones(self.batch.keys.size))
         self.trained, self.batch = self.trained + 1, None
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -114,7 +115,7 @@ def check(copy: Copy, folder: Path) -> None:
     sequences = store.headers["sequence"][rows]
     if rows.size:
         into = SCHEMA.empty(rows.size)
-        store.gather(rows, into)
+        read_rows(store, rows, into)
         assert_same_columns(into, make_columns([(0, 1, int(sequence)) for sequence in sequences]))
     present = set(sequences.tolist())
     assert len(present) == rows.size
@@ -124,22 +125,22 @@ def check(copy: Copy, folder: Path) -> None:
     assert set(range(max(1, copy.sent + 1 - ROWS), copy.stored + 1)) <= present
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(copy.plan)
-    watermark = buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0)
+    watermark = buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
     assert copy.stored <= watermark <= copy.sent
     # What the actor is told now is there as well.
     assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
     if copy.batch is not None:
         keys = copy.batch.keys
-        outcome = buffer.commit(copy.plan.session, copy.batch.number, keys, np.ones(keys.size))
+        outcome = buffer.leases.commit(copy.plan.session, copy.batch.number, keys, np.ones(keys.size))
         assert outcome.repeated or outcome.updated == keys.size
     # It goes on: the window that was not acknowledged comes again.
     if watermark < copy.sent:
         buffer.issue_grants(0.0)
         window = make_window(watermark + 1, segments=copy.sent - watermark, version=buffer.version)
-        assert buffer.append(window, 0.0) == copy.sent
+        assert append(buffer, window, 0.0) == copy.sent
 
 
-def test_nothing_that_was_acknowledged_is_lost_before_whichever_line_the_service_is_killed(tmp_path: Path) -> None:
+def test_a_kill_before_any_line_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     story = Story(folder)
     story.play()

@@ -55,14 +55,14 @@ def test_rebasing_changes_no_ratio() -> None:
     np.testing.assert_allclose(old.masses(priorities, versions) * factor, new.masses(priorities, versions), rtol=1e-9)
 
 
-def test_the_reference_stays_until_it_is_time() -> None:
+def test_the_reference_is_raised_only_when_due() -> None:
     function = MassFunction(alpha=0.5, epsilon=1e-3, half_life=2.0, reference=0)
     assert function.rebased(1023) == (function, 1.0)
     moved, factor = function.rebased(1024)
     assert (moved.reference, factor) == (1024, 2.0**-256)
 
 
-def test_masses_stay_finite_however_far_versions_go() -> None:
+def test_masses_stay_finite_over_many_versions() -> None:
     function = MassFunction(alpha=1.0, epsilon=1e-6, half_life=0.5, reference=0)
     with np.errstate(all="raise"):
         for version in [*range(5000), *range(10**6, 10**9, 10**8)]:
@@ -73,7 +73,7 @@ def test_masses_stay_finite_however_far_versions_go() -> None:
             assert factor > 0.0
 
 
-def test_the_sum_of_a_stores_masses_is_finite_whatever_was_committed() -> None:
+def test_the_sum_of_a_stores_masses_is_finite_for_all_priorities() -> None:
     function = MassFunction(alpha=2.0, epsilon=0.0, half_life=1.0, reference=0)
     masses = function.masses(np.array([1e308, 1e200, 1.0, 0.0]), np.array([0, 400, 0, 3000]))
     assert masses.tolist() == [1e290, 1e290, 1.0, 0.0]

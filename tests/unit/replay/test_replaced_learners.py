@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append, intake_of
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.buffer import ReplayBuffer, Reservation
+from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.ring_store import RingStore
 from penstock.sharding.shares import shares_of_mass
 from penstock.types.replay import Mass, SamplingPlan
@@ -25,21 +26,21 @@ def make_buffer(plan: SamplingPlan | None = AGEING, *, rows: int = 60, folder: P
 
 
 def join(buffer: ReplayBuffer, slot: int = 0, segments: int = 2) -> int:
-    return buffer.open_actor(ActorKey(slot, 1), SCHEMA, segments, 0.0)
+    return buffer.open_actor(ActorKey(slot, 1), SCHEMA, segments, 0.0).stored_sequence
 
 
 def send(buffer: ReplayBuffer, version: int, *, slot: int = 0, segments: int = 2, first: int | None = None) -> bool:
     """Sends the actor's next window; whether there was a grant for it."""
     buffer.issue_grants(0.0)
-    last = buffer._store.watermark(slot, 1) if first is None else first - 1
+    last = buffer.store.watermark(slot, 1) if first is None else first - 1
     window = make_window(last + 1, segments=segments, slot=slot, version=version)
-    return buffer.append(window, 0.0) is not None
+    return append(buffer, window, 0.0) is not None
 
 
 def train(buffer: ReplayBuffer, number: int, session: int = PLAN.session) -> None:
-    lease = buffer.lease(number)
+    lease = buffer.leases.draw(number)
     assert lease is not None
-    buffer.commit(session, number, lease.keys, np.ones(lease.keys.size))
+    buffer.leases.commit(session, number, lease.keys, np.ones(lease.keys.size))
 
 
 def trained(until: int, **options: object) -> ReplayBuffer:
@@ -64,19 +65,19 @@ def another(first: int, plan: SamplingPlan = AGEING, session: int = 8) -> Sampli
 
 
 @pytest.mark.parametrize("jump", [0, 1, 3, 27, 64, 101, 1_000_000])
-def test_however_far_the_version_jumps_masses_and_fresh_segments_stay(jump: int) -> None:
+def test_a_jump_of_the_version_changes_no_mass_and_no_fresh_segment(jump: int) -> None:
     buffer = trained(until=20)
     before = true_mass(buffer)
     buffer.adopt_plan(another(20 + jump))
     assert true_mass(buffer) == pytest.approx(before, rel=1e-12)
-    lease = buffer.lease(20 + jump)
+    lease = buffer.leases.draw(20 + jump)
     assert lease is not None
     assert lease.fresh_segments == 2
     assert buffer.counts().late == 0
-    assert buffer.head(lease, 0, 1, 0).ages[:2].tolist() == [1, 1]
+    assert buffer.leases.head(lease, 0, 1, 0).ages[:2].tolist() == [1, 1]
 
 
-def test_ages_go_on_from_where_they_were() -> None:
+def test_ages_continue_after_a_restart() -> None:
     buffer = trained(until=20)
     buffer.adopt_plan(another(90))
     train(buffer, 90, session=8)
@@ -85,13 +86,13 @@ def test_ages_go_on_from_where_they_were() -> None:
         assert send(buffer, number)
         train(buffer, number, session=8)
     assert send(buffer, 95)
-    lease = buffer.lease(95)
+    lease = buffer.leases.draw(95)
     assert lease is not None
-    head = buffer.head(lease, 0, 1, 0)
+    head = buffer.leases.head(lease, 0, 1, 0)
     expected = [95 - version if version >= 90 else 95 - 70 - version for version in head.versions.tolist()]
     assert head.ages.tolist() == expected
     # The oldest that is replayed is as old as the plan allows, in batches that were trained.
-    sampled, ages = buffer.looked_over()
+    sampled, ages = buffer.sample_replayable()
     assert sampled.size > 0
     assert ages.max() == 25
     assert ages.min() == 1
@@ -111,29 +112,29 @@ def test_staleness_still_ends_replay_after_a_jump() -> None:
         train(buffer, number, session=8)
         join(buffer)
         assert send(buffer, number)
-        lease = buffer.lease(number + 1)
+        lease = buffer.leases.draw(number + 1)
         assert lease is not None
-        assert buffer.head(lease, 0, 1, 0).ages.max() <= 5
-    assert buffer.lease(110).versions.min() >= 100  # type: ignore[union-attr]
+        assert buffer.leases.head(lease, 0, 1, 0).ages.max() <= 5
+    assert buffer.leases.draw(110).versions.min() >= 100  # type: ignore[union-attr]
 
 
-def test_a_version_that_was_published_and_not_committed_is_not_older_than_what_came_before() -> None:
+def test_an_uncommitted_version_is_not_older_than_those_before_it() -> None:
     buffer = trained(until=20)
     join(buffer)
     # The learner had trained batch 20 and published version 21 when it was killed; its commit did not arrive.
-    assert buffer.lease(20) is not None
+    assert buffer.leases.draw(20) is not None
     assert send(buffer, 21)
     buffer.adopt_plan(another(22))
     for number in (22, 23):
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None
-        ages = buffer.head(lease, 0, 1, 0).ages[: lease.fresh_segments]
+        ages = buffer.leases.head(lease, 0, 1, 0).ages[: lease.fresh_segments]
         assert (ages >= 0).all()
         assert (ages <= 1).all()
     assert buffer.counts().late == 0
 
 
-def test_what_is_collected_while_the_learner_is_replaced_is_not_late() -> None:
+def test_windows_collected_while_the_learner_is_replaced_are_not_late() -> None:
     plan = replace(AGEING, off_policy_degree=0, batch_segments=4, fresh_segments=4)
     buffer = make_buffer(plan)
     join(buffer, 0), join(buffer, 1)
@@ -147,13 +148,13 @@ def test_what_is_collected_while_the_learner_is_replaced_is_not_late() -> None:
     granted = buffer.issue_grants(0.0)
     assert granted == []
     assert send(buffer, 5, slot=1)
-    lease = buffer.lease(6)
+    lease = buffer.leases.draw(6)
     assert lease is not None
     assert buffer.counts().late == 0
-    assert sorted(buffer._store.headers["slot"][buffer._store.rows(lease.keys)].tolist()) == [0, 0, 1, 1]
+    assert sorted(buffer.store.headers["slot"][buffer.store.rows(lease.keys)].tolist()) == [0, 0, 1, 1]
 
 
-def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
+def test_the_clock_survives_a_restart(tmp_path: Path) -> None:
     buffer = trained(until=20, folder=tmp_path)
     before = true_mass(buffer)
     buffer.adopt_plan(another(80))
@@ -161,21 +162,21 @@ def test_the_clock_outlives_the_service(tmp_path: Path) -> None:
     again = make_buffer(None, folder=tmp_path)
     again.adopt_plan(another(80))
     assert true_mass(again) == pytest.approx(before, rel=1e-12)
-    lease = again.lease(80)
+    lease = again.leases.draw(80)
     assert lease is not None
     assert again.counts().late == 0
-    again.commit(8, 80, lease.keys, np.ones(lease.keys.size))
+    again.leases.commit(8, 80, lease.keys, np.ones(lease.keys.size))
     # And another learner after that.
     after = true_mass(again)
     again.adopt_plan(another(300, session=9))
     assert true_mass(again) == pytest.approx(after, rel=1e-12)
 
 
-def test_a_learner_killed_as_it_came_leaves_no_gap_behind(tmp_path: Path) -> None:
+def test_a_learner_killed_while_it_connects_leaves_no_gap(tmp_path: Path) -> None:
     buffer = trained(until=20, folder=tmp_path)
     before = true_mass(buffer)
     # As it is left by a kill between the gap and the session's record.
-    buffer._ages.skip(20, 400)
+    buffer._segments.ages.skip(20, 400)
     del buffer
     again = make_buffer(None, folder=tmp_path)
     again.adopt_plan(another(30))
@@ -185,7 +186,7 @@ def test_a_learner_killed_as_it_came_leaves_no_gap_behind(tmp_path: Path) -> Non
     for number in range(31, 40):
         assert send(again, number)
         train(again, number, session=8)
-    _, ages = again.looked_over()
+    _, ages = again.sample_replayable()
     assert ages.max() == 40 - 10
 
 
@@ -195,7 +196,7 @@ def test_a_first_learner_above_version_0_makes_no_gap() -> None:
     # A store in memory was lost: what was collected long before is late.
     assert send(buffer, 400)
     assert send(buffer, 500)
-    lease = buffer.lease(500)
+    lease = buffer.leases.draw(500)
     assert lease is not None
     assert (lease.versions.tolist(), buffer.counts().late) == ([500, 500], 2)
 
@@ -246,7 +247,7 @@ def test_a_learner_that_begins_with_a_lower_degree_finds_no_segment_late() -> No
     assert buffer.counts().late == 0
 
 
-def test_once_they_are_through_the_lower_degree_judges() -> None:
+def test_the_lower_degree_applies_after_the_windows_granted_before() -> None:
     plan = replace(AGEING, off_policy_degree=3)
     buffer = make_buffer(plan)
     join(buffer)
@@ -267,15 +268,15 @@ def test_a_degree_lowered_below_a_connected_window_ends_no_run() -> None:
     join(buffer, 0, segments=4)
     join(buffer, 1, segments=20)
     buffer.adjust_plan(replace(plan, off_policy_degree=2))
-    assert buffer.plan is not None
-    assert buffer.plan.off_policy_degree == 3
+    assert buffer.gate.plan is not None
+    assert buffer.gate.plan.off_policy_degree == 3
     assert buffer.issue_grants(0.0)
 
 
 # Staleness
 
 
-def test_mass_is_0_without_a_draw_when_all_that_was_seen_is_too_old() -> None:
+def test_mass_is_0_without_a_draw_when_all_seen_segments_are_too_old() -> None:
     # Nothing is drawn: what is drawn and too old loses its mass then.
     plan = replace(AGEING, batch_segments=2, max_staleness=3, off_policy_degree=9)
     buffer = make_buffer(plan)
@@ -283,12 +284,13 @@ def test_mass_is_0_without_a_draw_when_all_that_was_seen_is_too_old() -> None:
     buffer.issue_grants(0.0)
     # A window is long on its way, while what came after it is trained and becomes too old.
     buffer.adjust_plan(replace(plan, next_batch=5))
-    reserved = buffer.reserve(make_window(1, slot=1, version=5).head, 0.0)
-    assert isinstance(reserved, Reservation)
+    head = make_window(1, slot=1, version=5).head
+    intake = intake_of(buffer, head)
+    assert intake.reserve(head, 0.0)
     for number in range(5):
         assert send(buffer, 0)
         train(buffer, number)
-    buffer.seal(reserved, 0.0)
+    intake.seal(0.0)
     train(buffer, 5)
     assert buffer.mass.total > 0.0
     for number in range(6, 10):
@@ -308,9 +310,9 @@ def test_an_old_segment_behind_a_young_one_loses_its_mass_at_a_commit() -> None:
         assert send(buffer, version)
     train(buffer, 0)
     train(buffer, 1)
-    masses = buffer._priorities._tree.masses
+    masses = buffer._segments.priorities._tree.masses
     assert np.count_nonzero(masses) == 4
     train(buffer, 2)
     # Versions 3, 0 and 3, of which 0 is three versions old now.
     assert np.count_nonzero(masses) == 4
-    assert (masses[buffer._store.rows(np.array([3, 4], np.uint64))] == 0.0).all()
+    assert (masses[buffer.store.rows(np.array([3, 4], np.uint64))] == 0.0).all()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay import scrubbing
 from penstock.replay.admission import ActorKey, Gate
@@ -29,7 +30,7 @@ def open_buffer(windows: int = 10, **plan: int) -> tuple[RingStore, ReplayBuffer
 
 def insert(buffer: ReplayBuffer, window: int) -> None:
     buffer.issue_grants(0.0)
-    assert buffer.append(make_window(1 + 4 * window, segments=4), 0.0) == 4 + 4 * window
+    assert append(buffer, make_window(1 + 4 * window, segments=4), 0.0) == 4 + 4 * window
 
 
 def test_a_damaged_segment_is_dropped_and_never_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,14 +38,14 @@ def test_a_damaged_segment_is_dropped_and_never_drawn_again(monkeypatch: pytest.
     store, buffer = open_buffer()
     row = int(store.rows(np.array([29], np.uint64))[0])
     store.columns[-1][row, 3] ^= 1
-    scrub = Scrub(store, buffer)
+    scrub = Scrub(buffer)
     # 40 rows in steps of 16; key 29 is in the second.
     assert [scrub.step() for _ in range(6)] == [0, 1, 0, 0, 0, 0]
     assert buffer.counts().stored == 39
     for number in range(20):
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None and 29 not in lease.keys
-        buffer.commit(PLAN.session, number, lease.keys, np.ones(20))
+        buffer.leases.commit(PLAN.session, number, lease.keys, np.ones(20))
     # The ring comes by, and the row is as good as any.
     for window in range(10, 20):
         insert(buffer, window)
@@ -53,32 +54,32 @@ def test_a_damaged_segment_is_dropped_and_never_drawn_again(monkeypatch: pytest.
 
 def test_priorities_for_a_dropped_segment_are_ignored_and_counted() -> None:
     store, buffer = open_buffer()
-    lease = buffer.lease(0)
+    lease = buffer.leases.draw(0)
     assert lease is not None
     key = lease.keys[:1]
     store.columns[0][store.rows(key), 0] ^= 255
-    assert Scrub(store, buffer).step() == 1
-    outcome = buffer.commit(PLAN.session, 0, lease.keys, np.ones(20))
-    assert outcome.overwritten == buffer.ignored_priorities > 0
+    assert Scrub(buffer).step() == 1
+    outcome = buffer.leases.commit(PLAN.session, 0, lease.keys, np.ones(20))
+    assert outcome.overwritten == buffer.leases.ignored_priorities > 0
 
 
-def test_segments_that_wait_for_their_training_are_left_to_it() -> None:
+def test_unseen_and_leased_segments_are_not_scrubbed() -> None:
     store, buffer = open_buffer(9, fresh_segments=4, batch_segments=4, off_policy_degree=8)
-    lease = buffer.lease(0)
+    lease = buffer.leases.draw(0)
     assert lease is not None
     store.columns[0][:, 0] ^= 255
-    assert Scrub(store, buffer).step() == 0
+    assert Scrub(buffer).step() == 0
     assert (buffer.counts().unseen, buffer.counts().leased) == (32, 4)
 
 
-def test_a_store_without_segments_has_nothing_to_look_at() -> None:
+def test_an_empty_store_has_nothing_to_scrub() -> None:
     store = RingStore(None, capacity_bytes(40))
-    assert Scrub(store, ReplayBuffer(store, Gate(1e9, max_actors=8))).step() == 0
+    assert Scrub(ReplayBuffer(store, Gate(1e9, max_actors=8))).step() == 0
 
 
-def test_segments_that_are_overwritten_meanwhile_are_not_taken_for_damaged() -> None:
-    store, buffer = open_buffer()
-    scrub, done, dropped = Scrub(store, buffer), threading.Event(), []
+def test_segments_overwritten_meanwhile_do_not_count_as_damaged() -> None:
+    _, buffer = open_buffer()
+    scrub, done, dropped = Scrub(buffer), threading.Event(), []
 
     def run() -> None:
         while not done.is_set():

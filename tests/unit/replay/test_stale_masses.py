@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
@@ -35,10 +36,10 @@ def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
     """Batches of what was collected just before; the replayed are drawn, if the plan has any."""
     for number in batches:
         buffer.issue_grants(0.0)
-        assert buffer.append(make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
-        lease = buffer.lease(number)
+        assert append(buffer, make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
+        lease = buffer.leases.draw(number)
         assert lease is not None
-        buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
+        buffer.leases.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
 def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
@@ -51,7 +52,7 @@ def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
     assert sums == pytest.approx([2.0, 4.0, 6.0] + [6.0] * 9)
 
 
-def test_what_an_earlier_process_left_loses_its_mass_as_it_ages(tmp_path: Path) -> None:
+def test_segments_of_an_earlier_process_lose_their_mass_with_age(tmp_path: Path) -> None:
     train(make_buffer(make_store(tmp_path), FRESH_ONLY), range(6))
     again = make_buffer(make_store(tmp_path), FRESH_ONLY)
     assert again.mass.total / ONE_MASS == pytest.approx(6.0)
@@ -60,7 +61,7 @@ def test_what_an_earlier_process_left_loses_its_mass_as_it_ages(tmp_path: Path) 
         assert again.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
-def test_a_more_patient_plan_gives_the_old_mass_and_the_plan_before_takes_it_again() -> None:
+def test_a_larger_max_staleness_gives_old_segments_mass_and_the_former_one_removes_it() -> None:
     buffer = make_buffer(make_store(), FRESH_ONLY)
     train(buffer, range(10))
     buffer.adjust_plan(replace(FRESH_ONLY, max_staleness=100))
@@ -72,15 +73,15 @@ def test_a_more_patient_plan_gives_the_old_mass_and_the_plan_before_takes_it_aga
     assert buffer.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
-def test_one_outlier_counts_less_with_every_batch_for_what_comes_late() -> None:
+def test_the_weight_of_an_outlier_for_late_segments_decays() -> None:
     buffer = make_buffer(make_store(), replace(FRESH_ONLY, off_policy_degree=2))
     train(buffer, range(1), priority=1e6)
     train(buffer, range(1, 201))
     buffer.issue_grants(0.0)
-    buffer.append(make_window(403, version=0), 0.0)
-    assert buffer.lease(201) is None
+    append(buffer, make_window(403, version=0), 0.0)
+    assert buffer.leases.draw(201) is None
     assert buffer.counts().late == 2
-    priorities, _ = buffer.looked_over()
+    priorities, _ = buffer.sample_replayable()
     assert np.unique(priorities) == pytest.approx([1.0, 1e6 * 0.999**200, 1e6], rel=1e-9)
 
 
@@ -93,11 +94,11 @@ def test_a_segment_that_is_trained_again_is_counted_once() -> None:
         buffer.adjust_plan(replace(PLAN, half_life=1e9, min_replay_segments=least))
         buffer.issue_grants(0.0)
         number = buffer.version
-        buffer.append(make_window(1 + 2 * number, version=number), 0.0)
-        lease = buffer.lease(number)
+        append(buffer, make_window(1 + 2 * number, version=number), 0.0)
+        lease = buffer.leases.draw(number)
         assert lease is not None
         sizes.append(lease.keys.size)
-        buffer.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0))
+        buffer.leases.commit(PLAN.session, number, np.zeros(0, np.uint64), np.zeros(0))
     assert sizes == [4, 2]
 
 
@@ -117,9 +118,9 @@ def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> N
     buffer.issue_grants(0.0)
     # The learner went on without this service for a while.
     buffer.adjust_plan(replace(plan, next_batch=50))
-    buffer.append(make_window(1, version=50), 0.0)
-    lease = buffer.lease(0)
+    append(buffer, make_window(1, version=50), 0.0)
+    lease = buffer.leases.draw(0)
     assert lease is not None
-    buffer.commit(PLAN.session, 0, lease.keys, np.ones(2))
+    buffer.leases.commit(PLAN.session, 0, lease.keys, np.ones(2))
     # Masses are relative to version 0; the newest that was committed is 1.
     assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0**PLAN.alpha)

@@ -125,7 +125,7 @@ def test_a_single_leaf_takes_every_draw() -> None:
     assert masses.tolist() == [0.25, 0.25, 0.25]
 
 
-def test_of_duplicates_in_one_update_the_last_holds() -> None:
+def test_the_last_duplicate_of_an_update_wins() -> None:
     tree = make_tree([1.0, 1.0, 1.0])
     tree.update(np.array([1, 2, 1, 1]), np.array([9.0, 4.0, 8.0, 5.0]))
     assert tree.masses.tolist() == [1.0, 5.0, 4.0]

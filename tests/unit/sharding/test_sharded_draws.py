@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from helpers.direct_buffer import append, gather
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.buffer import MAX_LEASES, ReplayBuffer
+from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.fresh_segments import Lease
+from penstock.replay.leases import MAX_LEASES
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.sharding.parts import join, place
@@ -86,18 +88,18 @@ class Shard:
 
         Few batches may be open, so a new session with another seed begins when all are in use.
         """
-        plan = self.buffer.plan
+        plan = self.buffer.gate.plan
         assert plan is not None
-        if self.buffer._next_lease >= VERSION + MAX_LEASES:
+        if self.buffer.leases.next_number >= VERSION + MAX_LEASES:
             plan = replace(plan, session=plan.session + 100, seed=plan.seed + 100, next_batch=VERSION)
             self.buffer.adopt_plan(plan)
-        lease = self.buffer.lease(self.buffer._next_lease, wanted)
+        lease = self.buffer.leases.draw(self.buffer.leases.next_number, wanted)
         assert lease is not None
         return lease
 
     def oracle(self) -> NDArray[np.float64]:
-        """Returns <float64>[capacity], the masses of rows by section 3 of ALGORITHM.md, without a reference."""
-        headers = self.buffer._store.headers
+        """Returns <float64>[capacity], the masses of rows by their formula, without a reference version."""
+        headers = self.buffer.store.headers
         seen = (headers["key"] != 0) & (headers["state"] == State.SEEN)
         age = VERSION - headers["version"]
         mass = ((headers["priority"] + PLAN.epsilon) * 2.0 ** (-age / PLAN.half_life)) ** PLAN.alpha
@@ -122,14 +124,14 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
     buffer.adopt_plan(plan)
     random = np.random.default_rng(index)
     first = VERSION - windows
-    buffer.commit(plan.session, first - 1, np.zeros(0, np.uint64), np.zeros(0))
+    buffer.leases.commit(plan.session, first - 1, np.zeros(0, np.uint64), np.zeros(0))
     for number in range(first, VERSION):
         buffer.issue_grants(0.0)
-        buffer.append(make_window(1 + 2 * (number - first), slot=index, version=number), 0.0)
-        lease = buffer.lease(number, 0)
+        append(buffer, make_window(1 + 2 * (number - first), slot=index, version=number), 0.0)
+        lease = buffer.leases.draw(number, 0)
         assert lease is not None
         assert lease.fresh_segments == 2
-        buffer.commit(plan.session, number, lease.keys, priority * random.random(2))
+        buffer.leases.commit(plan.session, number, lease.keys, priority * random.random(2))
     # No actor sends further segments, so the next batches must not wait for fresh ones.
     buffer.adjust_plan(replace(plan, hurried_below=10**9))
     return Shard(buffer)
@@ -152,7 +154,7 @@ def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
     parts = []
     for shard, wanted in zip(shards, counts.tolist(), strict=True):
         lease = shard.lease(wanted)
-        parts.append(changed(shard.buffer.gather(lease, SCHEMA.empty(lease.keys.size)), number=step))
+        parts.append(changed(gather(shard.buffer, lease), number=step))
     return join(parts, place(parts), shares.tolist(), SCHEMA, PayloadPool())
 
 
@@ -164,7 +166,7 @@ def known_content(shards: list[Shard]) -> dict[bytes, tuple[int, int]]:
     """Returns (shard, key) by the bytes of the first column."""
     known = {}
     for index, shard in enumerate(shards):
-        headers = shard.buffer._store.headers
+        headers = shard.buffer.store.headers
         for key in headers["key"][headers["key"] != 0].tolist():
             known[make_columns([(index, 1, key)]).arrays[0][0].tobytes()] = (index, key)
     return known
@@ -255,11 +257,11 @@ def test_a_batch_contains_the_environments_of_its_fresh_segments() -> None:
     buffer.adopt_plan(replace(PLAN, fresh_segments=4))
     for sequence in (1, 3):
         buffer.issue_grants(0.0)
-        buffer.append(make_window(sequence, slot=3), 0.0)
-    lease = buffer.lease(0)
+        append(buffer, make_window(sequence, slot=3), 0.0)
+    lease = buffer.leases.draw(0)
     assert lease is not None
-    assert buffer.gather(lease, SCHEMA.empty(4)).head.environments.tolist() == [6, 6, 7, 7]
-    assert buffer.head(lease, 1, 2, 0).environments.tolist() == [6, 7]
+    assert gather(buffer, lease).head.environments.tolist() == [6, 6, 7, 7]
+    assert buffer.leases.head(lease, 1, 2, 0).environments.tolist() == [6, 7]
 
 
 def test_each_segment_keeps_the_skipped_versions_of_its_own_shard() -> None:

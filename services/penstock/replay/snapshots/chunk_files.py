@@ -67,14 +67,7 @@ class ChunkWriter:
         self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (KEY_BYTES + self._width))), np.uint8)
 
     def write_chunk(self, path: Path, headers: NDArray[Any]) -> Copied:
-        """Copies rows into a new file and syncs it.
-
-        Args:
-            path: Path of the file.
-            headers: <HEADER>[rows] earlier headers of the segments, by ascending key.
-
-        Returns:
-            The outcome for each row.
+        """Copies the segments of these earlier headers <HEADER>[rows], by ascending key, to a new file and syncs it.
 
         Raises:
             OSError: The file can't be written.

@@ -15,9 +15,9 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded
 from penstock.files import sync_folder, write_json
 from penstock.replay.store.description import describe_schema, schema_of
-from penstock.replay.store.layout import HEADER, RECORDS_BYTES
+from penstock.replay.store.layout import HEADER
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot
 
@@ -36,6 +36,7 @@ MANIFEST_FILE, HEADERS_FILE, RECORDS_FILE = "manifest.json", "headers.bin", "rec
 POLICY_FILE = "policy.safetensors"
 
 _UNFINISHED = ".unfinished-"
+_SUMMARY = [field.name for field in fields(Snapshot) if field.name not in ("name", "folder")]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -129,33 +130,23 @@ class SnapshotFolder:
 
     def headers(self, manifest: Manifest) -> NDArray[Any]:
         """Returns the headers <HEADER>[segments] by ascending key. Raises `ConfigurationError` if they are damaged."""
-        return self._checked(manifest, HEADERS_FILE, manifest.headers_crc).view(HEADER)
+        return np.frombuffer(self._read(manifest, HEADERS_FILE, zlib.crc32, manifest.headers_crc), HEADER)
 
     def records(self, manifest: Manifest) -> NDArray[np.uint8]:
         """Returns the records <uint8>[RECORDS_BYTES]. Raises `ConfigurationError` if they are damaged."""
-        return self._checked(manifest, RECORDS_FILE, manifest.records_crc)
-
-    def _checked(self, manifest: Manifest, file: str, crc: int) -> NDArray[np.uint8]:
-        path = self.path(manifest.snapshot.name) / file
-        sizes = {HEADERS_FILE: manifest.snapshot.segments * HEADER.itemsize, RECORDS_FILE: RECORDS_BYTES}
-        content = np.empty(sizes[file], np.uint8)
-        try:
-            with path.open("rb") as opened:
-                whole = opened.readinto(content.data) == content.size and not opened.read(1)
-        except OSError as error:
-            raise ConfigurationError(f"can't read {path}: {error.strerror}; choose another snapshot") from None
-        if not whole or zlib.crc32(content.data) != crc:
-            raise ConfigurationError(f"{path} is damaged; choose another snapshot")
-        return content
+        return np.frombuffer(self._read(manifest, RECORDS_FILE, zlib.crc32, manifest.records_crc), np.uint8)
 
     def policy(self, manifest: Manifest) -> bytes:
         """Returns the learner's checkpoint in a snapshot. Raises `ConfigurationError` if it is damaged."""
-        path = self.path(manifest.snapshot.name) / POLICY_FILE
+        return self._read(manifest, POLICY_FILE, _sha256, manifest.policy_sha256)
+
+    def _read(self, manifest: Manifest, file: str, digest: Callable[[bytes], object], expected: object) -> bytes:
+        path = self.path(manifest.snapshot.name) / file
         try:
             content = path.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"can't read {path}: {error.strerror}; choose another snapshot") from None
-        if hashlib.sha256(content).hexdigest() != manifest.policy_sha256:
+        if digest(content) != expected:
             raise ConfigurationError(f"{path} is damaged; choose another snapshot")
         return content
 
@@ -195,17 +186,20 @@ class SnapshotFolder:
             shutil.rmtree(path)
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _digest(content: dict[str, Any]) -> str:
     """Returns the SHA-256 of a manifest without its digest, in hexadecimal digits."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return _sha256(json.dumps(content, sort_keys=True).encode())
 
 
 def _describe(manifest: Manifest) -> dict[str, object]:
-    snapshot = {name: value for name, value in asdict(manifest.snapshot).items() if name not in ("name", "folder")}
     return {
         "format": FORMAT,
         "number": manifest.number,
-        **snapshot,
+        **{field: getattr(manifest.snapshot, field) for field in _SUMMARY},
         **describe_schema(manifest.schema),
         "headers_crc32": manifest.headers_crc,
         "records_crc32": manifest.records_crc,
@@ -221,28 +215,15 @@ def _parse(content: dict[str, Any], name: str, folder: Path) -> Manifest:
         raise ValueError(f"it has format {content['format']}, and this version reads {FORMAT}")
     if content.pop("sha256") != _digest(content):
         raise ValueError("it is damaged: it is not what was written")
-    # Name and folder are those of the path, so that snapshots may be moved and copied.
-    snapshot = Snapshot(
-        name=name,
-        folder=str(folder),
-        taken_unix_s=float(content["taken_unix_s"]),
-        segments=int(content["segments"]),
-        absent=int(content["absent"]),
-        damaged=int(content["damaged"]),
-        written_bytes=int(content["written_bytes"]),
-        shared_bytes=int(content["shared_bytes"]),
-        seconds=float(content["seconds"]),
-        version=int(content["version"]),
-        automatic=bool(content["automatic"]),
-    )
     return Manifest(
-        snapshot=snapshot,
-        number=int(content["number"]),
+        # Name and folder are those of the path, so that snapshots may be moved and copied.
+        snapshot=Snapshot(name, str(folder), **{field: content[field] for field in _SUMMARY}),
+        number=content["number"],
         schema=schema_of(content, folder / MANIFEST_FILE),
-        chunk_keys=int(content["chunk_keys"]),
-        chunks=tuple(Chunk(int(chunk["first_key"]), int(chunk["rows"])) for chunk in content["chunks"]),
-        headers_crc=int(content["headers_crc32"]),
-        records_crc=int(content["records_crc32"]),
-        policy_version=int(content["policy_version"]),
-        policy_sha256=str(content["policy_sha256"]),
+        chunk_keys=content["chunk_keys"],
+        chunks=tuple(Chunk(chunk["first_key"], chunk["rows"]) for chunk in content["chunks"]),
+        headers_crc=content["headers_crc32"],
+        records_crc=content["records_crc32"],
+        policy_version=content["policy_version"],
+        policy_sha256=content["policy_sha256"],
     )

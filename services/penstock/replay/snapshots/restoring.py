@@ -17,8 +17,9 @@ from penstock.files import sync_folder
 from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.store.layout import State, rows_within
-from penstock.replay.store.records import read_watermarks, session_of
+from penstock.replay.store.records import read_watermarks
 from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.session_record import session_of
 from penstock.types.snapshots import SnapshotProgress
 
 
@@ -48,12 +49,7 @@ def restore_store(
 ) -> Restored:
     """Creates a store from a snapshot in a folder that holds none.
 
-    Args:
-        source: Folder of the snapshots.
-        manifest: Manifest of the snapshot.
-        folder: Folder of the new store.
-        capacity_bytes: Size of the new store in bytes. It may differ from that of the original store.
-        show: Callback for progress.
+    Its size may differ from that of the original store. `show` receives the progress.
 
     Raises:
         ConfigurationError: The module refuses the snapshot or the capacity, or the snapshot or the folder can't be
@@ -86,7 +82,7 @@ def _fitting(
     """
     headers, capacity = source.headers(manifest), rows_within(capacity_bytes, manifest.schema)
     # Only the last round of the ring is kept, as if the store had always been this small.
-    room = headers["key"].astype(np.int64) >= int(session_of(records)["next_key"][0]) - capacity
+    room = headers["key"].astype(np.int64) >= session_of(records).next_key - capacity
     untrained = int(np.count_nonzero(headers["state"][~room] != State.SEEN))
     if untrained:
         raise ConfigurationError(

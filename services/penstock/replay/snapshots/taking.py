@@ -16,7 +16,6 @@ from penstock.errors import ConfigurationError, NotReady, Overloaded, PenstockEr
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.work import RunningSnapshot, SnapshotWork
-from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Schema
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 
@@ -32,7 +31,6 @@ class Snapshots:
 
     def __init__(
         self,
-        store: RingStore,
         buffer: ReplayBuffer,
         root: Path | None,
         *,
@@ -45,8 +43,7 @@ class Snapshots:
         """Prepares to take snapshots.
 
         Args:
-            store: Store whose rows are copied.
-            buffer: Buffer of that store. Its lock protects the state to freeze.
+            buffer: Buffer of the store. Its lock protects the state to freeze.
             root: Folder of the snapshots; None disables them.
             kept: Number of complete automatic snapshots to keep. Older ones are removed.
             bytes_per_s: Upper bound on the write rate in bytes per second.
@@ -54,7 +51,7 @@ class Snapshots:
             chunk_bytes: Approximate size of a chunk in bytes.
             now: Unix time in seconds.
         """
-        self._store, self._buffer, self._kept, self._bytes_per_s = store, buffer, kept, bytes_per_s
+        self._buffer, self._kept, self._bytes_per_s = buffer, kept, bytes_per_s
         self._folder = SnapshotFolder(root) if root is not None else None
         self._ended, self._chunk_bytes, self._now = ended, chunk_bytes, now
         self._lock = threading.Lock()
@@ -75,14 +72,14 @@ class Snapshots:
         folder = self._writable
         if os.path.lexists(folder.path(request.name)):
             raise ConfigurationError(f"there is a snapshot {request.name!r} in {folder.root}; choose another name")
-        schema = self._store.schema
+        schema = self._buffer.store.schema
         if schema is None:
-            raise NotReady("the store holds no segments yet, since no actor has come: there is nothing to keep")
+            raise NotReady("the store holds no segments yet, because no actor has connected; try again later")
         with self._lock:
             if self._stopping.is_set():
                 raise Unavailable("the replay service is stopping")
             if self._busy:
-                raise Overloaded("a snapshot is on its way; take another when it is complete")
+                raise Overloaded("another snapshot is in progress; repeat the request when it is complete")
             self._busy = True
             running = RunningSnapshot(request)
             # A daemon thread, so that it does not delay the exit of the process. An unfinished snapshot is ignored.
@@ -107,8 +104,7 @@ class Snapshots:
     def _writable(self) -> SnapshotFolder:
         if self._folder is None:
             raise ConfigurationError(
-                "this store lies in memory and has no folder for snapshots; set replay.snapshot_folder, or"
-                " replay.folder"
+                "this store is in memory and has no folder for snapshots; set replay.snapshot_folder, or replay.folder"
             )
         return self._folder
 
@@ -120,11 +116,11 @@ class Snapshots:
                 named = sum(not manifest.snapshot.automatic for manifest in folder.complete())
                 if not running.request.automatic and named >= MOST_NAMED:
                     raise ConfigurationError(
-                        f"there are {named} snapshots in {folder.root} that were asked for; remove the folders of some"
+                        f"there are {named} requested snapshots in {folder.root}; remove the folders of some"
                     )
                 try:
-                    work = SnapshotWork(self._store, folder, schema, running, self._stopping, self._bytes_per_s)
-                    outcome = work.write(self._buffer, max(1, self._chunk_bytes // schema.segment_bytes), self._now)
+                    work = SnapshotWork(self._buffer, folder, schema, running, self._stopping, self._bytes_per_s)
+                    outcome = work.write(max(1, self._chunk_bytes // schema.segment_bytes), self._now)
                 except BaseException:
                     with contextlib.suppress(OSError):
                         shutil.rmtree(folder.unfinished(running.request.name))

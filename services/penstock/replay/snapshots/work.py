@@ -34,8 +34,7 @@ from penstock.replay.snapshots.folder import (
     SnapshotFolder,
 )
 from penstock.replay.store.layout import HEADER
-from penstock.replay.store.records import session_of
-from penstock.replay.store.ring_store import RingStore
+from penstock.replay.store.session_record import session_of
 from penstock.types.block import Schema
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
@@ -72,27 +71,28 @@ class SnapshotWork:
 
     def __init__(
         self,
-        store: RingStore,
+        buffer: ReplayBuffer,
         folder: SnapshotFolder,
         schema: Schema,
         running: RunningSnapshot,
         stopping: threading.Event,
         bytes_per_s: int,
     ) -> None:
-        self._store, self._folder, self._schema, self._running = store, folder, schema, running
+        self._buffer, self._store, self._folder = buffer, buffer.store, folder
+        self._schema, self._running = schema, running
         self._stopping, self._bytes_per_s = stopping, bytes_per_s
         self._free_at = 0.0
         self._shared_bytes = 0
 
-    def write(self, buffer: ReplayBuffer, chunk_keys: int, now: Callable[[], float]) -> Snapshot:
+    def write(self, chunk_keys: int, now: Callable[[], float]) -> Snapshot:
         """Creates the snapshot. It does not remove old ones.
 
         Raises:
             OSError: The snapshot can't be written.
-            Unavailable: The service is stopping, the snapshot was given up, or the commit or the policy did not arrive.
+            Unavailable: The service is stopping, the snapshot was abandoned, or commit or policy did not arrive.
         """
         began, request = time.monotonic(), self._running.request
-        headers, records = self._freeze(buffer)
+        headers, records = self._freeze()
         self._running.frozen.set()
         # From here on no lock is held except the GIL. This thread has normal priority, because one of lower priority
         # could be preempted while it holds the GIL.
@@ -116,7 +116,7 @@ class SnapshotWork:
             written_bytes=writer.written_bytes,
             shared_bytes=self._shared_bytes,
             seconds=time.monotonic() - began,
-            version=int(session_of(records)["version"][0]),
+            version=session_of(records).version,
             automatic=request.automatic,
         )
         former = self._folder.complete()
@@ -134,13 +134,13 @@ class SnapshotWork:
         self._folder.publish(manifest)
         return snapshot
 
-    def _freeze(self, buffer: ReplayBuffer) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    def _freeze(self) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Returns the headers <HEADER>[segments] by ascending key, and the records <uint8>[RECORDS_BYTES]."""
         headers = np.empty(self._store.capacity, HEADER)
         # Touched here rather than under the lock, where page faults would delay other threads.
         headers.view(np.uint8)[...] = 0
-        self._await_commit(buffer)
-        records = buffer.freeze(headers)
+        self._await_commit()
+        records = self._buffer.freeze(headers)
         # No key is older than one round of the ring, so the rows from the next key's on are in the order of keys.
         oldest = int(headers["key"].max(initial=0) + 1) % headers.size
         headers = np.concatenate([headers[oldest:], headers[:oldest]])
@@ -148,14 +148,14 @@ class SnapshotWork:
         assert (np.diff(headers["key"].astype(np.int64)) > 0).all()
         return headers, records
 
-    def _await_commit(self, buffer: ReplayBuffer) -> None:
+    def _await_commit(self) -> None:
         """Waits until the store's version is that of the policy. Raises `Unavailable` on timeout."""
         request, deadline = self._running.request, time.monotonic() + _COMMIT_TIMEOUT_S
-        while buffer.version < request.version:
+        while self._buffer.version < request.version:
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"snapshot {request.name!r} is to have version {request.version}, and the store was trained to"
-                    f" {buffer.version} only after {_COMMIT_TIMEOUT_S:.0f} s; try again"
+                    f" {self._buffer.version} only after {_COMMIT_TIMEOUT_S:.0f} s; try again"
                 )
             self._pause(_POLL_S)
 
@@ -164,7 +164,9 @@ class SnapshotWork:
         running, deadline = self._running, time.monotonic() + _POLICY_TIMEOUT_S
         while not running.policy.done():
             if time.monotonic() > deadline:
-                raise Unavailable(f"no policy came for snapshot {running.request.name!r} in {_POLICY_TIMEOUT_S:.0f} s")
+                raise Unavailable(
+                    f"no policy arrived for snapshot {running.request.name!r} in {_POLICY_TIMEOUT_S:.0f} s"
+                )
             self._pause(_POLL_S)
         return running.policy.result()
 
@@ -216,13 +218,13 @@ class SnapshotWork:
         self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_s
 
     def _pause(self, seconds: float) -> None:
-        """Waits. Raises `Unavailable` if the service is stopping or the snapshot was given up."""
+        """Waits. Raises `Unavailable` if the service is stopping or the snapshot was abandoned."""
         name = self._running.request.name
         if self._stopping.wait(seconds):
             raise Unavailable(f"the replay service stopped before snapshot {name!r} was complete")
         if self._running.given_up.is_set():
             raise Unavailable(
-                f"snapshot {name!r} was given up: the learner left, or another of the run's stores failed"
+                f"snapshot {name!r} was abandoned: the learner left, or another of the run's stores failed"
             )
 
 
@@ -237,12 +239,7 @@ class _Former:
         self._keys = np.ascontiguousarray(self._headers["key"])
 
     def share(self, chunk: Chunk, headers: NDArray[Any], place: Path) -> Chunk | None:
-        """Links this range's chunk into another snapshot if it has all of these segments.
-
-        Args:
-            chunk: Chunk of the other snapshot.
-            headers: <HEADER>[...] of its segments.
-            place: Folder of the other snapshot.
+        """Links this range's chunk into the folder of another snapshot if it has all of these segments <HEADER>[...].
 
         Returns:
             The linked chunk, or None if it can't be shared.

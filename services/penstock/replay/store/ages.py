@@ -8,7 +8,7 @@ belong to no batch. They form a *gap*, which the age clock leaves out:
 A version within a gap was published by a learner that died before its batch was committed. Its clock is that of the
 gap's end. The death of a learner therefore makes no segment older, however many numbers are skipped.
 
-The state is stored in the store's records file through `records`, so a kill during a write does no harm.
+The state is stored in the store's records file through `kept_twice`, so a kill during a write does no harm.
 
 `replay.buffer` and its components call it under the buffer's lock.
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.replay.store.kept_twice import KeptTwice
 from penstock.replay.store.layout import MAX_GAPS, ages_copies
-from penstock.replay.store.records import KeptTwice
 from penstock.types.replay import SamplingPlan
 
 
@@ -27,16 +27,14 @@ class Ages:
     """Age clock of one store.
 
     Attributes:
+        ends: <int64>[gaps] ends of the gaps, ascending.
         skipped: Total numbers in gaps, which is what `clock` subtracts from the newest versions.
     """
 
     def __init__(self, records: NDArray[np.uint8], version: int) -> None:
-        """Reads the state that an earlier process left.
+        """Reads the state that an earlier process left in these mapped records <uint8>[RECORDS_BYTES].
 
-        Args:
-            records: <uint8>[RECORDS_BYTES] mapped records of the store.
-            version: Version of the store. A gap beyond it belongs to a session that never began and is cut at this
-                version.
+        A gap beyond the store's version belongs to a session that never began and is cut at this version.
 
         Raises:
             DamagedFile: Both copies of the record are damaged.
@@ -61,7 +59,7 @@ class Ages:
         Returns:
             <int64>[B] counts, or <int64>[0] if all are zero.
         """
-        if not self.skipped or (versions >= self._ends[-1]).all():
+        if not self.skipped or (versions >= self.ends[-1]).all():
             return np.zeros(0, np.int64)
         return self._skipped_below(np.array([number])) - self._skipped_below(versions)
 
@@ -79,16 +77,11 @@ class Ages:
             lag = max(lag, int(self._record["former_lag"]))
         return self.oldest(number, lag)
 
-    @property
-    def last_skip(self) -> int:
-        """End of the last gap; 0 if there is none."""
-        return int(self._ends[-1]) if self.skipped else 0
-
     def skip(self, start: int, end: int) -> None:
         """Adds a gap from `start`, the store's version, to `end`, the next batch."""
         if start >= end:
             return
-        gaps = list(zip(self._starts.tolist(), self._ends.tolist(), strict=True))
+        gaps = list(zip(self._starts.tolist(), self.ends.tolist(), strict=True))
         if gaps and gaps[-1][1] == start:
             gaps[-1] = (gaps[-1][0], end)
         else:
@@ -120,15 +113,15 @@ class Ages:
         """Returns the counts <int64>[B] of numbers below each version that are in gaps."""
         passed = np.searchsorted(self._starts, versions, side="right")
         # Numbers of the last gap begun that are not below the version.
-        ahead = np.maximum(np.concatenate([[0], self._ends])[passed] - versions, 0)
+        ahead = np.maximum(np.concatenate([[0], self.ends])[passed] - versions, 0)
         result: NDArray[np.int64] = self._below[passed] - np.where(passed > 0, ahead, 0)
         return result
 
     def _set_gaps(self, gaps: list[tuple[int, int]]) -> None:
         table = np.array(gaps, np.int64).reshape(-1, 2)
-        self._starts, self._ends = table[:, 0].copy(), table[:, 1].copy()
+        self._starts, self.ends = table[:, 0].copy(), table[:, 1].copy()
         # Element i is the total size of the first i gaps.
-        self._below = np.concatenate([[0], np.cumsum(self._ends - self._starts)])
+        self._below = np.concatenate([[0], np.cumsum(self.ends - self._starts)])
         self.skipped = int(self._below[-1])
         self._record["gaps"], self._record["starts"], self._record["ends"] = len(gaps), 0, 0
-        self._record["starts"][: len(gaps)], self._record["ends"][: len(gaps)] = self._starts, self._ends
+        self._record["starts"][: len(gaps)], self._record["ends"][: len(gaps)] = self._starts, self.ends

@@ -30,7 +30,7 @@ def damaged_store(path: Path, finding: str) -> DamagedFile:
     """Returns the error for a store that can't be used because one of its files is damaged."""
     return DamagedFile(
         f"{path} {finding}",
-        f"make a run of a snapshot with penstock replay restore, or remove the folder {path.parent} to go on with an"
+        f"make a run of a snapshot with penstock replay restore, or remove the folder {path.parent} to continue with an"
         " empty store",
     )
 
@@ -53,7 +53,7 @@ def read_description(folder: Path) -> tuple[Schema, int]:
         if description["format"] != FORMAT:
             raise ConfigurationError(
                 f"{path} is a store of format {description['format']}, and this version reads {FORMAT}; choose another"
-                f" replay.folder, or remove the folder {folder} to go on with an empty store"
+                f" replay.folder, or remove the folder {folder} to continue with an empty store"
             )
         return schema_of(description, path), int(description["capacity_bytes"])
     except (OSError, ValueError, KeyError, TypeError) as error:

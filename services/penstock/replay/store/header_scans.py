@@ -86,12 +86,7 @@ def _find_older(headers, masses, limit, oldest, rows):  # type: ignore[no-untype
 def find_committed(
     store: RingStore, keys: NDArray[np.uint64], batch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Finds the rows of the segments that a batch's commit names.
-
-    Args:
-        store: Store whose headers are searched.
-        keys: <uint64>[B] keys of the segments.
-        batch: Number of the batch.
+    """Finds the rows of the segments <uint64>[B] that a batch's commit names.
 
     Returns:
         <int64>[P] rows of the segments that are still present, and <int64>[P] their positions among the keys. None if
@@ -105,13 +100,9 @@ def find_committed(
 def mark_seen(
     store: RingStore, rows: NDArray[np.int64], priorities: NDArray[np.float64], oldest: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int]:
-    """Stores raw priorities in the headers of these rows and marks their segments as seen. The last duplicate wins.
+    """Stores raw priorities <float64>[B] in the headers of these rows <int64>[B] and marks their segments as seen.
 
-    Args:
-        store: Store whose headers are written.
-        rows: <int64>[B] rows of the segments.
-        priorities: <float64>[B] raw priorities.
-        oldest: <int64>[blocks] oldest version in each block, updated in place.
+    The last duplicate wins. `oldest` <int64>[blocks], the oldest version in each block, is updated in place.
 
     Returns:
         <int64>[B] policy versions that acted, and the number of segments that had not been seen before.
@@ -125,20 +116,10 @@ def mark_seen(
 def find_older(
     store: RingStore, masses: NDArray[np.float64], limit: int, oldest: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Finds the rows with mass whose versions are below a limit, anywhere in the ring.
+    """Returns the rows <int64>[...] with mass whose versions are below a limit; `masses` are <float64>[capacity].
 
-    Only blocks with an older version than the limit are scanned. That is about one per commit, since the rows of a
-    block were filled at about the same time.
-
-    Args:
-        store: Store whose headers are read.
-        masses: <float64>[capacity] masses of all rows.
-        limit: Oldest version that is kept.
-        oldest: <int64>[blocks] lower bound on the version of the rows with mass. It is raised in place for the scanned
-            blocks.
-
-    Returns:
-        <int64>[...] rows found.
+    Only blocks whose lower bound in `oldest` <int64>[blocks] is below the limit are scanned. Their bounds are raised in
+    place. That is about one block per commit, since the rows of a block were filled at about the same time.
     """
     rows = np.empty(int(np.count_nonzero(oldest < limit)) * BLOCK_ROWS, np.int64)
     return rows[: _find_older(store.headers, masses, limit, oldest, rows)]

@@ -155,11 +155,9 @@ def runs(rows: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def spans(breaks: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
-    """Yields start and stop of the parts of an array that is divided after each marked element.
+    """Yields start and stop of the parts of an array of `size` elements, which is divided after each marked element.
 
-    Args:
-        breaks: <bool>[size - 1] whether the array is divided after an element.
-        size: Number of elements; may be 0.
+    The marks are <bool>[size - 1]; `size` may be 0.
     """
     ends = [*(np.flatnonzero(breaks) + 1).tolist(), size]
     for start, stop in zip([0, *ends], ends, strict=False):

@@ -1,10 +1,7 @@
-"""Small records of a store: watermarks, the learner's session with its counters, and ages.
+"""Records file of a store: watermarks, the session record and the record of ages.
 
-Each record has two copies with checksums, because a process may be killed at any moment and a bit may flip. Writes go
-to the first copy, then to the second. One copy is therefore always intact, and a damaged copy is repaired from the
-other. A copy of zeros is invalid.
-
-`ring_store`, `ages`, `restoring` and readers of another process's records use it.
+Each watermark has two copies with checksums, as `kept_twice` describes. Opening the file repairs damaged copies.
+`ring_store`, `restoring` and readers of another process's records use it.
 """
 
 import struct
@@ -16,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DamagedFile
+from penstock.replay.store.kept_twice import KeptTwice, make_record
 from penstock.replay.store.layout import (
     RECORDS_BYTES,
     RECORDS_FILE,
@@ -24,77 +22,37 @@ from penstock.replay.store.layout import (
     session_copies,
     watermark_copies,
 )
-
-_CHECKSUM_BYTES = 8
-
-
-class KeptTwice:
-    """Record with two copies in a file.
-
-    Attributes:
-        record: <SESSION or AGES>[1] record in this process's memory; `save` writes it.
-        damaged: Number of copies whose checksum did not match.
-        alike: Whether both copies are equal. They differ after a kill between their writes.
-    """
-
-    def __init__(self, copies: NDArray[Any]) -> None:
-        """Reads the newest intact copy of a mapped <SESSION>[2] or <AGES>[2]. Raises `DamagedFile` if there is none."""
-        sound = [copy for copy in copies.copy() if int(copy["checksum"]) == _checksum(copy)]
-        if not sound:
-            raise DamagedFile("both copies of a record are not what was written: their checksums differ")
-        newest = max(sound, key=lambda copy: int(copy["sequence"]))
-        self.record: NDArray[Any] = np.array([newest], copies.dtype)
-        self.damaged, self.alike = len(copies) - len(sound), copies[0].tobytes() == copies[1].tobytes()
-        # Records are saved several times per batch and window. A save through these views takes a microsecond.
-        self._bytes = self.record.view(np.uint8).data
-        self._words = self._bytes.cast("Q")
-        self._in_file = [copies[index : index + 1].view(np.uint8).data for index in range(len(copies))]
-
-    def save(self) -> None:
-        """Increments the record's sequence and writes the record to both copies, one after the other."""
-        self._words[1] += 1
-        self._words[0] = zlib.crc32(self._bytes[_CHECKSUM_BYTES:])
-        for copy in self._in_file:
-            copy[:] = self._bytes
+from penstock.replay.store.session_record import SessionRecord, session_of
 
 
 class Records:
     """Records in one mapped file.
 
     Attributes:
-        session: <SESSION>[1] session record in this process's memory; `save_session` writes it.
+        session: Session record.
         repaired: Number of damaged copies that were rewritten from the other copy.
     """
 
     def __init__(self, memory: NDArray[np.uint8], *, new: bool) -> None:
-        """Reads the records that an earlier process left, or initializes those of a new store.
-
-        Args:
-            memory: <uint8>[RECORDS_BYTES] mapped file.
-            new: Whether the store is new.
+        """Reads the records in a mapped file <uint8>[RECORDS_BYTES], or initializes those of a new store.
 
         Raises:
             DamagedFile: Both copies of a record are damaged.
         """
-        self.memory = memory
         self._marks_in_file = watermark_copies(memory)
         if new:
             make_record(ages_copies(memory))
             self._marks_in_file[...] = _NO_MARK
             make_record(session_copies(memory))
-        self._session, ages = KeptTwice(session_copies(memory)), KeptTwice(ages_copies(memory))
+        session, ages = KeptTwice(session_copies(memory)), KeptTwice(ages_copies(memory))
         self._marks, damaged_marks = read_watermarks(memory)
         self._marks_in_file[...] = self._marks
         self.repaired = damaged_marks
-        for kept in (self._session, ages):
+        for kept in (session, ages):
             self.repaired += kept.damaged
             if not kept.alike:
                 kept.save()
-        self.session: NDArray[Any] = self._session.record
-
-    def save_session(self) -> None:
-        """Writes `session`. After a kill during the write, the previous record or this one is read."""
-        self._session.save()
+        self.session = SessionRecord(session)
 
     def watermark(self, slot: int) -> tuple[int, int]:
         """Returns the last incarnation of a slot that sent segments, and its last sequence; zeros if there is none."""
@@ -107,22 +65,6 @@ class Records:
         self._marks[slot] = mark
         self._marks_in_file[0, slot] = mark
         self._marks_in_file[1, slot] = mark
-
-
-def make_record(copies: NDArray[Any]) -> None:
-    """Initializes both copies, <SESSION>[2] or <AGES>[2], to an empty record."""
-    record = np.zeros(2, copies.dtype)
-    record["checksum"] = _checksum(record[0])
-    copies[...] = record
-
-
-def session_of(records: NDArray[np.uint8]) -> NDArray[Any]:
-    """Returns a copy <SESSION>[1] of the session record in <uint8>[RECORDS_BYTES].
-
-    Raises:
-        DamagedFile: Both copies are damaged.
-    """
-    return KeptTwice(session_copies(records)).record
 
 
 def read_watermarks(records: NDArray[np.uint8]) -> tuple[NDArray[Any], int]:
@@ -150,18 +92,13 @@ def read_identity(folder: Path) -> int:
     """Returns the identity of the store in a folder; 0 if it can't be read."""
     try:
         content = np.fromfile(folder / RECORDS_FILE, np.uint8)
-        return int(session_of(content)["identity"][0]) if content.size == RECORDS_BYTES else 0
+        return session_of(content).identity if content.size == RECORDS_BYTES else 0
     except (OSError, DamagedFile):
         return 0
 
 
 def _mark_checksum(incarnation: int, sequence: int) -> int:
     return zlib.crc32(struct.pack("<IQ", incarnation, sequence))
-
-
-def _checksum(record: Any) -> int:
-    """Returns the CRC-32 of a record without its checksum field. It is not 0 for zeros."""
-    return zlib.crc32(record.tobytes()[_CHECKSUM_BYTES:])
 
 
 _NO_MARK = np.array((0, _mark_checksum(0, 0), 0), WATERMARK)

@@ -6,7 +6,7 @@ A row's key is zeroed before the row is overwritten and the new key is written l
 folder, anonymous memory has the same layout.
 
 The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
-`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather`, `gather_bytes`, `checksums`) are safe
+`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe
 without the lock if the keys are checked again afterwards. So are `put` and `inspect` on reserved rows.
 """
 
@@ -34,10 +34,11 @@ from penstock.replay.store.layout import (
     State,
     runs,
 )
-from penstock.replay.store.records import Records, session_of
+from penstock.replay.store.records import Records
 from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum
-from penstock.types.block import Columns, Fragment, Schema
-from penstock.types.replay import MAX_SLOTS, MappedStore, Window, WindowHead
+from penstock.replay.store.session_record import session_of
+from penstock.types.block import Fragment, Schema
+from penstock.types.replay import MAX_SLOTS, MappedStore, WindowHead
 
 _VALID = "valid"
 """Column that is true for the rows of a segment to learn from."""
@@ -65,8 +66,14 @@ class RingStore:
     """Rows of segments with their headers, watermarks and session record.
 
     Attributes:
+        folder: Folder of the store; None in anonymous memory.
+        schema: Schema of the segments; None before it is known.
         capacity: Number of rows; 0 before the schema is known.
         headers: <HEADER>[capacity] mapped headers.
+        columns: Mapped rows <uint8>[capacity, bytes of a segment's column], one array per column.
+        records: Mapped records <uint8>[RECORDS_BYTES]: watermarks, session record and ages.
+        session: Session record.
+        recovery: Result of opening the store.
     """
 
     def __init__(self, folder: Path | None, capacity_bytes: int) -> None:
@@ -77,39 +84,40 @@ class RingStore:
                 size or format.
             DamagedFile: A file of the store is missing or damaged.
         """
-        self._folder = folder
+        self.folder = folder
         self._capacity_bytes = capacity_bytes
         schema = _check_files(folder, capacity_bytes) if folder is not None else None
         self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
         self._records_memory = _allocate(folder, RECORDS_FILE, RECORDS_BYTES)
+        self.records = np.frombuffer(self._records_memory, np.uint8)
         self._records = self._open_records(new=schema is None)
         self.schema: Schema | None = None
         self.capacity = 0
         self.headers: NDArray[Any] = np.zeros(0, HEADER)
         self._layout: Regions | None = None
         self._proof = secrets.randbits(62)
-        self._regions: tuple[NDArray[np.uint8], ...] = ()
+        self.columns: tuple[NDArray[np.uint8], ...] = ()
+        self.session = self._records.session
         self.recovery = Recovery()
         if schema is not None:
             self._lay_out(schema)
             self.recovery = self._recover()
 
     def _open_records(self, *, new: bool) -> Records:
-        memory = np.frombuffer(self._records_memory, np.uint8)
         try:
-            records = Records(memory, new=False)
+            records = Records(self.records, new=False)
         except DamagedFile as error:
-            if self._folder is not None and not new:
-                raise damaged_store(self._folder / RECORDS_FILE, f"is damaged: {error}") from None
+            if self.folder is not None and not new:
+                raise damaged_store(self.folder / RECORDS_FILE, f"is damaged: {error}") from None
         else:
-            if self._folder is not None and new and records.session["next_key"][0] > 1:
-                raise damaged_store(self._folder / DESCRIPTION_FILE, f"is missing, and {RECORDS_FILE} counts segments")
+            if self.folder is not None and new and records.session.next_key > 1:
+                raise damaged_store(self.folder / DESCRIPTION_FILE, f"is missing, and {RECORDS_FILE} counts segments")
             return records
         # Nothing was stored: there are no records, or a kill interrupted their creation.
-        records = Records(memory, new=True)
+        records = Records(self.records, new=True)
         # Key 0 is never assigned.
-        records.session["next_key"], records.session["identity"] = 1, secrets.randbits(63) | 1
-        records.save_session()
+        records.session.next_key, records.session.identity = 1, secrets.randbits(63) | 1
+        records.session.save()
         return records
 
     def adopt(self, schema: Schema) -> None:
@@ -122,17 +130,17 @@ class RingStore:
         if self.schema is not None:
             if schema != self.schema:
                 raise SchemaMismatch(
-                    f"this store holds segments of schema {self.schema.hash:016x}, and an actor brought"
+                    f"this store holds segments of schema {self.schema.hash:016x}, and an actor sent"
                     f" {schema.hash:016x}; start a new run for another environment or unroll length"
                 )
             return
         self._lay_out(schema)
-        if self._folder is not None:
-            write_description(self._folder, schema, self._capacity_bytes)
+        if self.folder is not None:
+            write_description(self.folder, schema, self._capacity_bytes)
 
     def _lay_out(self, schema: Schema) -> None:
         regions = Regions(self._memory, schema, self._capacity_bytes)
-        self._layout, self._regions = regions, regions.columns
+        self._layout, self.columns = regions, regions.columns
         self.headers, self.schema, self.capacity = regions.headers, schema, regions.capacity
 
     def _recover(self) -> Recovery:
@@ -144,19 +152,19 @@ class RingStore:
         # The process was killed before the key was written, or while the row was overwritten.
         torn = (keys == 0) & np.isin(states, (*SEGMENT_STATES, State.WRITING))
         # Every row that the ring has reached has a state.
-        reached = (np.arange(self.capacity) - 1) % self.capacity < int(self.session["next_key"][0]) - 1
+        reached = (np.arange(self.capacity) - 1) % self.capacity < self.session.next_key - 1
         lost = (keys == 0) & ~torn & (states != State.RELEASED) & (reached | (states != 0))
         damaged = int(np.count_nonzero(~sound)) + int(np.count_nonzero(lost))
         if lost.any() and not keys.any():
-            assert self._folder is not None
+            assert self.folder is not None
             raise damaged_store(
-                self._folder / SEGMENTS_FILE,
+                self.folder / SEGMENTS_FILE,
                 f"has none of the {damaged} segments that were stored: its headers are lost",
             )
         self.remove(np.concatenate([rows[~sound], np.flatnonzero(lost | torn)]))
         whole = self.headers[rows[sound]]
-        self.session["next_key"] = max(int(self.session["next_key"][0]), int(whole["key"].max(initial=0)) + 1)
-        self.save_session()
+        self.session.next_key = max(self.session.next_key, int(whole["key"].max(initial=0)) + 1)
+        self.session.save()
         for slot in np.unique(whole["slot"]):
             mine = whole[whole["slot"] == slot]
             newest = mine[mine["incarnation"] == mine["incarnation"].max()]
@@ -165,32 +173,13 @@ class RingStore:
 
     def _plausible(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns <bool>[B] whether the header fields that no checksum covers are valid in these rows with keys."""
-        headers, session = self.headers[rows], self.session[0]
+        headers, session = self.headers[rows], self.session
         result: NDArray[np.bool_] = np.isin(headers["state"], SEGMENT_STATES)
         result &= np.isfinite(headers["priority"]) & (headers["priority"] >= 0.0) & (headers["batch"] >= -1)
         # After a kill between a batch's states and its record, the batch is still the next one.
-        open_batch = (headers["batch"] >= session["next_batch"]) & (headers["batch"] <= session["next_lease"])
+        open_batch = (headers["batch"] >= session.next_batch) & (headers["batch"] <= session.next_lease)
         result &= (headers["state"] != State.LEASED) | open_batch
         return result
-
-    @property
-    def columns(self) -> tuple[NDArray[np.uint8], ...]:
-        """Mapped rows <uint8>[capacity, bytes of a segment's column], one array per column."""
-        return self._regions
-
-    @property
-    def records(self) -> NDArray[np.uint8]:
-        """Mapped records <uint8>[RECORDS_BYTES]: watermarks, session record and ages."""
-        return self._records.memory
-
-    @property
-    def session(self) -> NDArray[Any]:
-        """Record <SESSION>[1] of the learner's session and the counters. `save_session` writes changes to the file."""
-        return self._records.session
-
-    def save_session(self) -> None:
-        """Writes `session` atomically: after a kill during the write, the previous or the new record is read."""
-        self._records.save_session()
 
     def adopt_records(self, records: NDArray[np.uint8]) -> None:
         """Adopts the records <uint8>[RECORDS_BYTES] of another store, except its identity and session.
@@ -198,27 +187,23 @@ class RingStore:
         Raises:
             DamagedFile: The records are damaged.
         """
-        identity = int(self.session["identity"][0])
+        identity = self.session.identity
         session_of(records)
-        self._records.memory[...] = records
-        self._records = Records(self._records.memory, new=False)
+        self.records[...] = records
+        self._records = Records(self.records, new=False)
+        self.session = self._records.session
         # The other store may still exist, and a learner must not mistake one for the other.
-        self.session["identity"] = identity
+        self.session.identity = identity
         # Leases belonged to the other run's learner. The next session revokes them.
-        self.session["session"] = 0
-        self.save_session()
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder of the store; None in anonymous memory."""
-        return self._folder
+        self.session.session = 0
+        self.session.save()
 
     @property
     def mapped(self) -> MappedStore | None:
         """Location from which other processes can map this store; None in anonymous memory."""
-        if self._folder is None:
+        if self.folder is None:
             return None
-        return MappedStore(str(self._folder.resolve()), int(self.session["identity"][0]))
+        return MappedStore(str(self.folder.resolve()), self.session.identity)
 
     def prove(self) -> int:
         """Writes a new proof to the memory and returns it. Each proof is one more than the last.
@@ -261,14 +246,6 @@ class RingStore:
         result: NDArray[np.bool_] = (self.headers["key"][self.rows(keys)] == keys) & (keys != 0)
         return result
 
-    def write(self, keys: NDArray[np.uint64], window: Window, first: int) -> None:
-        """Stores the window's segments from index `first` on under these consecutive keys. Raises as its parts do."""
-        self.reserve(keys)
-        for index, column in enumerate(window.columns.arrays):
-            content = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
-            self.put(keys, first, Fragment(index, 0, content))
-        self.seal(keys, self.inspect(keys, window.head, first), window.head)
-
     def reserve(self, keys: NDArray[np.uint64]) -> None:
         """Empties the rows of these consecutive keys, for `put` and then `seal` or `release`.
 
@@ -293,17 +270,12 @@ class RingStore:
         fragment: Fragment,
         sums: NDArray[np.uint64] | None = None,
     ) -> None:
-        """Copies bytes of a window's column to reserved rows. It needs no lock.
+        """Copies bytes of a window's column to the reserved rows of its segments from index `first` on. Needs no lock.
 
-        Args:
-            keys: <uint64>[B] keys of the window's segments from index `first` on.
-            first: Index of the first segment to store. Bytes of earlier segments, which are stored already, are
-                skipped.
-            fragment: Bytes as received.
-            sums: <uint64>[S] to which the fragment's 64-bit words are added as they are read, word i to sum i % S. The
-                last word is padded with zeros.
+        Bytes of earlier segments, which are stored already, are skipped. The 64-bit words of all bytes are added to
+        `sums` <uint64>[S] as they are read, as in `copy_and_sum`.
         """
-        region = self._regions[fragment.column]
+        region = self.columns[fragment.column]
         width = region.shape[1]
         flat, row = region.reshape(-1), int(keys[0] % np.uint64(self.capacity))
         start, data = fragment.offset - first * width, fragment.data
@@ -339,7 +311,7 @@ class RingStore:
         header["slot"], header["incarnation"] = head.slot, head.incarnation
         header["environment"], header["state"] = head.environments[first:], State.UNSEEN
         for start, stop in runs(rows):
-            contents = [region[rows[start] : rows[stop - 1] + 1] for region in self._regions]
+            contents = [region[rows[start] : rows[stop - 1] + 1] for region in self.columns]
             for column, content in zip(self.schema.columns, contents, strict=True):
                 check_values(column, content)
                 learnable |= column.name == _VALID and bool(content.any())
@@ -372,23 +344,14 @@ class RingStore:
         self.headers["key"][rows] = 0
         self.headers["state"][rows] = State.RELEASED
 
-    def gather(self, rows: NDArray[np.int64], into: Columns) -> None:
-        """Copies the columns of these rows, in this order, to columns for the same number of segments."""
-        assert self._layout is not None
-        self._layout.gather(rows, into)
-
     def gather_bytes(
         self, rows: NDArray[np.int64], offsets: tuple[int, ...], start: int, into: NDArray[np.uint8]
     ) -> None:
-        """Copies a range of the bytes of these rows, column after column.
+        """Copies the bytes of these rows <int64>[B], column after column, from byte `start` on until `into` is full.
 
-        Args:
-            rows: <int64>[B] rows of the segments.
-            offsets: Offset in bytes of each column. Gaps between columns are not written.
-            start: First byte of the range.
-            into: <uint8>[...] destination. Its size is that of the range.
+        `offsets` has the offset in bytes of each column. Gaps between columns are not written.
         """
-        for region, offset in zip(self._regions, offsets, strict=True):
+        for region, offset in zip(self.columns, offsets, strict=True):
             width = region.shape[1]
             first, last = max(start - offset, 0), min(start + into.size - offset, rows.size * width)
             if first < last:
@@ -399,7 +362,7 @@ class RingStore:
         checksums = np.empty(rows.size, np.uint64)
         for start, stop in runs(rows):
             side_by_side = slice(rows[start], rows[stop - 1] + 1)
-            contents = [region[side_by_side] for region in self._regions]
+            contents = [region[side_by_side] for region in self.columns]
             checksums[start:stop] = checksums_of(self.headers[side_by_side], contents)
         return checksums
 
@@ -413,7 +376,7 @@ class RingStore:
 
     def flush(self) -> None:
         """Writes the mapped pages to disk, for a clean stop. Surviving a kill does not require it."""
-        if self._folder is not None:
+        if self.folder is not None:
             self._memory.flush()
             self._records_memory.flush()
 

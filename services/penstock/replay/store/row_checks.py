@@ -71,14 +71,9 @@ def mix_rows(rows, checksums):  # type: ignore[no-untyped-def]
 
 
 def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint64]:
-    """Computes checksums over the immutable fields of segments: identity, version and payload.
+    """Returns checksums <uint64>[B] of the immutable data of segments: identity, version and payload.
 
-    Args:
-        headers: <HEADER>[B] headers of the segments.
-        contents: <uint8>[B, bytes of a segment] C-ordered bytes, one array per column.
-
-    Returns:
-        <uint64>[B] checksums.
+    The headers are <HEADER>[B], the contents C-ordered bytes <uint8>[B, bytes of a segment], one array per column.
     """
     identity = np.empty((headers.size, 6), np.uint64)
     for position, field in enumerate(("key", "sequence", "slot", "incarnation", "environment")):
@@ -90,16 +85,8 @@ def checksums_of(headers: NDArray[Any], contents: Sequence[NDArray[np.uint8]]) -
     return checksums
 
 
-@numba.njit("boolean(uint32[::1], uint32)", nogil=True, cache=True)
-def _any_with_all_bits_32(words, mask):  # type: ignore[no-untyped-def]
-    found = False
-    for index in range(words.size):
-        found |= (words[index] & mask) == mask
-    return found
-
-
-@numba.njit("boolean(uint64[::1], uint64)", nogil=True, cache=True)
-def _any_with_all_bits_64(words, mask):  # type: ignore[no-untyped-def]
+@numba.njit(["boolean(uint32[::1], uint32)", "boolean(uint64[::1], uint64)"], nogil=True, cache=True)
+def _any_with_all_bits(words, mask):  # type: ignore[no-untyped-def]
     found = False
     for index in range(words.size):
         found |= (words[index] & mask) == mask
@@ -107,11 +94,7 @@ def _any_with_all_bits_64(words, mask):  # type: ignore[no-untyped-def]
 
 
 def check_values(column: Column, content: NDArray[np.uint8]) -> None:
-    """Checks that a column's values are valid.
-
-    Args:
-        column: Column of the bytes.
-        content: <uint8>[rows, bytes of a segment] C-ordered bytes.
+    """Checks a column's values in C-ordered bytes <uint8>[rows, bytes of a segment].
 
     Raises:
         InvalidSegment: A float is NaN or infinite, or a boolean is neither 0 nor 1.
@@ -124,9 +107,9 @@ def check_values(column: Column, content: NDArray[np.uint8]) -> None:
         return
     # A float is not finite if all bits of its exponent are set (IEEE 754).
     if column.dtype == "float32":
-        endless = _any_with_all_bits_32(content.reshape(-1).view(np.uint32), np.uint32(0x7F800000))
+        endless = _any_with_all_bits(content.reshape(-1).view(np.uint32), np.uint32(0x7F800000))
     elif column.dtype == "float64":
-        endless = _any_with_all_bits_64(content.reshape(-1).view(np.uint64), np.uint64(0x7FF0000000000000))
+        endless = _any_with_all_bits(content.reshape(-1).view(np.uint64), np.uint64(0x7FF0000000000000))
     else:
         endless = not np.isfinite(content.reshape(-1).view(column.dtype)).all()
     if endless:

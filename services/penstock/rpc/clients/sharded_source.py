@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.gate_law import shards_conflict
 from penstock.rpc.clients.batch_source import FAREWELL_S, ReplayBatchSource
 from penstock.rpc.loop import LoopThread, off_loop
 from penstock.sharding.allotment import Allotment, Arrival
@@ -158,11 +159,8 @@ class ShardedBatchSource:
         Raises:
             ConfigurationError: A batch has fewer fresh segments than there are shards.
         """
-        if plan.fresh_segments < len(self._sources):
-            raise ConfigurationError(
-                f"the {plan.fresh_segments} fresh segments of a batch can't be spread over {len(self._sources)} replay"
-                " services; raise sampling.batch_segments or sampling.fresh_fraction"
-            )
+        if reason := shards_conflict(plan.fresh_segments, len(self._sources)):
+            raise ConfigurationError(reason)
         self._plan = plan
         self._allotment = Allotment(plan, len(self._sources), self._largest_window())
         self._shards = [_Shard(source, plan) for source in self._sources]

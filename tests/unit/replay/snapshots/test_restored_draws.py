@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from helpers.servers import PATIENCE_S
 from penstock.replay.admission import ActorKey, Gate
@@ -42,18 +43,18 @@ class Run:
     def insert(self, version: int) -> None:
         """One window of two segments that were collected by this version."""
         key = ActorKey(0, 1)
-        self.buffer.open_actor(key, SCHEMA, 2, 0.0)
+        intake = self.buffer.open_actor(key, SCHEMA, 2, 0.0)
         self.buffer.issue_grants(0.0)
-        assert self.buffer.append(make_window(self.sent + 1, version=version), 0.0) == self.sent + 2
-        self.buffer.close_actor(key)
+        assert append(self.buffer, make_window(self.sent + 1, version=version), 0.0) == self.sent + 2
+        intake.close()
         self.sent += 2
 
     def train(self, number: int) -> None:
         """Few segments are replayed; the priorities are of two orders of magnitude."""
-        lease = self.buffer.lease(number, replay_segments=16)
+        lease = self.buffer.leases.draw(number, replay_segments=16)
         assert lease is not None
         priorities = 10.0 ** self._random.uniform(-1.0, 1.0, lease.keys.size)
-        self.buffer.commit(PLAN.session, number, lease.keys, priorities)
+        self.buffer.leases.commit(PLAN.session, number, lease.keys, priorities)
 
 
 def trained(folder: Path) -> Run:
@@ -67,21 +68,21 @@ def trained(folder: Path) -> Run:
         run.train(number)
     for version in (BATCHES - 1, BATCHES, BATCHES, BATCHES, BATCHES):
         run.insert(version)
-    assert run.buffer.lease(BATCHES, replay_segments=16) is not None
+    assert run.buffer.leases.draw(BATCHES, replay_segments=16) is not None
     return run
 
 
-def test_restored_segments_are_drawn_as_they_were_when_the_snapshot_was_taken(tmp_path: Path) -> None:
+def test_restored_segments_are_drawn_as_at_the_snapshot(tmp_path: Path) -> None:
     run = trained(tmp_path / "store")
     stored = run.store.headers[run.store.headers["key"] != 0]
     states = stored["state"]
     replayable = stored["key"][(states == State.SEEN) & (BATCHES + 1 - stored["version"] <= DRAWN.max_staleness)]
     assert [np.count_nonzero(states == state) for state in (State.SEEN, State.LEASED, State.UNSEEN)] == [168, 4, 6]
-    snapshots = Snapshots(run.store, run.buffer, tmp_path / "snapshots", kept=1, bytes_per_s=2**40)
+    snapshots = Snapshots(run.buffer, tmp_path / "snapshots", kept=1, bytes_per_s=2**40)
     taking = snapshots.begin(SnapshotRequest("then", run.buffer.version, automatic=False))
     taking.policy.set_result(Weights.of(BATCHES, b"policy"))
     assert taking.outcome.result(PATIENCE_S).version == BATCHES
-    prefetched, expected = run.buffer.lease(BATCHES), run.buffer.lease(BATCHES + 1)
+    prefetched, expected = run.buffer.leases.draw(BATCHES), run.buffer.leases.draw(BATCHES + 1)
     assert prefetched is not None and expected is not None
     counts = run.buffer.counts()
     # The run goes on, far beyond what any segment of the snapshot would be replayed at.
@@ -95,7 +96,7 @@ def test_restored_segments_are_drawn_as_they_were_when_the_snapshot_was_taken(tm
     again = ReplayBuffer(RingStore(tmp_path / "new", capacity_bytes(ROWS)), Gate(1e9, max_actors=8))
     # A resumed learner begins at its policy's version, which is the store's, in a session of its own.
     again.adopt_plan(replace(DRAWN, session=8, next_batch=BATCHES))
-    first, lease = again.lease(BATCHES), again.lease(BATCHES + 1)
+    first, lease = again.leases.draw(BATCHES), again.leases.draw(BATCHES + 1)
     assert first is not None and lease is not None
     # What was leased is fresh again, in the same batch; what was unseen comes next, and none of it is late.
     assert first.keys[:4].tolist() == prefetched.keys[:4].tolist()

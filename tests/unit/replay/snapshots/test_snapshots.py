@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append, fragments_of, gather, read_rows
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import PATIENCE_S, until
 from helpers.timing import seconds_of
@@ -26,7 +27,7 @@ from penstock.replay.snapshots.taking import Snapshots
 from penstock.replay.snapshots.work import RunningSnapshot
 from penstock.replay.store.layout import HEADER, RECORDS_BYTES, State
 from penstock.replay.store.ring_store import RingStore
-from penstock.types.block import Fragment, Schema
+from penstock.types.block import Schema
 from penstock.types.replay import SamplingPlan
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
@@ -54,7 +55,6 @@ class Service:
         self.buffer = ReplayBuffer(store, Gate(1e9, max_actors=8))
         self.outcomes: list[Snapshot | PenstockError] = []
         self.snapshots = Snapshots(
-            store,
             self.buffer,
             root,
             kept=kept,
@@ -66,13 +66,14 @@ class Service:
 
     def insert(self, segments: int, *, schema: Schema = SCHEMA) -> None:
         """Windows of two; with one actor, sequences and keys are the same numbers."""
-        assert self.buffer.open_actor(self.key, schema, 2, 0.0) == self.sent
+        intake = self.buffer.open_actor(self.key, schema, 2, 0.0)
+        assert intake.stored_sequence == self.sent
         for _ in range(segments // 2):
             self.buffer.issue_grants(0.0)
             window = make_window(self.sent + 1, incarnation=self.key.incarnation, version=self.buffer.version)
-            assert self.buffer.append(window, 0.0) == self.sent + 2
+            assert append(self.buffer, window, 0.0) == self.sent + 2
             self.sent += 2
-        self.buffer.close_actor(self.key)
+        intake.close()
 
     def begin(self, name: str, *, automatic: bool = False) -> RunningSnapshot:
         """As the learner does, whose policy is at the store's version."""
@@ -85,9 +86,9 @@ class Service:
         return self.begin(name, automatic=automatic).outcome.result(PATIENCE_S)
 
     def train(self, number: int, priority: float) -> None:
-        lease = self.buffer.lease(number)
+        lease = self.buffer.leases.draw(number)
         assert lease is not None
-        self.buffer.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
+        self.buffer.leases.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
 def new_service(tmp_path: Path, rows: int = 40, plan: SamplingPlan = REPLAY_ONLY, **options: int) -> Service:
@@ -112,7 +113,7 @@ def assert_holds(store: RingStore, sequences: list[int]) -> None:
     assert keys_in(store) == sequences
     keys = np.array(sequences, np.uint64)
     into = SCHEMA.empty(keys.size)
-    store.gather(store.rows(keys), into)
+    read_rows(store, store.rows(keys), into)
     assert_same_columns(into, make_columns([(0, 1, sequence) for sequence in sequences]))
     assert store.headers["sequence"][store.rows(keys)].tolist() == sequences
 
@@ -144,14 +145,14 @@ def largest_file(size: int) -> Iterator[None]:
 # There and back
 
 
-def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: Path) -> None:
+def test_segments_states_priorities_watermarks_and_counters_are_restored(tmp_path: Path) -> None:
     plan = replace(PLAN, batch_segments=2)
     service = new_service(tmp_path, plan=plan)
     for number in range(3):
         service.insert(2)
         service.train(number, priority=number + 0.5)
     service.insert(2)
-    assert service.buffer.lease(3) is not None
+    assert service.buffer.leases.draw(3) is not None
     service.insert(2)
     taken = service.take("before")
     assert (taken.segments, taken.absent, taken.damaged) == (10, 0, 0)
@@ -164,25 +165,25 @@ def test_segments_states_priorities_watermarks_and_counters_come_back(tmp_path: 
     assert store.headers["priority"][rows[:6]].tolist() == [0.5, 0.5, 1.5, 1.5, 2.5, 2.5]
     assert store.watermark(0, 1) == 10
     for counter in ("next_key", "version", "next_batch", "next_lease", "inserted", "late"):
-        assert store.session[counter] == service.store.session[counter], counter
-    assert int(store.session["next_key"][0]) == 11
-    assert store.session["identity"] != service.store.session["identity"]
+        assert getattr(store.session, counter) == getattr(service.store.session, counter), counter
+    assert store.session.next_key == 11
+    assert store.session.identity != service.store.session.identity
 
 
-def test_a_learner_goes_on_with_a_restored_store_and_its_leases_are_fresh_again(tmp_path: Path) -> None:
+def test_a_learner_continues_with_a_restored_store_whose_leases_are_fresh_again(tmp_path: Path) -> None:
     plan = replace(PLAN, batch_segments=2)
     service = new_service(tmp_path, plan=plan)
     service.insert(2)
     service.train(0, priority=1.0)
     service.insert(4)
-    assert service.buffer.lease(1) is not None
+    assert service.buffer.leases.draw(1) is not None
     service.take("before")
 
     store, _ = restore(tmp_path, "before")
     again = Service(store, tmp_path / "snapshots", sent=6)
     # The learner went on meanwhile, and comes back in the same session from further on.
     again.buffer.adopt_plan(replace(plan, next_batch=2))
-    lease = again.buffer.lease(2)
+    lease = again.buffer.leases.draw(2)
     assert lease is not None
     assert sorted(lease.keys[: lease.fresh_segments].tolist()) == [3, 4]
     again.train(2, priority=1.0)
@@ -200,7 +201,7 @@ def test_a_restored_store_survives_as_any_other(tmp_path: Path) -> None:
     assert_holds(reopened, list(range(1, 31)))
 
 
-def test_a_ring_that_has_come_round_comes_back(tmp_path: Path) -> None:
+def test_a_ring_that_has_wrapped_is_restored(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=20)
     service.insert(50)
     service.take("round")
@@ -208,26 +209,25 @@ def test_a_ring_that_has_come_round_comes_back(tmp_path: Path) -> None:
     assert_holds(store, list(range(31, 51)))
 
 
-def test_windows_on_their_way_are_no_part_of_a_snapshot_and_a_later_one_has_them(tmp_path: Path) -> None:
+def test_arriving_windows_are_not_in_a_snapshot_and_are_in_a_later_one(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
-    service.buffer.open_actor(ActorKey(1, 1), SCHEMA, 2, 0.0)
+    intake = service.buffer.open_actor(ActorKey(1, 1), SCHEMA, 2, 0.0)
     service.buffer.issue_grants(0.0)
     window = make_window(1, slot=1)
-    reserved = service.buffer.reserve(window.head, 0.0)
-    assert reserved is not None and not isinstance(reserved, int)
+    assert intake.reserve(window.head, 0.0)
     service.insert(4)
     assert service.take("without").segments == 6
-    for index, column in enumerate(window.columns.arrays):
-        service.buffer.put(reserved, Fragment(index, 0, np.ascontiguousarray(column).reshape(-1).view(np.uint8)))
-    service.buffer.seal(reserved, 0.0)
+    for fragment in fragments_of(window.columns):
+        intake.put(fragment)
+    intake.seal(0.0)
     assert service.take("with").segments == 8
     store, _ = restore(tmp_path, "with")
     assert keys_in(store) == list(range(1, 9))
     assert store.watermark(1, 1) == 2
 
 
-def test_a_store_in_memory_is_kept_where_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_store_in_memory_can_have_a_snapshot_folder(tmp_path: Path) -> None:
     service = Service(RingStore(None, capacity_bytes(40)), tmp_path / "snapshots")
     service.buffer.adopt_plan(REPLAY_ONLY)
     service.insert(10)
@@ -293,7 +293,7 @@ def test_after_a_restore_the_same_keys_of_another_history_are_not_shared(tmp_pat
     assert keys_in(again) == list(range(1, 17))
     keys = np.arange(9, 17, dtype=np.uint64)
     into = SCHEMA.empty(8)
-    again.gather(again.rows(keys), into)
+    read_rows(again, again.rows(keys), into)
     assert_same_columns(into, make_columns([(0, 2, sequence) for sequence in range(1, 9)]))
 
 
@@ -342,16 +342,16 @@ def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(
     assert store.watermark(0, 1) == rows
 
 
-def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
+def test_inserts_and_draws_continue_while_a_snapshot_is_written(tmp_path: Path) -> None:
     # It would take a quarter of an hour.
     service = new_service(tmp_path, rows=100, bytes_per_s=40 * ROW_BYTES // int(PATIENCE_S))
     service.insert(40)
     running = service.begin("slow")
     until(lambda: running.progress.total_segments, "the snapshot to begin")
     service.insert(20)
-    lease = service.buffer.lease(0)
-    assert lease is not None and service.buffer.gather(lease, SCHEMA.empty(4)).keys.size == 4
-    with pytest.raises(Overloaded, match="on its way"):
+    lease = service.buffer.leases.draw(0)
+    assert lease is not None and gather(service.buffer, lease).keys.size == 4
+    with pytest.raises(Overloaded, match="in progress"):
         service.begin("another")
     assert not running.outcome.done()
     service.snapshots.stop()
@@ -360,27 +360,27 @@ def test_inserts_and_draws_go_on_while_a_snapshot_is_written(tmp_path: Path) -> 
 # With the policy
 
 
-def test_a_store_is_frozen_when_the_commit_of_the_policys_version_has_come(tmp_path: Path) -> None:
+def test_a_store_is_frozen_after_the_commit_of_the_policys_version(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(8)
-    lease = service.buffer.lease(0)
+    lease = service.buffer.leases.draw(0)
     assert lease is not None
     running = service.snapshots.begin(SnapshotRequest("held", version=1, automatic=False))
     assert not running.frozen.wait(0.05)
-    service.buffer.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0))
+    service.buffer.leases.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0))
     assert running.frozen.wait(PATIENCE_S)
     # Too late to be a part of it.
     service.train(1, priority=5.0)
     running.policy.set_result(Weights.of(1, b"policy"))
     assert running.outcome.result(PATIENCE_S).version == 1
     store, _ = restore(tmp_path, "held")
-    assert (int(store.session["version"][0]), store.headers["priority"].max()) == (1, 9.0)
+    assert (store.session.version, store.headers["priority"].max()) == (1, 9.0)
     source = SnapshotFolder(tmp_path / "snapshots")
     manifest = source.read("held")
     assert (source.policy(manifest), manifest.policy_version) == (b"policy", 1)
 
 
-def test_a_commit_or_a_policy_that_never_comes_fails_the_snapshot_and_leaves_nothing(
+def test_a_missing_commit_or_policy_fails_the_snapshot_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_work, "_COMMIT_TIMEOUT_S", 0.05)
@@ -391,19 +391,19 @@ def test_a_commit_or_a_policy_that_never_comes_fails_the_snapshot_and_leaves_not
     with pytest.raises(Unavailable, match="is to have version 1, and the store was trained to 0"):
         uncommitted.outcome.result(PATIENCE_S)
     without = service.snapshots.begin(SnapshotRequest("x", version=0, automatic=False))
-    with pytest.raises(Unavailable, match="no policy came for snapshot 'x'"):
+    with pytest.raises(Unavailable, match="no policy arrived for snapshot 'x'"):
         without.outcome.result(PATIENCE_S)
     assert list((tmp_path / "snapshots").iterdir()) == []
 
 
-def test_one_that_is_given_up_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_snapshot_ends_at_once_and_leaves_no_files(tmp_path: Path) -> None:
     # It would take more than a minute.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
     running = service.begin("slow")
     until(lambda: running.progress.segments, "the snapshot to begin")
     running.given_up.set()
-    with pytest.raises(Unavailable, match="snapshot 'slow' was given up"):
+    with pytest.raises(Unavailable, match="snapshot 'slow' was abandoned"):
         running.outcome.result(PATIENCE_S)
     assert list((tmp_path / "snapshots").iterdir()) == []
 
@@ -432,7 +432,7 @@ def test_a_row_that_is_damaged_in_the_store_is_left_out_and_counted(tmp_path: Pa
     assert_holds(store, [1, 2, *range(4, 11)])
 
 
-def test_what_is_damaged_in_a_snapshot_is_dropped_and_counted_when_it_is_restored(tmp_path: Path) -> None:
+def test_damaged_segments_of_a_snapshot_are_dropped_and_counted_at_the_restore(tmp_path: Path) -> None:
     service = new_service(tmp_path, chunk_rows=4)
     service.insert(22)
     service.take("rotten")
@@ -464,7 +464,7 @@ def test_a_snapshot_whose_one_consistent_part_is_damaged_is_refused(tmp_path: Pa
 # Which are there
 
 
-def test_of_those_on_the_interval_the_newest_are_kept_and_none_that_was_asked_for_goes(tmp_path: Path) -> None:
+def test_old_automatic_snapshots_are_removed_and_requested_ones_are_kept(tmp_path: Path) -> None:
     # The clock is set back by an hour before each.
     clock = iter(range(2_000_000_000, 0, -3600))
     service = new_service(tmp_path, kept=2)
@@ -480,7 +480,7 @@ def test_of_those_on_the_interval_the_newest_are_kept_and_none_that_was_asked_fo
     assert_holds(restore(tmp_path, "a")[0], list(range(1, 13)))
 
 
-def test_a_folder_full_of_named_snapshots_takes_no_more_of_them(
+def test_a_folder_with_too_many_named_snapshots_refuses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "MOST_NAMED", 2)
@@ -488,9 +488,7 @@ def test_a_folder_full_of_named_snapshots_takes_no_more_of_them(
     service.insert(4)
     service.take("one")
     service.take("two")
-    with pytest.raises(
-        ConfigurationError, match=r"there are 2 snapshots in .*that were asked for; remove the folders of some"
-    ):
+    with pytest.raises(ConfigurationError, match=r"there are 2 requested snapshots in .*; remove the folders of some"):
         service.take("three")
     # Those on the interval go on: nobody's names keep them out.
     service.take("on-the-interval", automatic=True)
@@ -498,7 +496,7 @@ def test_a_folder_full_of_named_snapshots_takes_no_more_of_them(
     service.take("three")
 
 
-def test_a_snapshot_is_listed_as_it_was_told(tmp_path: Path) -> None:
+def test_a_snapshot_is_listed_as_reported(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(4)
     taken = service.take("told")
@@ -518,11 +516,11 @@ def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: st
         restore(tmp_path, name)
 
 
-def test_what_cannot_be_kept_says_why(tmp_path: Path) -> None:
+def test_a_snapshot_that_can_not_be_taken_names_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"replay\.snapshot_folder"):
         Service(RingStore(None, capacity_bytes(4)), None).begin("memory")
     service = new_service(tmp_path)
-    with pytest.raises(NotReady, match="no actor has come"):
+    with pytest.raises(NotReady, match="no actor has connected"):
         service.begin("empty")
     service.insert(2)
     service.take("taken")
@@ -546,7 +544,7 @@ time.sleep(60)
 """
 
 
-def test_one_that_was_killed_before_its_end_is_no_snapshot_and_the_next_removes_it(tmp_path: Path) -> None:
+def test_a_snapshot_interrupted_by_a_kill_is_removed_by_the_next(tmp_path: Path) -> None:
     here = Path(__file__)
     command = [sys.executable, "-c", KILLED, str(tmp_path), str(here.parent), str(here.parents[3])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -567,7 +565,7 @@ def test_one_that_was_killed_before_its_end_is_no_snapshot_and_the_next_removes_
     assert_holds(restore(tmp_path, "next")[0], list(range(1, 41)))
 
 
-def test_one_that_the_service_does_not_wait_for_leaves_nothing(tmp_path: Path) -> None:
+def test_a_snapshot_cut_off_by_the_stop_leaves_no_files(tmp_path: Path) -> None:
     # It would take more than a minute.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
@@ -596,7 +594,7 @@ def test_a_full_disk_fails_the_snapshot_leaves_nothing_and_the_next_succeeds(tmp
 # Restoring
 
 
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_with_the_existing_names(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
     service.take("one")
@@ -620,7 +618,7 @@ def test_another_capacity_keeps_the_newest_that_fit(tmp_path: Path, rows: int) -
     assert_holds(store, [*expected, *range(51, 59)][-rows:])
 
 
-def test_a_store_too_small_for_what_was_not_trained_is_refused(tmp_path: Path) -> None:
+def test_a_store_too_small_for_the_untrained_segments_is_refused(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=60, plan=replace(PLAN, batch_segments=20, fresh_segments=20))
     service.insert(20)
     service.take("unseen")

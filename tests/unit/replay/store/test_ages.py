@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from helpers.segments import PLAN
 from penstock.replay.store.ages import Ages
+from penstock.replay.store.kept_twice import make_record
 from penstock.replay.store.layout import MAX_GAPS, RECORDS_BYTES, ages_copies
-from penstock.replay.store.records import make_record
 
 NEWEST = 400
 
@@ -41,7 +41,7 @@ def counted(skipped: set[int], until: int) -> np.ndarray:
 
 @given(GAPS)
 @settings(max_examples=100, deadline=None)
-def test_ages_count_the_numbers_that_were_not_skipped(sessions: list[tuple[int, int]]) -> None:
+def test_ages_do_not_count_skipped_numbers(sessions: list[tuple[int, int]]) -> None:
     ages, skipped, _ = make(sessions)
     versions = np.arange(NEWEST)
     *expected, newest = counted(skipped, NEWEST).tolist()
@@ -81,7 +81,7 @@ def test_a_worked_example() -> None:
     assert ages.clock(np.array([0, 9, 10, 12, 15, 16])).tolist() == [0, 9, 10, 10, 10, 11]
     assert ages.between(np.array([9, 12, 15]), 16).tolist() == [5, 3, 0]
     assert ages.between(np.array([15, 16]), 16).size == 0
-    assert ages.last_skip == 15
+    assert ages.ends[-1] == 15
     assert (ages.oldest(16, 1), ages.oldest(16, 2), ages.oldest(15, 0)) == (10, 9, 10)
 
 
@@ -97,7 +97,7 @@ def test_a_session_that_did_not_begin_leaves_no_gap() -> None:
     assert Ages(memory, 11).skipped == 3
 
 
-def test_of_more_gaps_than_there_is_room_for_the_oldest_are_joined() -> None:
+def test_the_oldest_gaps_are_joined_when_there_are_too_many() -> None:
     memory = records()
     ages, skipped, version = make([(3, 2)] * (MAX_GAPS + 20), memory)
     assert Ages(memory, version).skipped == ages.skipped == len(skipped)
@@ -111,14 +111,14 @@ def test_of_more_gaps_than_there_is_room_for_the_oldest_are_joined() -> None:
 
 
 @pytest.mark.parametrize("session", [(0, 1), (4, 0)])
-def test_sessions_that_train_nothing_or_skip_nothing_take_no_further_gaps_place(session: tuple[int, int]) -> None:
+def test_sessions_that_train_or_skip_nothing_add_no_gap(session: tuple[int, int]) -> None:
     ages, skipped, version = make([(3, 2), (4, 1), *[session] * MAX_GAPS])
     assert ages.clock(np.arange(version + 3)).tolist() == counted(skipped, version + 2).tolist()
 
 
 @pytest.mark.parametrize("copy", [0, 1])
 @pytest.mark.parametrize("bit", [0, 70, 130, 600, 5_000])
-def test_a_damaged_copy_leaves_the_other(bit: int, copy: int) -> None:
+def test_a_damaged_copy_leaves_the_other_intact(bit: int, copy: int) -> None:
     memory = records()
     ages = Ages(memory, 0)
     ages.skip(3, 5)

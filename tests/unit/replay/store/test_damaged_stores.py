@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.direct_buffer import append, write_rows
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, DamagedFile
@@ -19,6 +20,7 @@ from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
 from penstock.replay.snapshots.taking import Snapshots
+from penstock.replay.store.kept_twice import KeptTwice
 from penstock.replay.store.layout import (
     AGES,
     HEADER,
@@ -30,7 +32,7 @@ from penstock.replay.store.layout import (
     session_copies,
     watermark_copies,
 )
-from penstock.replay.store.records import KeptTwice, read_watermarks
+from penstock.replay.store.records import read_watermarks
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
@@ -56,14 +58,14 @@ def fill(folder: Path | None) -> tuple[RingStore, ReplayBuffer]:
     for window in range(7):
         buffer.issue_grants(0.0)
         slot, first = 7 * (window % 2), 1 + 4 * (window // 2)
-        assert buffer.append(make_window(first, segments=4, slot=slot, incarnation=3), 0.0) == first + 3
+        assert append(buffer, make_window(first, segments=4, slot=slot, incarnation=3), 0.0) == first + 3
         if window == 1:
             buffer.adopt_plan(replace(plan, session=8, next_batch=50))
     for number in range(50, 54):
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None
-        buffer.commit(8, number, lease.keys, np.linspace(0.5, 2.0, lease.keys.size))
-    assert buffer.lease(54) is not None
+        buffer.leases.commit(8, number, lease.keys, np.linspace(0.5, 2.0, lease.keys.size))
+    assert buffer.leases.draw(54) is not None
     return store, buffer
 
 
@@ -80,7 +82,7 @@ def lay(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
-def test_a_store_that_was_killed_is_not_taken_for_damaged(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_killed_store_is_not_reported_as_damaged(whole: dict[str, bytes], tmp_path: Path) -> None:
     lay(tmp_path, whole)
     store = RingStore(tmp_path, SIZE)
     assert (store.recovery.segments, store.recovery.damaged, store.recovery.repaired) == (28, 0, 0)
@@ -90,9 +92,7 @@ def test_a_store_that_was_killed_is_not_taken_for_damaged(whole: dict[str, bytes
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", *DAMAGES])
-def test_a_file_that_is_lost_is_named_and_nothing_is_served_for_it(
-    whole: dict[str, bytes], tmp_path: Path, name: str, damage: str
-) -> None:
+def test_a_lost_file_is_named_in_the_error(whole: dict[str, bytes], tmp_path: Path, name: str, damage: str) -> None:
     lay(tmp_path, whole)
     if damage == "missing":
         (tmp_path / name).unlink()
@@ -110,7 +110,7 @@ def test_a_file_that_is_lost_is_named_and_nothing_is_served_for_it(
         assert all(kept[other] == content for other, content in left.items())
 
 
-def test_a_store_without_its_description_and_its_segments_is_not_a_new_one(
+def test_a_store_without_description_and_segments_is_not_treated_as_new(
     whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     lay(tmp_path, {"records.bin": whole["records.bin"]})
@@ -118,7 +118,7 @@ def test_a_store_without_its_description_and_its_segments_is_not_a_new_one(
         RingStore(tmp_path, SIZE)
 
 
-def test_another_size_in_the_description_is_not_taken_for_another_configuration(
+def test_a_damaged_size_in_the_description_is_not_reported_as_another_configuration(
     whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     lay(tmp_path, whole)
@@ -139,7 +139,7 @@ def test_headers_that_were_zeroed_are_counted(whole: dict[str, bytes], tmp_path:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_half_of_the_records_is_enough(whole: dict[str, bytes], tmp_path: Path, half: int) -> None:
+def test_one_copy_of_the_records_suffices(whole: dict[str, bytes], tmp_path: Path, half: int) -> None:
     content = bytearray(whole["records.bin"])
     content[half * RECORDS_BYTES // 2 : (half + 1) * RECORDS_BYTES // 2] = bytes(RECORDS_BYTES // 2)
     lay(tmp_path, {**whole, "records.bin": bytes(content)})
@@ -150,7 +150,7 @@ def test_half_of_the_records_is_enough(whole: dict[str, bytes], tmp_path: Path, 
     assert RingStore(tmp_path, SIZE).recovery.repaired == 0
 
 
-def test_a_copy_that_a_kill_left_behind_is_brought_up_to_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_copy_left_behind_by_a_kill_is_repaired_from_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
     records = np.frombuffer(bytearray(whole["records.bin"]), np.uint8)
     kept, before = KeptTwice(ages_copies(records)), ages_copies(records).copy()
     kept.record["lag"] = 9
@@ -164,10 +164,10 @@ def test_a_copy_that_a_kill_left_behind_is_brought_up_to_the_other(whole: dict[s
 
 
 @pytest.mark.parametrize("state", sorted({code ^ 1 << bit for code in State for bit in range(32)} | {0, 3, 11}))
-def test_a_state_that_no_code_writes_is_damage(tmp_path: Path, state: int) -> None:
+def test_an_invalid_state_counts_as_damage(tmp_path: Path, state: int) -> None:
     store = RingStore(tmp_path, SIZE)
     store.adopt(SCHEMA)
-    store.write(np.arange(1, 5, dtype=np.uint64), make_window(1, segments=4), 0)
+    write_rows(store, np.arange(1, 5, dtype=np.uint64), make_window(1, segments=4), 0)
     store.headers["state"][3] = state
     again = RingStore(tmp_path, SIZE)
     assert (again.recovery.segments, again.recovery.damaged) == (3, 1)
@@ -175,7 +175,7 @@ def test_a_state_that_no_code_writes_is_damage(tmp_path: Path, state: int) -> No
 
 def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     store, buffer = fill(tmp_path)
-    scrub = Scrub(store, buffer)
+    scrub = Scrub(buffer)
     assert scrub.step() == 0
     rows = {state: int(np.flatnonzero(store.headers["state"] == state)[0]) for state in (1, 2, 4)}
     for row in rows.values():
@@ -188,12 +188,12 @@ def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     assert buffer.counts().stored == 27
     # The ring comes round, over all of them.
     for number in range(54, 70):
-        lease = buffer.lease(number)
+        lease = buffer.leases.draw(number)
         assert lease is not None and lease.fresh_segments == 4
-        buffer.commit(8, number, lease.keys, np.ones(lease.keys.size))
+        buffer.leases.commit(8, number, lease.keys, np.ones(lease.keys.size))
         buffer.issue_grants(0.0)
-        sequence = buffer._store.watermark(0, 3) + 1
-        assert buffer.append(make_window(sequence, segments=4, incarnation=3, version=number), 0.0) == sequence + 3
+        sequence = buffer.store.watermark(0, 3) + 1
+        assert append(buffer, make_window(sequence, segments=4, incarnation=3, version=number), 0.0) == sequence + 3
     assert buffer.counts().stored == ROWS
 
 
@@ -201,7 +201,7 @@ def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
     ("field", "value"),
     [("priority", np.nan), ("priority", np.inf), ("priority", -1e-9), ("batch", -2), ("batch", 53), ("batch", 56)],
 )
-def test_values_that_no_code_writes_into_a_header_are_damage(
+def test_invalid_header_values_count_as_damage(
     whole: dict[str, bytes], tmp_path: Path, field: str, value: float
 ) -> None:
     lay(tmp_path, whole)
@@ -220,7 +220,7 @@ def served(store: RingStore) -> dict[str, bytes]:
     content = {"marks": read_watermarks(store.records)[0].tobytes()}
     ages = KeptTwice(ages_copies(store.records)).record[0]
     # Each write has a sequence and a checksum of its own.
-    for kind, record in (("session", store.session[0]), ("ages", ages)):
+    for kind, record in (("session", store.session._kept.record[0]), ("ages", ages)):
         content |= {f"{kind}.{name}": record[name].tobytes() for name in record.dtype.names[2:]}
     for row in np.flatnonzero(store.headers["key"]).tolist():
         payload = b"".join(column[row].tobytes() for column in store.columns)
@@ -318,8 +318,8 @@ def changed_fields(before: bytes, after: bytes) -> set[str]:
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one snapshot, `then`."""
     root = tmp_path_factory.mktemp("snapshots")
-    store, buffer = fill(None)
-    snapshots = Snapshots(store, buffer, root, kept=3, bytes_per_s=2**40, chunk_bytes=8 * SCHEMA.segment_bytes)
+    _, buffer = fill(None)
+    snapshots = Snapshots(buffer, root, kept=3, bytes_per_s=2**40, chunk_bytes=8 * SCHEMA.segment_bytes)
     running = snapshots.begin(SnapshotRequest("then", buffer.version, automatic=False))
     running.policy.set_result(Weights.of(buffer.version, b"policy" * 50))
     assert running.outcome.result(PATIENCE_S).segments == 28
@@ -341,7 +341,7 @@ def restored(root: Path, into: Path) -> tuple[str, dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("damage", ["missing", *DAMAGES])
-def test_each_file_of_a_snapshot_that_is_lost_is_noticed(snapshot: Path, tmp_path: Path, damage: str) -> None:
+def test_each_lost_file_of_a_snapshot_is_detected(snapshot: Path, tmp_path: Path, damage: str) -> None:
     said, intact = restored(snapshot, tmp_path / "intact")
     assert not said and len([key for key in intact if key.startswith("segment")]) == 28
     names = sorted(path.name for path in (snapshot / "then").iterdir())

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from helpers.direct_buffer import read_rows, write_rows
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_store, make_window
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
 from penstock.replay.store.layout import State
@@ -25,14 +26,14 @@ def keys_of(first: int, last: int) -> NDArray[np.uint64]:
 def write(store: RingStore, window: Window, first_key: int) -> None:
     """Stores a window, as trained already: the ring may overwrite it."""
     keys = keys_of(first_key, first_key + window.columns.segments - 1)
-    store.write(keys, window, 0)
+    write_rows(store, keys, window, 0)
     store.headers["state"][store.rows(keys)] = State.SEEN
 
 
 def gather(store: RingStore, keys: NDArray[np.uint64]) -> Columns:
     assert store.schema is not None
     into = store.schema.empty(keys.size)
-    store.gather(store.rows(keys), into)
+    read_rows(store, store.rows(keys), into)
     return into
 
 
@@ -64,7 +65,7 @@ def test_what_is_written_is_gathered_in_any_order(folder: Path | None) -> None:
 
 def test_a_window_can_be_stored_from_its_middle() -> None:
     store = make_store(5)
-    store.write(keys_of(1, 2), make_window(1, segments=4), 2)
+    write_rows(store, keys_of(1, 2), make_window(1, segments=4), 2)
     assert_same_columns(gather(store, keys_of(1, 2)), make_columns([(0, 1, 3), (0, 1, 4)]))
     assert store.headers["sequence"][store.rows(keys_of(1, 2))].tolist() == [3, 4]
     assert store.headers["environment"][store.rows(keys_of(1, 2))].tolist() == [2, 3]
@@ -99,7 +100,7 @@ def test_all_bytes_of_a_window_are_summed_wherever_they_are_copied(first: int, n
     store.seal(keys, store.inspect(keys, window.head, first), window.head)
     assert checksum_of(sums) == staged_checksum(window.columns)
     stored = SCHEMA.empty(keys.size)
-    store.gather(store.rows(keys), stored)
+    read_rows(store, store.rows(keys), stored)
     for came, sent in zip(stored.arrays, window.columns.arrays, strict=True):
         np.testing.assert_array_equal(came, sent[first:])
 
@@ -114,7 +115,7 @@ def test_unseen_and_leased_rows_are_never_overwritten() -> None:
         write(store, make_window(1, segments=4), 1)
         store.headers["state"][store.rows(keys_of(2, 2))] = state
         with pytest.raises(Overloaded, match="4 rows"):
-            store.write(keys_of(5, 6), make_window(5), 0)
+            write_rows(store, keys_of(5, 6), make_window(5), 0)
         assert store.present(keys_of(1, 4)).all()
         assert_same_columns(gather(store, keys_of(1, 4)), make_window(1, segments=4).columns)
         assert store.watermark(0, 1) == 4
@@ -124,8 +125,8 @@ def test_a_reopened_folder_has_every_segment_and_watermark(tmp_path: Path) -> No
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=3), 1)
     write(store, make_window(1, segments=3, slot=9, incarnation=4), 4)
-    store.session["next_batch"] = 11
-    store.save_session()
+    store.session.next_batch = 11
+    store.session.save()
 
     again = RingStore(tmp_path, capacity_bytes(5))
     assert again.schema == SCHEMA
@@ -135,7 +136,7 @@ def test_a_reopened_folder_has_every_segment_and_watermark(tmp_path: Path) -> No
         gather(again, keys_of(2, 6)), make_columns([(0, 1, 2), (0, 1, 3), (9, 4, 1), (9, 4, 2), (9, 4, 3)])
     )
     assert (again.watermark(0, 1), again.watermark(9, 4), again.watermark(1, 1)) == (3, 3, 0)
-    assert again.session["next_batch"][0] == 11
+    assert again.session.next_batch == 11
 
 
 def test_a_folder_that_never_had_a_schema_opens_empty(tmp_path: Path) -> None:
@@ -177,8 +178,8 @@ def test_a_new_priority_or_state_damages_no_row(tmp_path: Path) -> None:
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=2), 1)
     store.headers["priority"], store.headers["state"], store.headers["batch"] = 4.5, State.LEASED, 8
-    store.session["next_lease"] = 9
-    store.save_session()
+    store.session.next_lease = 9
+    store.session.save()
     again = RingStore(tmp_path, capacity_bytes(5))
     assert again.recovery.segments == 2
     assert again.headers["priority"][again.rows(keys_of(1, 2))].tolist() == [4.5, 4.5]
@@ -194,7 +195,7 @@ def test_a_watermark_outlives_the_rows_it_counted(tmp_path: Path) -> None:
     assert RingStore(tmp_path, capacity_bytes(4)).watermark(0, 1) == 2
 
 
-def test_a_kill_between_the_rows_and_their_watermark_is_made_up_for(tmp_path: Path) -> None:
+def test_a_watermark_is_restored_from_the_rows_after_a_kill(tmp_path: Path) -> None:
     store = make_store(6, tmp_path)
     write(store, make_window(1), 1)
     before = (tmp_path / "records.bin").read_bytes()
@@ -205,7 +206,7 @@ def test_a_kill_between_the_rows_and_their_watermark_is_made_up_for(tmp_path: Pa
     assert (again.watermark(0, 1), again.watermark(3, 2)) == (4, 2)
 
 
-def test_a_later_incarnation_closes_the_slot_to_the_earlier() -> None:
+def test_an_earlier_incarnation_of_a_slot_is_refused() -> None:
     store = make_store(6)
     write(store, make_window(1), 1)
     assert store.watermark(0, 2) == 0
@@ -227,7 +228,7 @@ def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
         RingStore(tmp_path, capacity_bytes(6))
 
 
-def test_a_description_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+def test_a_description_with_another_schema_hash_is_refused(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     description = json.loads((tmp_path / "store.json").read_text())
     (tmp_path / "store.json").write_text(json.dumps(description | {"unroll_length": 4}))
@@ -244,14 +245,14 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 3, "unroll_length": 3, "columns": [["x"]]}'])
-def test_a_description_that_describes_nothing_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_description_is_refused(tmp_path: Path, content: str) -> None:
     make_store(5, tmp_path)
     (tmp_path / "store.json").write_text(content)
     with pytest.raises(ConfigurationError, match=r"store\.json does not describe a store"):
         RingStore(tmp_path, capacity_bytes(5))
 
 
-def test_another_schema_is_refused_and_the_same_welcome(folder: Path | None) -> None:
+def test_another_schema_is_refused_and_the_same_is_accepted(folder: Path | None) -> None:
     store, other = make_store(5, folder), Schema(SCHEMA.unroll_length + 1, SCHEMA.columns)
     store.adopt(SCHEMA)
     with pytest.raises(SchemaMismatch, match=f"{SCHEMA.hash:016x}.*{other.hash:016x}"):
@@ -271,7 +272,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         RingStore(tmp_path / "file", capacity_bytes(5))
 
 
-def test_a_folder_of_somebody_else_is_not_taken_for_a_full_disk(
+def test_a_folder_of_another_user_is_not_reported_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object) -> int:
@@ -283,7 +284,7 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_full_disk(
         RingStore(tmp_path, capacity_bytes(5))
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_taken_from_it(
+def test_a_disk_that_is_too_small_is_reported_before_space_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.posix_fallocate", lambda *given: pytest.fail("asked for room that there is not"))
@@ -292,7 +293,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_taken_from_it(
     assert (tmp_path / "segments.bin").stat().st_blocks == 0
 
 
-def test_a_store_that_could_not_be_allocated_keeps_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_can_not_be_allocated_frees_its_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allocate = os.posix_fallocate
 
     def give_half(descriptor: int, offset: int, size: int) -> None:

@@ -25,7 +25,7 @@ def test_a_checksum_changes_with_every_bit_and_with_its_seed(row: bytes, data: s
 
 
 @pytest.mark.parametrize("size", [1, 8, 255, 256, 257, 1000])
-def test_rows_are_mixed_apart(size: int) -> None:
+def test_rows_have_independent_checksums(size: int) -> None:
     rows = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
     checksums = np.arange(5, dtype=np.uint64)
     mix_rows(rows, checksums)

@@ -1,0 +1,95 @@
+"""The law of the gate: which fresh segments, degree, windows, shards and store fit together.
+
+`config`, `replay.admission`, `replay.buffer` and `rpc.clients.sharded_source` raise the reasons that the `*_conflict`
+functions return. The arguments have the same meaning everywhere:
+
+    fresh    fresh segments per batch (F); with 0, nothing limits collection
+    degree   batches that collection may run ahead of training (d)
+    window   segments in an actor's window, one per environment
+    shards   number of replay services
+"""
+
+
+def window_conflict(fresh: int, degree: int, window: int, other: int | None = None) -> str | None:
+    """Returns the reason for which a window can never be granted; None if it can.
+
+    Args:
+        fresh: Fresh segments per batch.
+        degree: Degree of the plan.
+        window: Segments in the window.
+        other: Segments in another actor's window of another size; None if there is none.
+    """
+    refused = f"windows of {window} segments (actor.environments {window}) can't be granted:"
+    if fresh == 0:
+        return None
+    if degree == 0 and fresh % window:
+        return (
+            f"{refused} with off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of that;"
+            " change sampling.batch_segments, sampling.fresh_fraction or actor.environments"
+        )
+    if degree == 0 and other is not None:
+        return (
+            f"{refused} another actor's have {other}, and with off_policy_degree 0 and {fresh} fresh segments a batch"
+            " could wait for a window that does not fit; give all actors the same number of environments"
+        )
+    if degree > 0 and window > degree * fresh:
+        return (
+            f"{refused} they exceed off_policy_degree {degree} times the {fresh} fresh segments of a batch; raise"
+            " sampling.batch_segments or lower actor.environments"
+        )
+    return None
+
+
+def shards_conflict(fresh: int, shards: int) -> str | None:
+    """Returns the reason for which shards can't divide a batch's fresh segments; None if they can."""
+    if shards > 1 and fresh == 0:
+        return (
+            f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts of a"
+            " batch are matched by its fresh segments; raise the fraction or use one service"
+        )
+    if fresh < shards and fresh:
+        return (
+            f"the {fresh} fresh segments of a batch can't be spread over {shards} replay services; raise"
+            " sampling.batch_segments or sampling.fresh_fraction"
+        )
+    return None
+
+
+def shard_window_conflict(fresh: int, degree: int, window: int, shards: int) -> str | None:
+    """Returns the reason for which windows don't fit the shards' parts of a batch; None if they do."""
+    if shards > 1 and degree == 0 and fresh % (shards * window):
+        return (
+            f"with sampling.off_policy_degree 0, the {fresh} fresh segments of a batch must be a multiple of {shards}"
+            f" replay services times actor.environments {window}; change sampling.batch_segments or actor.environments"
+        )
+    if shards > 1 and shards * least_part(degree, window) > fresh:
+        return (
+            f"the {fresh} fresh segments of a batch are too few for {shards} replay services with actors of {window}"
+            f" environments at sampling.off_policy_degree {degree}; raise sampling.batch_segments or lower"
+            " actor.environments"
+        )
+    return None
+
+
+def store_conflict(fresh: int, degree: int, batch: int, capacity: int) -> str | None:
+    """Returns the reason for which batches of `batch` segments need a larger store; None if the store suffices."""
+    # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
+    needed = (degree + 1) * fresh + batch if fresh else 0
+    if needed <= capacity:
+        return None
+    return (
+        f"the store holds {capacity} segments, and off_policy_degree {degree} with batches of {batch} needs {needed};"
+        " raise replay.capacity_bytes"
+    )
+
+
+def least_degree(fresh: int, windows: set[int]) -> int:
+    """Returns the lowest degree at which windows of all these sizes can be granted."""
+    if not windows or fresh == 0 or (len(windows) == 1 and fresh % min(windows) == 0):
+        return 0
+    return -(-max(windows) // fresh)
+
+
+def least_part(degree: int, window: int) -> int:
+    """Returns the smallest part of a batch's fresh segments with which a shard can grant a window."""
+    return max(1, -(-window // degree)) if degree else 1

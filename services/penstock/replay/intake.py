@@ -1,0 +1,163 @@
+"""Storage of one actor's windows: rows are reserved, filled part by part, and sealed.
+
+`ReplayBuffer.open_actor` creates an intake per append stream, and the stream's servicer calls it. The methods take the
+buffer's lock, except `put`, which writes to rows that no other method reads, and the check of the values in `seal`.
+"""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import InvalidSegment, PlaceLost, Unavailable
+from penstock.replay.admission import ActorKey
+from penstock.replay.segments import VERSIONS_AHEAD, Segments
+from penstock.types.block import Fragment
+from penstock.types.replay import WindowHead
+
+_NO_KEYS = np.zeros(0, np.uint64)
+
+
+class Intake:
+    """Intake of one actor's windows, one window at a time. One thread at a time may call it.
+
+    Attributes:
+        keys: <uint64>[B] keys of the rows reserved for the arriving window; empty if there is no window or all of its
+            segments are stored already.
+        stored_sequence: Last sequence known to be stored for the actor.
+    """
+
+    def __init__(self, segments: Segments, lock: threading.Lock, key: ActorKey) -> None:
+        """Reads the last stored sequence. Raises as `RingStore.watermark`."""
+        self._segments, self._lock, self._key = segments, lock, key
+        self._head: WindowHead | None = None
+        self._first = 0
+        self.keys: NDArray[np.uint64] = _NO_KEYS
+        self.stored_sequence = segments.store.watermark(key.slot, key.incarnation)
+
+    def close(self) -> None:
+        """Disconnects the actor and revokes its grants."""
+        with self._lock:
+            self._segments.gate.disconnect(self._key)
+
+    def heard(self, now: float, steps: int | None = None) -> None:
+        """Records a sign of life of the actor, as `Gate.heard`."""
+        with self._lock:
+            self._segments.gate.heard(self._key, now, steps)
+
+    def knows_version(self, head: WindowHead) -> bool:
+        """Returns whether the learner can have published a window's version, given the batches leased here.
+
+        If not, the store may learn of it later. A learner that takes over publishes a version before its plan arrives,
+        and one with several shards may continue without this one for a while.
+
+        Raises:
+            InvalidSegment: Not even a learner that takes over can have published the version.
+        """
+        with self._lock:
+            newest = self._segments.newest_published
+        if head.version > newest + VERSIONS_AHEAD:
+            raise _unpublished(head, newest)
+        return head.version <= newest
+
+    def reserve(self, head: WindowHead, now: float) -> bool:
+        """Spends the actor's oldest grant on rows for an arriving window. A stored window needs neither.
+
+        Returns:
+            Whether the window can be received. If not, the actor has no grant. The window can be offered again later.
+
+        Raises:
+            InvalidSegment: The sequence leaves a gap, or the learner can't have published the version.
+            PlaceLost: A later incarnation has the slot.
+            Overloaded: A row to overwrite has not been trained yet.
+        """
+        segments, store, session = self._segments, self._segments.store, self._segments.session
+        assert not self.keys.size
+        with self._lock:
+            segments.gate.heard(self._key, now)
+            watermark = self.stored_sequence = store.watermark(self._key.slot, self._key.incarnation)
+            if head.first_sequence > watermark + 1:
+                raise InvalidSegment(
+                    f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
+                    " expected"
+                )
+            if head.version > segments.newest_published:
+                raise _unpublished(head, segments.newest_published)
+            first = watermark + 1 - head.first_sequence
+            if first >= head.segments:
+                return True
+            if not segments.gate.spend(self._key):
+                return False
+            keys = np.arange(session.next_key, session.next_key + head.segments - first, dtype=np.uint64)
+            overwritten = segments.priorities.seen_among(store.rows(keys))
+            store.reserve(keys)
+            session.next_key += keys.size
+            session.save()
+            segments.priorities.forget(overwritten)
+            segments.writing += keys.size
+            self._head, self._first, self.keys = head, first, keys
+            return True
+
+    def put(self, fragment: Fragment, sums: NDArray[np.uint64] | None = None) -> None:
+        """Copies bytes of the window to its rows and sums them, as `RingStore.put`."""
+        self._segments.store.put(self.keys, self._first, fragment, sums)
+
+    def seal(self, now: float) -> int:
+        """Turns the complete rows into segments and returns the last sequence stored for the actor.
+
+        Raises:
+            InvalidSegment: The window has invalid values. The rows are released.
+            Unavailable: Another stream stored the same window meanwhile. The rows are released.
+            PlaceLost: A later incarnation took the slot meanwhile. The rows are released.
+        """
+        segments, store, head, keys = self._segments, self._segments.store, self._head, self.keys
+        if head is None or not keys.size:
+            return self.stored_sequence
+        try:
+            header = store.inspect(keys, head, self._first)
+        except InvalidSegment:
+            self.refuse()
+            raise
+        self.keys = _NO_KEYS
+        with self._lock:
+            segments.writing -= keys.size
+            segments.gate.heard(self._key, now)
+            expected = head.first_sequence + self._first - 1
+            try:
+                watermark = store.watermark(head.slot, head.incarnation)
+            except PlaceLost:
+                store.release(keys)
+                raise
+            if watermark != expected:
+                store.release(keys)
+                raise Unavailable(f"slot {head.slot} has sent sequence {expected + 1} by another stream")
+            store.seal(keys, header, head)
+            segments.session.inserted += keys.size
+            segments.session.save()
+            segments.arrived(keys)
+            self.stored_sequence = head.last_sequence
+            return head.last_sequence
+
+    def refuse(self) -> None:
+        """Releases the rows of a window that is damaged or has invalid values, and counts its segments as refused."""
+        with self._lock:
+            self._segments.refused += self.keys.size
+            self._give_up()
+
+    def release(self) -> None:
+        """Releases the rows of a window that will not be completed, if there is one."""
+        if self.keys.size:
+            with self._lock:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        # Only once, because the rows may belong to another window afterwards.
+        keys, self.keys = self.keys, _NO_KEYS
+        self._segments.writing -= keys.size
+        self._segments.store.release(keys)
+
+
+def _unpublished(head: WindowHead, newest: int) -> InvalidSegment:
+    return InvalidSegment(
+        f"slot {head.slot} sent version {head.version}, and {newest} is the newest that the learner can have published"
+    )

@@ -1,0 +1,237 @@
+"""SampleBatches, CommitBatch and FinishRun: the learner's calls. Decodes requests, calls the buffer, encodes responses.
+
+Runs on one event loop. Only work on large payloads moves to worker threads (`off_loop`).
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import SchemaMismatch
+from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.fresh_segments import Lease
+from penstock.replay.leases import MAX_LEASES
+from penstock.rpc import methods
+from penstock.rpc.loop import off_loop
+from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
+from penstock.rpc.servicers.outboxes import ANSWERED_WITHIN_S, Outboxes
+from penstock.telemetry import metrics
+from penstock.types.payloads import layout
+from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
+from penstock.v1 import replay_pb2
+from penstock.wire import replay_service as wire
+from penstock.wire.replay import batch_messages, encode_batch_head
+
+_WAITING_NOTICE_S = 1.0
+
+
+class _Writer:
+    """Writer of a learner's stream, shared by several tasks because gRPC accepts one message at a time.
+
+    The answer to a commit that came with a request waits briefly to go with a batch, as an acknowledgement does.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._lock = context, asyncio.Lock()
+        self._answers: deque[wire.SampleResponseMessage] = deque()
+        self.answer_due = math.inf
+        self.newest_batch = -1
+
+    async def write(self, message: wire.SampleResponseMessage | bytes) -> None:
+        async with self._lock:
+            await write_whole(self._context, message)
+
+    def owe(self, answer: wire.SampleResponseMessage) -> None:
+        """Keeps an answer until a batch's head carries it or it is due."""
+        self._answers.append(answer)
+        self.answer_due = min(self.answer_due, time.monotonic() + ANSWERED_WITHIN_S)
+
+    def take_answer(self) -> wire.SampleResponseMessage | None:
+        """Removes and returns the oldest owed answer; None without one."""
+        answer = self._answers.popleft() if self._answers else None
+        if not self._answers:
+            self.answer_due = math.inf
+        return answer
+
+    async def write_answers(self) -> None:
+        """Writes all owed answers, each in its own message."""
+        while (answer := self.take_answer()) is not None:
+            await self.write(answer)
+
+
+class SampleServicer:
+    """Servicer of the learner's calls of one buffer.
+
+    Attributes:
+        run_finished: Whether the last learner has reported the end of its run.
+        drawn_ages: <int64>[B] ages of the segments in the newest batch.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, outboxes: Outboxes) -> None:
+        self._buffer, self._outboxes = buffer, outboxes
+        self._streams, self._came_at = 0, -math.inf
+        self.run_finished = False
+        self.drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def learner_since(self) -> float:
+        """Returns the time (`time.monotonic`) at which the newest stream opened; infinity if none is open."""
+        return self._came_at if self._streams else math.inf
+
+    async def sample_batches(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], context: Context) -> None:
+        """Serves one stream."""
+        plan = wire.decode_first_plan(await opening_message(requests))
+        # All open streams belong to one session, because no other is adopted while one is open.
+        change = self._buffer.adopt_plan(plan, connected=self._streams > 0)
+        self._streams, self._came_at = self._streams + 1, time.monotonic()
+        try:
+            with logged_stay("learner", returned=change.returned, batch=str(plan.next_batch)):
+                self.run_finished = False
+                metrics.REPLAY_RUN_FINISHED.set(0)
+                if change.recalled:
+                    self._outboxes.recall()
+                self._outboxes.distribute()
+                await self._serve(requests, _Writer(context))
+        finally:
+            self._streams -= 1
+
+    async def commit_batch(
+        self, request: replay_pb2.CommitBatchRequest, context: Context
+    ) -> replay_pb2.CommitBatchResponse:
+        """Commits a batch outside of a stream."""
+        return wire.encode_outcome(self._commit(wire.decode_commit(request)))
+
+    async def finish_run(self, request: replay_pb2.FinishRunRequest, context: Context) -> replay_pb2.FinishRunResponse:
+        """Records the end of the run."""
+        if request.session != self._buffer.session:
+            raise SchemaMismatch("another learner session has taken over, and its run is not over")
+        self.run_finished = True
+        metrics.REPLAY_RUN_FINISHED.set(1)
+        return wire.encode_finished()
+
+    async def _serve(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], writer: _Writer) -> None:
+        await self._wait_for_segments(writer)
+        await writer.write(wire.encode_opened(self._buffer.store.mapped))
+        asked: asyncio.Queue[wire.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._serve_batches(asked, writer))
+            async for request in requests:
+                await self._take_request(wire.decode_sample_request(request), asked, writer)
+            await asked.put(None)
+
+    async def _take_request(
+        self,
+        request: SamplingPlan | wire.BatchRequest | wire.Commit | wire.ProofRequest,
+        asked: "asyncio.Queue[wire.BatchRequest | None]",
+        writer: _Writer,
+    ) -> None:
+        match request:
+            case SamplingPlan():
+                # Applied at once, even while a batch waits, because it may wait for this plan.
+                self._buffer.adjust_plan(request)
+                self._outboxes.distribute()
+            case wire.Commit():
+                writer.owe(self._answer(request))
+                await writer.write_answers()
+            case wire.ProofRequest():
+                await writer.write(wire.encode_proof(self._buffer.prove_store()))
+            case wire.BatchRequest():
+                if request.commit is not None:
+                    writer.owe(self._answer(request.commit))
+                if request.head_only and request.number <= writer.newest_batch:
+                    # Requested again, because segments were overwritten while the client read them. It must not queue
+                    # behind a later batch whose fresh segments may be collected only after this batch is trained.
+                    await self._serve_batch(request, writer)
+                else:
+                    await asked.put(request)
+
+    async def _serve_batches(self, asked: "asyncio.Queue[wire.BatchRequest | None]", writer: _Writer) -> None:
+        while (request := await asked.get()) is not None:
+            await self._serve_batch(request, writer)
+
+    async def _serve_batch(self, request: wire.BatchRequest, writer: _Writer) -> None:
+        lease = await self._wait_for_lease(request, writer)
+        writer.newest_batch = max(writer.newest_batch, request.number)
+        with metrics.STREAM_SECONDS.labels(methods.REPLAY, methods.SAMPLE_BATCHES.name).time():
+            await self._send_batch(lease, request, writer)
+
+    async def _wait_for_segments(self, writer: _Writer) -> None:
+        """Waits until the store has a layout, which the first actor's schema determines."""
+        while self._buffer.store.schema is None:
+            await writer.write(wire.encode_waiting(self._buffer.training_waits_for()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WAITING_NOTICE_S):
+                    await self._outboxes.changed.wait()
+
+    async def _wait_for_lease(self, request: wire.BatchRequest, writer: _Writer) -> Lease:
+        notice_due = time.monotonic() + _WAITING_NOTICE_S
+        while True:
+            changed = self._outboxes.changed
+            lease = self._buffer.leases.draw(request.number, request.replay_segments)
+            if lease is not None:
+                return lease
+            # The search for fresh segments may have retired late ones, which makes room for grants.
+            self._outboxes.hand_out_grants()
+            reason, waited = self._buffer.training_waits_for(), time.monotonic()
+            try:
+                # The due time spans several turns of this loop, because changes are more frequent than notices.
+                async with asyncio.timeout(max(0.0, min(notice_due, writer.answer_due) - waited)):
+                    await changed.wait()
+            except TimeoutError:
+                await writer.write_answers()
+                if time.monotonic() >= notice_due:
+                    notice_due = time.monotonic() + _WAITING_NOTICE_S
+                    await writer.write(wire.encode_waiting(reason, request))
+            metrics.REPLAY_WAIT_SECONDS.labels("learner", reason).inc(time.monotonic() - waited)
+
+    async def _send_batch(self, lease: Lease, request: wire.BatchRequest, writer: _Writer) -> None:
+        part, parts, attempt = request.part, request.parts, 0
+        if not request.head_only:
+            # A head with columns carries no answer, because it may be discarded before it is written.
+            await writer.write_answers()
+        while True:
+            head = self._buffer.leases.head(lease, part, parts, attempt)
+            if request.head_only:
+                await writer.write(encode_batch_head(head, part, parts, writer.take_answer()))
+                break
+            if await self._send_columns(head, part, parts, writer):
+                break
+            attempt += 1
+        self.drawn_ages = head.ages
+        metrics.REPLAY_SAMPLED.labels("fresh").inc(head.fresh_segments)
+        metrics.REPLAY_SAMPLED.labels("replayed").inc(head.keys.size - head.fresh_segments)
+
+    async def _send_columns(self, head: BatchHead, part: int, parts: int, writer: _Writer) -> bool:
+        """Sends a batch with its columns. Returns False if rows were overwritten; the client restarts at a part 0."""
+        schema = self._buffer.store.schema
+        assert schema is not None
+        offsets, _ = layout(schema, head.keys.size)
+        writing: Awaitable[None] | None = None
+        try:
+            for message, start, payload in batch_messages(head, schema, part, parts):
+                whole = await off_loop(payload.size, self._buffer.leases.copy_bytes, head, offsets, start, payload)
+                if writing is not None:
+                    former, writing = writing, None
+                    await former
+                if not whole:
+                    return False
+                # Sends this part while the next one is copied.
+                writing = asyncio.ensure_future(writer.write(message))
+                metrics.REPLAY_SENT_BYTES.inc(payload.size)
+        finally:
+            if writing is not None:
+                await writing
+        return True
+
+    def _answer(self, commit: wire.Commit) -> wire.SampleResponseMessage:
+        return wire.encode_commit_answer(commit.number, self._commit(commit))
+
+    def _commit(self, commit: wire.Commit) -> CommitOutcome:
+        outcome = self._buffer.leases.commit(commit.session, commit.number, commit.keys, commit.priorities)
+        self._outboxes.distribute()
+        return outcome
