@@ -4,7 +4,7 @@ Batches are numbered, and batch k is trained at version k. Collection may run `o
 training, so granted + unseen + leased segments never exceed (d + 1) F. A grant permits an actor to collect one window.
 See docs/ARCHITECTURE.md, "The gate".
 
-The module takes times as arguments and never blocks. `replay.buffer` calls it under its lock.
+The module takes times as arguments and never blocks. `replay.buffer` and its parts call it under the one lock.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """Segments before their first training: unseen in order of arrival, then leased to a batch.
 
-States live in the store's headers and survive the process; this module keeps their order and the open leases. Only
-`replay.buffer` calls it, under its lock.
+States are in the store's headers and survive the process. This module keeps their order and the open leases.
+`replay.segments`, `replay.leases` and `replay.buffer` call it under the buffer's lock.
 """
 
 from collections import deque

@@ -6,7 +6,7 @@ A row's key is zeroed before the row is overwritten and the new key is written l
 folder, anonymous memory has the same layout.
 
 The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
-`replay.buffer` calls it and owns the lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe
+`replay.buffer` and its parts call it under one lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe
 without the lock if the keys are checked again afterwards. So are `put` and `inspect` on reserved rows.
 """
 

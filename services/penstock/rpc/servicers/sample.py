@@ -117,17 +117,17 @@ class SampleServicer:
     async def _serve(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], writer: _Writer) -> None:
         await self._wait_for_segments(writer)
         await writer.write(wire.encode_opened(self._buffer.store.mapped))
-        asked: asyncio.Queue[wire.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
+        wanted: asyncio.Queue[wire.BatchRequest | None] = asyncio.Queue(MAX_LEASES)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._serve_batches(asked, writer))
+            tasks.create_task(self._serve_batches(wanted, writer))
             async for request in requests:
-                await self._take_request(wire.decode_sample_request(request), asked, writer)
-            await asked.put(None)
+                await self._take_request(wire.decode_sample_request(request), wanted, writer)
+            await wanted.put(None)
 
     async def _take_request(
         self,
         request: SamplingPlan | wire.BatchRequest | wire.Commit | wire.ProofRequest,
-        asked: "asyncio.Queue[wire.BatchRequest | None]",
+        wanted: "asyncio.Queue[wire.BatchRequest | None]",
         writer: _Writer,
     ) -> None:
         match request:
@@ -148,10 +148,10 @@ class SampleServicer:
                     # behind a later batch whose fresh segments may be collected only after this batch is trained.
                     await self._serve_batch(request, writer)
                 else:
-                    await asked.put(request)
+                    await wanted.put(request)
 
-    async def _serve_batches(self, asked: "asyncio.Queue[wire.BatchRequest | None]", writer: _Writer) -> None:
-        while (request := await asked.get()) is not None:
+    async def _serve_batches(self, wanted: "asyncio.Queue[wire.BatchRequest | None]", writer: _Writer) -> None:
+        while (request := await wanted.get()) is not None:
             await self._serve_batch(request, writer)
 
     async def _serve_batch(self, request: wire.BatchRequest, writer: _Writer) -> None:
