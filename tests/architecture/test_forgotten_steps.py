@@ -92,13 +92,13 @@ READ = names_read(list(TREES.values()))
 
 @pytest.mark.parametrize(
     ("message", "field"),
-    [
+    sorted(
         (message.name, field)
         for message in CONTRACT.values()
         # Fields that are converted by name are covered by `test_declared_statistics`.
         if message.name in BUILT and None not in BUILT[message.name]
         for field in message.fields_by_name
-    ],
+    ),
 )
 def test_every_field_of_the_contract_is_set_and_read(message: str, field: str) -> None:
     assert field in BUILT[message] | ASSIGNED | COPIED | SET_OTHERWISE, f"no code sets {message}.{field}"
