@@ -63,7 +63,9 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return send(torch.from_numpy(array), device)
 
-    columns = {each.name: tensor(batch.columns.column(each.name)) for each in batch.columns.schema.columns}
+    # A schema of another client may have further columns.
+    used, schema = {*TrainingBatch.__slots__, "frame_age"}, batch.columns.schema
+    columns = {each.name: tensor(batch.columns.column(each.name)) for each in schema.columns if each.name in used}
     if "frame_age" in columns:
         columns["observation"] = _stacked(columns["observation"], columns.pop("frame_age"))
     priorities = tensor(batch.priorities)

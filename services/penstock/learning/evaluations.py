@@ -163,10 +163,7 @@ class Evaluations:
         return _Asked(task, snapshot, self._statistics.training_s, self._clock() + timeout_s)
 
     def _answer_to(self, asked: _Asked, timeout_s: float) -> EvaluationResult | None:
-        """Returns the task's result, or None if it has not arrived.
-
-        Notifies the user if it is late, failed or unfinished.
-        """
+        """Returns the task's result; None if there is none. Notifies the user if it is late, failed or unfinished."""
         result, task = self._desk.result(timeout_s), asked.task
         version = task.weights.version
         if result is None or (result.id, result.version) != (task.id, version):
@@ -232,10 +229,7 @@ class Evaluations:
         self._writes.write("best.safetensors", partial(checkpoints.save_best, self._folder, snapshot))
 
     def _best_or(self, last: Snapshot) -> Snapshot:
-        """Returns the best checkpoint, or the last policy if there is none.
-
-        Writes the best checkpoint again if its file does not have the expected content.
-        """
+        """Returns the best checkpoint, or the last policy if there is none. Repairs the file of the best checkpoint."""
         path, ours = self._folder.best_checkpoint, self._best_snapshot
         try:
             found = checkpoints.read_snapshot(path)
