@@ -85,7 +85,7 @@ def test_the_room_of_a_cut_window_is_granted_again(loopback: Loopback, ending: o
     # Once its grant is spent, half of it has arrived.
     until(lambda: loopback.replay_status(server).counts.granted <= 4, "the window is on its way")
     ending(stream)  # type: ignore[operator]
-    until(lambda: loopback.replay_status(server).actors == 0, "the server hears of it")
+    until(lambda: loopback.replay_status(server).actors == 0, "the server notices the end")
     assert_that_two_windows_fit(loopback, server)
 
 

@@ -107,7 +107,7 @@ class Neighbourhood:
         self._thread = threading.Thread(target=self._train, name="neighbour")
         self._thread.start()
 
-    def goes_on(self) -> None:
+    def assert_still_served(self) -> None:
         """Fails unless the healthy clients are served now; their batches are verified all the time."""
         seen = self.trainer.version + 3
         until(lambda: self.trainer.version > seen or self._failure, "three more batches")
@@ -135,7 +135,7 @@ def neighbourhood() -> Iterator[Neighbourhood]:
     with Loopback() as loopback:
         neighbourhood = Neighbourhood(loopback)
         yield neighbourhood
-        neighbourhood.goes_on()
+        neighbourhood.assert_still_served()
         neighbourhood.end()
     assert mistakes() == before
 
@@ -258,7 +258,7 @@ def test_no_message_keeps_the_service_busy(
         return seconds_of(ask) < Bound(PROMPT, baseline_s).seconds
 
     assert any(is_prompt() for _ in range(TRIES))
-    neighbourhood.goes_on()
+    neighbourhood.assert_still_served()
 
 
 @pytest.mark.parametrize("method", [methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES, methods.COMMIT_BATCH])
@@ -362,8 +362,8 @@ def test_clients_that_send_or_read_nothing_delay_no_other_client(loopback: Loopb
     silent = [loopback.plain(server, method) for method in (methods.APPEND_SEGMENTS, methods.SAMPLE_BATCHES) * 8]
     unread = loopback.plain(server, methods.SAMPLE_BATCHES)
     unread.send(plan_request(neighbourhood.plan), *(batch_request(neighbourhood.trainer.version) for _ in range(200)))
-    neighbourhood.goes_on()
+    neighbourhood.assert_still_served()
     for stream in [*silent, unread]:
         stream.close()
-    neighbourhood.goes_on()
+    neighbourhood.assert_still_served()
     neighbourhood.end()

@@ -476,7 +476,7 @@ def test_a_window_collected_during_a_break_spends_a_grant_of_the_new_stream(loop
     until(lambda: sink.next_grant(0.5), "a grant")
     server.kill()
     server = loopback.replay(folder=tmp_path, port=server.port)
-    until(lambda: loopback.replay_status(server).counts.granted == 2, "another window is granted anew")
+    until(lambda: loopback.replay_status(server).counts.granted == 2, "another window is granted")
     sink.send(make_window(3))
     assert sink.drain(PATIENCE_S)
     # No commit has made room for a third window.
@@ -545,7 +545,7 @@ def test_health_watchers_receive_the_end_of_a_run_until_the_next_begins(loopback
     server = loopback.replay()
     plan = plan_with(batch_segments=4, fresh_segments=4)
     old = loopback.source(server, plan)
-    until(lambda: old.waiting_for != WaitReason(Awaited.REPLAY_SERVICE), "the first learner is heard")
+    until(lambda: old.waiting_for != WaitReason(Awaited.REPLAY_SERVICE), "the service answers the first learner")
     old.finish()
     assert run_finished() == 1.0
     old.close()

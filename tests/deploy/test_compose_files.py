@@ -1,4 +1,4 @@
-"""What containers are told fits the settings that there are, and confines them."""
+"""The Compose files: their settings exist, match each other, and confine the containers."""
 
 import json
 import os
@@ -25,9 +25,7 @@ UNITS = {"g": 2**30, "m": 2**20}
 
 
 def compose(name: str = "docker-compose.yml") -> Any:
-    """The file as `docker compose` reads it where neither .env nor the environment says anything; a default may hold
-    another, and that no further one.
-    """
+    """Reads a file as `docker compose` does without .env and without variables. Defaults may be nested once."""
     text = (ROOT / name).read_text().replace("!reset null", "null")
     inner = re.sub(r"\$\{\w+:?-([^{}]*)\}", r"\1", text)
     return yaml.safe_load(re.sub(r"\$\{\w+:?-([^{}]*)\}", r"\1", inner))
@@ -57,7 +55,7 @@ def test_hadolint_finds_nothing(dockerfile: str) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_services_read_what_they_are_told_and_answer_where_prometheus_asks(
+def test_services_read_their_settings_and_serve_metrics_where_prometheus_scrapes(
     service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings_of(service, monkeypatch)
@@ -71,7 +69,7 @@ def test_services_read_what_they_are_told_and_answer_where_prometheus_asks(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_services_find_one_another(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_have_the_addresses_of_each_other(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings_of(service, monkeypatch)
     replay, learner = (settings_of(each, monkeypatch) for each in ("replay", "learner"))
     assert config.learner.replay_addresses == (f"replay:{replay.replay.listen.rpartition(':')[2]}",)
@@ -81,15 +79,20 @@ def test_services_find_one_another(service: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_services_are_confined(service: str) -> None:
-    told = STACK["services"][service]
-    assert (told["read_only"], told["init"], told["user"], told["cap_drop"]) == (True, True, "10001:10001", ["ALL"])
-    assert told["security_opt"] == ["no-new-privileges:true"]
-    assert "ports" not in told
-    assert told["logging"]["options"]["max-size"]
-    assert told["stop_grace_period"] and told["restart"] == "on-failure"
+    definition = STACK["services"][service]
+    assert (definition["read_only"], definition["init"], definition["user"], definition["cap_drop"]) == (
+        True,
+        True,
+        "10001:10001",
+        ["ALL"],
+    )
+    assert definition["security_opt"] == ["no-new-privileges:true"]
+    assert "ports" not in definition
+    assert definition["logging"]["options"]["max-size"]
+    assert definition["stop_grace_period"] and definition["restart"] == "on-failure"
 
 
-def test_the_store_fits_the_memory_of_its_service_and_is_shared_with_the_learner(
+def test_the_store_fits_into_the_memory_limit_and_is_shared_with_the_learner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, services = settings_of("replay", monkeypatch), STACK["services"]
@@ -101,29 +104,29 @@ def test_the_store_fits_the_memory_of_its_service_and_is_shared_with_the_learner
     assert bytes_of(services["learner"]["mem_limit"]) > config.replay.capacity_bytes
 
 
-def test_a_snapshot_is_restored_from_and_to_where_the_services_have_their_files(
+def test_the_restore_service_uses_the_folders_of_the_other_services(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told, services = STACK["services"]["restore"], STACK["services"]
+    definition, services = STACK["services"]["restore"], STACK["services"]
     replay, learner = settings_of("replay", monkeypatch), settings_of("learner", monkeypatch)
-    assert told["environment"]["PENSTOCK__RUN__DIR"] == learner.run.dir
-    assert told["environment"]["PENSTOCK__REPLAY__SNAPSHOT_FOLDER"] == replay.replay.snapshots
-    assert int(told["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.capacity_bytes
-    assert set(told["volumes"]) == {services["replay"]["volumes"][0], services["evaluator"]["volumes"][0]}
+    assert definition["environment"]["PENSTOCK__RUN__DIR"] == learner.run.dir
+    assert definition["environment"]["PENSTOCK__REPLAY__SNAPSHOT_FOLDER"] == replay.replay.snapshots
+    assert int(definition["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.capacity_bytes
+    assert set(definition["volumes"]) == {services["replay"]["volumes"][0], services["evaluator"]["volumes"][0]}
     # Only when it is asked for, and confined like the others.
-    assert (told["profiles"], told["restart"]) == (["restore"], "no")
-    assert told["entrypoint"] == ["penstock", "replay", "restore"]
-    assert (told["read_only"], told["user"], told["cap_drop"]) == (True, "10001:10001", ["ALL"])
+    assert (definition["profiles"], definition["restart"]) == (["restore"], "no")
+    assert definition["entrypoint"] == ["penstock", "replay", "restore"]
+    assert (definition["read_only"], definition["user"], definition["cap_drop"]) == (True, "10001:10001", ["ALL"])
 
 
-def test_the_override_for_a_cpu_takes_the_image_of_the_actors() -> None:
+def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
     learner = compose("compose.cpu.yaml")["services"]["learner"]
     actor = STACK["services"]["actor"]
     assert (learner["image"], learner["build"]) == (actor["image"], actor["build"])
     assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
 
 
-def test_what_the_example_of_an_env_file_offers_is_what_compose_has_without_it() -> None:
+def test_the_example_env_file_contains_the_defaults_of_compose() -> None:
     asked = dict(re.findall(r"\$\{(\w+):?-([^{}]*)\}", (ROOT / "docker-compose.yml").read_text()))
     offered = dict(re.findall(r"^#([A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     settings = {name for name in offered if name.startswith("PENSTOCK__")} - asked.keys()
@@ -141,13 +144,13 @@ def test_settings_in_the_example_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.run.seed, config.environment.id) != (DEFAULTS.run.seed, DEFAULTS.environment.id)
 
 
-def test_services_take_the_names_that_compose_reads_by_itself_for_no_settings() -> None:
+def test_variables_of_compose_itself_are_not_settings() -> None:
     texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "compose.cpu.yaml", "compose.admin.yaml")]
     read = set(re.findall(r"\$\{(PENSTOCK_[A-Z]\w+)", "".join(texts)))
     assert read == {*OF_COMPOSE, PRESET}
 
 
-def test_the_settings_that_compose_takes_from_the_shell_are_current() -> None:
+def test_the_generated_settings_of_compose_are_current() -> None:
     module = runpy.run_path(str(ROOT / "deploy/compose/settings.py"))
     assert module["FILE"].read_text() == module["render"](), "run `make compose-settings`"
 
@@ -164,13 +167,13 @@ def test_every_setting_is_fixed_or_comes_from_the_shell(service: str) -> None:
 
 
 def has_compose() -> bool:
-    """Whether Docker Compose can read files here; it needs no engine for that."""
+    """Returns whether Docker Compose is installed. Reading a file needs no engine."""
     command = ["docker", "compose", "version"]
     return bool(shutil.which("docker")) and subprocess.run(command, capture_output=True, timeout=60).returncode == 0
 
 
 @pytest.mark.skipif(not has_compose(), reason="needs Docker Compose, though no engine")
-def test_compose_gives_services_the_settings_of_the_shell_over_those_of_the_env_file(tmp_path: Path) -> None:
+def test_settings_from_the_shell_override_those_of_the_env_file(tmp_path: Path) -> None:
     for name in ("docker-compose.yml", "compose.cpu.yaml", "deploy/compose/settings.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -197,7 +200,7 @@ def test_compose_gives_services_the_settings_of_the_shell_over_those_of_the_env_
         assert given["PENSTOCK__PPO__MINIBATCHES"] is None
 
 
-def test_images_are_made_of_nothing_but_what_they_need() -> None:
+def test_the_build_context_contains_only_what_images_need() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {
         source

@@ -1,4 +1,4 @@
-"""What Prometheus and Grafana are told of Penstock fits the metrics that there are, and one another."""
+"""Monitoring: the metrics in rules, dashboards and the runbook exist, and these files match each other."""
 
 import json
 import re
@@ -47,7 +47,7 @@ EXPRESSIONS = [
     *(pytest.param(rule["expr"], id=rule.get("alert") or rule["record"]) for rule in RULES),
     *(pytest.param(query.expression, id=f"{query.dashboard}: {query.panel}") for query in queries()),
 ]
-# What a service shows, with the suffixes that prometheus-client adds.
+# Names of the exported series, with the suffixes that prometheus-client adds.
 EXPOSED = {family.name + suffix for family in REGISTRY.collect() for suffix in SUFFIXES.get(family.type, ("",))}
 
 
@@ -56,7 +56,7 @@ def load_yaml(*path: str) -> Any:
 
 
 def anchors(page: Path) -> set[str]:
-    """Where links to a page may lead, as GitHub names them."""
+    """Returns the anchors of a page, as GitHub names them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -65,7 +65,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_metric_that_is_asked_for_exists(expression: str) -> None:
+def test_every_queried_metric_exists(expression: str) -> None:
     named = re.findall(
         r"\b[a-z]+:[a-z0-9_:]+|\b(?:penstock|grpc_server|process)_\w+", re.sub(r"\{.*?\}", "", expression)
     )
@@ -85,8 +85,8 @@ def test_every_metric_is_in_a_panel_or_a_rule(family: Metric) -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_what_every_service_shows_is_asked_of_those_that_it_is_about(expression: str) -> None:
-    # Others show it at zero. Recorded series are of one job already.
+def test_queries_select_the_service_that_measures_the_metric(expression: str) -> None:
+    # Other services export the metric at zero. A recorded series already has one job.
     bare = re.sub(r"\b[a-z]+:[a-z0-9_:]+", "", expression)
     assert all("job=" in labels for labels in re.findall(r"\bpenstock_(?!stream|machine|gpu)\w+(\{[^}]*\})?", bare))
 
@@ -94,7 +94,7 @@ def test_what_every_service_shows_is_asked_of_those_that_it_is_about(expression:
 # Prometheus
 
 
-def test_prometheus_looks_for_every_service_at_its_default_port() -> None:
+def test_prometheus_scrapes_every_service_at_its_default_port() -> None:
     found = {
         job["job_name"]: job["dns_sd_configs"] for job in load_yaml("prometheus", "prometheus.yml")["scrape_configs"]
     }
@@ -111,7 +111,7 @@ def test_prometheus_looks_for_every_service_at_its_default_port() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_says_what_it_is_how_bad_and_where_to_read_on(alert: str) -> None:
+def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
@@ -130,7 +130,7 @@ def test_the_runbook_has_a_section_for_each_alert_and_for_no_other() -> None:
         assert parts == ["What it means", "Why it matters", "How to look", "What to do"]
 
 
-def test_links_within_the_runbook_lead_somewhere() -> None:
+def test_links_within_the_runbook_have_a_target() -> None:
     linked = set(re.findall(r"\]\(#([\w-]+)\)", OPERATIONS.read_text()))
     assert linked <= anchors(OPERATIONS)
 
@@ -164,9 +164,9 @@ def test_every_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
     ],
     ids=" ".join,
 )
-def test_promtool_has_nothing_to_say(command: list[str]) -> None:
-    told = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert told.returncode == 0, told.stdout + told.stderr
+def test_promtool_reports_no_problem(command: list[str]) -> None:
+    checked = subprocess.run(["promtool", *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 # Grafana
@@ -186,7 +186,7 @@ def test_the_dashboards_are_current() -> None:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_grafana_knows_every_key_of_a_dashboard(name: str) -> None:
+def test_dashboards_have_only_keys_of_grafanas_schema(name: str) -> None:
     register_default_plugins()
     read = grafana.Dashboard.from_json(BOARDS[name])
     for link in read.links or []:
@@ -194,7 +194,7 @@ def test_grafana_knows_every_key_of_a_dashboard(name: str) -> None:
     assert json.loads(JSONEncoder().encode(read)) == BOARDS[name]
 
 
-def test_dashboards_are_found_again_by_their_ids() -> None:
+def test_dashboards_have_stable_unique_ids() -> None:
     assert {board["uid"] for board in BOARDS.values()} == {
         "penstock-training",
         "penstock-data-path",
@@ -214,7 +214,7 @@ def test_each_dashboard_links_to_the_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_says_what_it_shows_in_which_unit(panel: dict[str, Any]) -> None:
+def test_every_panel_has_a_description_and_a_unit(panel: dict[str, Any]) -> None:
     known = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
     unit = panel["fieldConfig"]["defaults"]["unit"]
     assert unit in known or re.fullmatch(r"suffix: ?\S+", unit)
@@ -225,7 +225,7 @@ def test_a_panel_says_what_it_shows_in_which_unit(panel: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_panels_lie_beside_one_another_within_the_screen(name: str) -> None:
+def test_panels_do_not_overlap_and_fit_the_screen(name: str) -> None:
     taken: Counter[tuple[int, int]] = Counter()
     for panel in BOARDS[name]["panels"]:
         place = panel["gridPos"]
@@ -251,7 +251,7 @@ def test_variables_in_queries_are_those_of_the_dashboard(name: str) -> None:
     assert used <= set(VARIABLES)
 
 
-def test_grafana_finds_its_dashboards_and_prometheus() -> None:
+def test_grafana_is_provisioned_with_its_dashboards_and_prometheus() -> None:
     [provider] = load_yaml("grafana", "provisioning", "dashboards", "penstock.yml")["providers"]
     assert provider["type"] == "file" and not provider["allowUiUpdates"]
     [source] = load_yaml("grafana", "provisioning", "datasources", "prometheus.yml")["datasources"]

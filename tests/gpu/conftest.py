@@ -1,4 +1,4 @@
-"""Everything here needs a CUDA device, and is skipped where there is none."""
+"""Tests that need a CUDA device. They are skipped on machines without one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Batches on their way to the device while another one trains."""
+"""Copies of batches to the device while another batch trains."""
 
 import torch
 
@@ -18,13 +18,13 @@ def test_batches_arrive_with_every_value_intact_whether_announced_or_not(cuda: t
     batches = [collect_batch(number=number, segments=2 + number) for number in range(5)]
     for batch in (batches[0], batches[1], batches[3]):
         feed.arrived(batch)
-    # 1 is never asked for; 2 and 4 never arrived.
+    # Batch 1 is never requested. Batches 2 and 4 are not announced.
     for number in (0, 2, 3, 4):
         assert_same(feed.tensors(batches[number]), batches[number])
     feed.close()
 
 
-def test_a_batch_that_is_copied_while_another_trains_disturbs_neither(cuda: torch.device) -> None:
+def test_a_copy_during_training_changes_neither_batch(cuda: torch.device) -> None:
     feed = BatchFeed(cuda)
     batches = [collect_batch(number=number, learner=make_learner(seed=number)) for number in range(12)]
     fed, alone = (make_learner(device=cuda, epochs=4, minibatches=4) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Gradient steps captured into CUDA graphs, beside eager ones on the same device."""
+"""Gradient steps captured into CUDA graphs, compared with eager steps on the same device."""
 
 import dataclasses
 import warnings
@@ -23,7 +23,7 @@ SCHEDULED = {
     "learning_rate_schedule": "linear",
 }
 RUN = ((0.0, 4), (0.2, 6), (0.4, 6), (0.6, 5), (0.8, 6))
-"""Progress and segments of each batch; their valid steps differ too."""
+"""Progress and number of segments of each batch. The batches also differ in their valid steps."""
 
 
 def assert_close(one: Learner, other: Learner) -> None:
@@ -57,7 +57,7 @@ def test_captured_and_eager_steps_learn_the_same_from_batches_of_all_sizes(
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_range", "entropy_coefficient"])
-def test_a_schedule_goes_on_after_the_capture(cuda: torch.device, name: str) -> None:
+def test_a_schedule_continues_after_the_capture(cuda: torch.device, name: str) -> None:
     schedule = {
         "learning_rate": "learning_rate_schedule",
         "clip_range": "clip_range_schedule",
@@ -85,7 +85,7 @@ def test_a_step_without_a_finite_norm_is_refused_while_warming_up_and_when_captu
 ) -> None:
     learner = make_learner(network=RAW, device=cuda, execution=execution, epochs=1, minibatches=1)
     batch = make_batch(device=cuda)
-    # Beyond what squares of float32 hold. The first is a step that warms up, the second one that is captured.
+    # Its square exceeds float32. The first round refuses a warm-up step, the second a captured one.
     absurd = dataclasses.replace(batch, reward=torch.full_like(batch.reward, 1e30))
     for ordinary_before in (1, 6):
         for _ in range(ordinary_before):
@@ -101,7 +101,7 @@ def test_a_step_without_a_finite_norm_is_refused_while_warming_up_and_when_captu
 
 
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
-def test_minibatches_are_not_waited_for(cuda: torch.device, execution: str) -> None:
+def test_the_cpu_does_not_wait_for_minibatches(cuda: torch.device, execution: str) -> None:
     def waits(minibatches: int) -> int:
         learner = make_learner(device=cuda, execution=execution, epochs=4, minibatches=minibatches)
         batch = make_batch(device=cuda)
@@ -119,7 +119,7 @@ def test_minibatches_are_not_waited_for(cuda: torch.device, execution: str) -> N
 
 
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
-def test_bfloat16_learns_nearly_what_float32_does(cuda: torch.device, execution: str) -> None:
+def test_bfloat16_learns_nearly_the_same_as_float32_on_a_gpu(cuda: torch.device, execution: str) -> None:
     exact, rough = (
         make_learner(device=cuda, execution=execution, precision=precision) for precision in ("float32", "bfloat16")
     )
@@ -132,7 +132,7 @@ def test_bfloat16_learns_nearly_what_float32_does(cuda: torch.device, execution:
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.95
 
 
-def test_a_checkpoint_goes_on_captured_as_it_would_have_gone_on(cuda: torch.device, tmp_path: Path) -> None:
+def test_a_captured_learner_continues_from_a_checkpoint(cuda: torch.device, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create()
     learner, resumed = (make_learner(device=cuda, execution="graphed") for _ in range(2))
@@ -149,7 +149,7 @@ def test_a_checkpoint_goes_on_captured_as_it_would_have_gone_on(cuda: torch.devi
 
 
 @pytest.mark.slow
-def test_compiled_and_eager_steps_learn_the_same(cuda: torch.device) -> None:
+def test_compiled_and_eager_steps_learn_the_same_on_a_gpu(cuda: torch.device) -> None:
     eager, compiled = (make_learner(device=cuda, execution=name) for name in ("eager", "compiled"))
     for progress, segments in RUN[:3]:
         batch = make_batch(device=cuda, segments=segments)
