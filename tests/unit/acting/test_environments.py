@@ -173,7 +173,8 @@ def test_a_native_vector_of_cart_poles_steps_like_single_environments() -> None:
     for environments in (single, native):
         environments.reset([11, 12, 13, 14, 15, 16])
     for action in itertools.islice(random_actions(), 200):
-        np.testing.assert_allclose(native.observation, single.observation, rtol=1e-5, atol=1e-6)
+        ours, theirs = (environments.observation.astype(np.float64) for environments in (native, single))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
         outcomes = [environments.step(action) for environments in (single, native)]
         np.testing.assert_array_equal(outcomes[0].terminated, outcomes[1].terminated)
         np.testing.assert_array_equal(outcomes[0].valid, outcomes[1].valid)

@@ -7,10 +7,11 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_weights, spec_of
-from penstock.acting.environments import StepOutcome, make_environments
+from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Streams
+from penstock.acting.single_environments import StepOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 
@@ -71,7 +72,9 @@ def test_an_evaluation_is_reproducible_for_a_seed_and_differs_for_another(determ
 
 
 @pytest.mark.parametrize("incarnation", [0, 1])
-def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_seed(incarnation: int) -> None:
+def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_seed(
+    incarnation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = evaluation("Echo-v0", deterministic=False, bounded=False)
     streams = Streams(3, incarnation, np.arange(4, dtype=np.uint32))
     noise = streams.normals(0, 1, 2)[:, 0]
@@ -86,7 +89,7 @@ def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_se
         seeds.extend(each)
         reset(each)
 
-    environments.reset = recorded  # type: ignore[method-assign]
+    monkeypatch.setattr(environments, "reset", recorded)
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
     evaluate(task, environments, lambda: False)
     assert len(seeds) == 4

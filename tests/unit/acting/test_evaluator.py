@@ -7,8 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers.environments import fresh_weights, spec_of
-from penstock.acting.environments import Environments, StepOutcome, make_environments
+from penstock.acting.environments import Environments, make_environments
 from penstock.acting.evaluator import play
+from penstock.acting.single_environments import StepOutcome
 from penstock.types.evaluation import EvaluationTask
 
 

@@ -154,7 +154,7 @@ def test_single_environments_step_like_sync_vector_env() -> None:
         [lambda: gymnasium.make("CartPole-v1")] * 4, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP
     )
     ours.reset([5, 6, 7, 8])
-    observation, _ = theirs.reset(seed=[5, 6, 7, 8])  # type: ignore[arg-type]
+    observation, _ = theirs.reset(seed=[5, 6, 7, 8])
     generator, valid = np.random.default_rng(0), np.ones(4, np.bool_)
     for _ in range(300):
         assert np.array_equal(ours.observation, observation)
@@ -179,14 +179,14 @@ def test_environments_whose_spaces_differ_each_time_are_refused_in_one_line() ->
             made.append(self)
             self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (len(made),))
 
-    gymnasium.register("Changing-v0", Changing, disable_env_checker=True)
+    gymnasium.register("Changing-v0", lambda **kwargs: Changing(**kwargs), disable_env_checker=True)
     with pytest.raises(ConfigurationError, match=r"^Changing-v0 has different spaces each time it is made: [^\n]+$"):
         make_environments("Changing-v0", 2, kwargs={})
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no simulator"), OSError("no licence"), SystemExit("no display")])
 def test_any_exception_of_a_constructor_is_refused_in_one_line(error: BaseException) -> None:
-    def make() -> gymnasium.Env[Any, Any]:
+    def make(**kwargs: Any) -> gymnasium.Env[Any, Any]:
         raise error
 
     gymnasium.register(f"Unmakeable{type(error).__name__}-v0", make, disable_env_checker=True)
@@ -225,16 +225,17 @@ def test_a_dropped_window_does_not_affect_later_windows() -> None:
 
 def test_after_a_failure_within_an_episode_all_returns_restart_at_zero() -> None:
     acting, collecting = runner(), collector(at=12)
-    assert (collecting.collect(acting).columns.column("discounted_return")[:, -1] > 0.0).all()
+    assert (collecting.collect(acting).columns.column("discounted_return").astype(np.float64)[:, -1] > 0.0).all()
     with pytest.raises(EnvironmentFailed):
         collecting.collect(acting)
     collecting.begin_again(failing("raises", at=-1))
     first = collecting.collect(acting).columns
-    rewards, expected = [first.column("reward").copy()], np.zeros(3)
+    rewards, expected = [first.column("reward").astype(np.float32)], np.zeros(3)
+    returns = first.column("discounted_return").astype(np.float64)
     for step in range(8):
         expected = 0.9 * expected + rewards[0][:, step]
-        np.testing.assert_allclose(first.column("discounted_return")[:, step], expected, rtol=1e-6)
-    rewards.extend(collecting.collect(acting).columns.column("reward").copy() for _ in range(6))
+        np.testing.assert_allclose(returns[:, step], expected, rtol=1e-6)
+    rewards.extend(collecting.collect(acting).columns.column("reward").astype(np.float32) for _ in range(6))
     whole = np.concatenate(rewards, axis=1)[:, :50].sum(axis=1).tolist()
     episodes, _ = collecting.take_episodes()
     assert [(episode.episode_return, episode.steps) for episode in episodes] == [(total, 50) for total in whole]

@@ -46,7 +46,7 @@ class NoiseImages(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._observe(), 1.0, self._step == 7, False, {}
 
 
-gymnasium.register("Film-v0", NoiseImages)
+gymnasium.register("Film-v0", lambda **kwargs: NoiseImages(**kwargs))
 
 
 class Recording:

@@ -155,7 +155,8 @@ def test_actions_sampled_from_the_drawn_noise_follow_their_distribution(spec: En
     policy = fresh_policy(spec)
     with torch.no_grad():
         # A new policy is almost uniform, and its actions would have similar probabilities under any noise.
-        list(policy.actor.parameters())[-1].copy_(2.0 * torch.arange(policy.actor[-1].out_features))
+        bias = list(policy.actor.parameters())[-1]
+        bias.copy_(2.0 * torch.arange(len(bias)))
         distribution = policy.distribution(torch.zeros(count, 3))
         window = Streams(3, 0, np.zeros(1, np.uint32)).draw(policy.noise, 0, count)
         surprise = -distribution.log_prob(distribution.sample(torch.from_numpy(window[0])))
