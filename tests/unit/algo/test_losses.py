@@ -106,15 +106,16 @@ def one_step(ratio: float, advantage: float, *, behaviour_weight: float = 1.0, i
 def textbook_ppo(minibatch: Minibatch, settings: LossSettings) -> float:
     """Computes equations 7 and 9 of Schulman et al. (2017) step by step, clipped around the behaviour policy."""
     policy, value, entropy = 0.0, 0.0, 0.0
+    clip_range, entropy_coefficient = float(settings.clip_range), float(settings.entropy_coefficient)
     steps = len(minibatch.advantage)
     for t in range(steps):
         ratio = math.exp(minibatch.log_prob[t] - minibatch.behaviour_log_prob[t])
         advantage = minibatch.advantage[t].item()
-        clipped = min(max(ratio, 1.0 - settings.clip_range), 1.0 + settings.clip_range)
+        clipped = min(max(ratio, 1.0 - clip_range), 1.0 + clip_range)
         policy += min(ratio * advantage, clipped * advantage) / steps
         value += 0.5 * (minibatch.value[t] - minibatch.target[t]).item() ** 2 / steps
         entropy += minibatch.entropy[t].item() / steps
-    return -policy + settings.value_coefficient * value - settings.entropy_coefficient * entropy
+    return -policy + settings.value_coefficient * value - entropy_coefficient * entropy
 
 
 def anchored(clip_anchor: float) -> LossSettings:
@@ -286,8 +287,7 @@ def test_rows_that_are_not_counted_do_not_affect_loss_and_gradient(
         for minibatch in (Minibatch(*(getattr(whole, each.name)[counted] for each in FIELDS)), whole)
     )
     expected, loss = alone.loss(settings), filled.loss(settings, counted)
-    expected.total.backward()
-    loss.total.backward()
+    torch.autograd.backward([expected.total, loss.total])
     for each in dataclasses.fields(Losses):
         assert getattr(loss, each.name).item() == pytest.approx(getattr(expected, each.name).item(), abs=1e-12)
     for name in ("log_prob", "value", "entropy"):
