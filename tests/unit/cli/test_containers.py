@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def docker(
-    commands: Path, folder: Path, info: dict[str, object], compose: str = "2.30.1", published: str = ""
+    commands: Path, folder: Path, info: Mapping[str, object], compose: str = "2.30.1", published: str = ""
 ) -> list[Finding]:
     answers = f"info) printf %s '{json.dumps(info)}';; ps) echo '{published}';; *) echo {compose};;"
     program(commands, "docker", f"case $1 in {answers} esac")
@@ -74,7 +75,7 @@ def test_an_engine_without_access_is_reported_with_a_remedy(
     ids=["plain", "older", "runtime", "cdi"],
 )
 def test_hosts_whose_containers_can_use_the_gpu_are_recognised(
-    commands: Path, folder: Path, info: dict[str, object], fit: bool | None
+    commands: Path, folder: Path, info: Mapping[str, object], fit: bool | None
 ) -> None:
     findings = docker(commands, folder, info)
     assert [finding.fit for finding in findings] == [True, True, fit]
