@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,16 +16,17 @@ from penstock.learning.learner import Learner
 
 VALUES = (3e38, -3e38, 1e30, 1e20, float("nan"), float("inf"))
 COLUMNS = ("observation", "reward", "discounted_return", "behaviour_log_prob", "action")
+CHOICES: list[tuple[bool, bool, Literal["tanh", "relu"]]] = [
+    (False, False, "relu"),
+    (False, True, "tanh"),
+    (True, False, "tanh"),
+    (True, True, "relu"),
+]
 NETWORKS = {
     f"{'standardised' if observations else 'raw'} observations, {'scaled' if returns else 'raw'} returns": Network(
         hidden_sizes=(16,), activation=activation, normalise_observations=observations, normalise_returns=returns
     )
-    for observations, returns, activation in (
-        (False, False, "relu"),
-        (False, True, "tanh"),
-        (True, False, "tanh"),
-        (True, True, "relu"),
-    )
+    for observations, returns, activation in CHOICES
 }
 SETTINGS = pytest.mark.parametrize("setting", NETWORKS)
 ACTIONS = pytest.mark.parametrize("actions", ["discrete", "continuous"])

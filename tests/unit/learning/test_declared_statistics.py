@@ -54,7 +54,7 @@ def filled(kind: Any, numbers: Any) -> Any:
         return (filled(typing.get_args(kind)[0], numbers),)
     if typing.get_origin(kind) is typing.Literal:
         return typing.get_args(kind)[0]
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{each.name: filled(hints[each.name], numbers) for each in dataclasses.fields(kind)})
     return str(next(numbers)) if kind is str else bool(next(numbers)) if kind is bool else kind(next(numbers))

@@ -11,7 +11,7 @@ from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.parameters import flatten
 from penstock.errors import ConfigurationError
 from penstock.learning.adam import Adam
-from penstock.learning.execution import Descent, Eager, FixedShapes, descent_by
+from penstock.learning.execution import Descent, Eager, FixedShapes, Take, descent_by
 from penstock.learning.gradient_steps import Descended, GradientStep, Objective, Steps, objective_of
 from penstock.learning.learner import Learner
 
@@ -61,7 +61,7 @@ def test_padded_minibatches_descend_like_unpadded_ones(env_id: str) -> None:
     counts = (37, 64, 3, 50)
     shapes = []
 
-    def watch(take):  # type: ignore[no-untyped-def]
+    def watch(take: Take) -> Take:
         def taken() -> Descended:
             descended = take()
             shapes.append(descended.log_prob.shape)
@@ -119,7 +119,9 @@ def test_in_bfloat16_outputs_parameters_and_gradients_are_float32() -> None:
 
     step = GradientStep(watched, learner.parameters, learner.optimizer, 0.5)
     step(random_steps("Pendulum-v1", 8, seed=0), SETTINGS)
-    seen += [*learner.policy.parameters(), *(parameter.grad for parameter in learner.policy.parameters())]
+    for parameter in learner.policy.parameters():
+        assert parameter.grad is not None
+        seen += [parameter, parameter.grad]
     assert {tensor.dtype for tensor in seen} == {torch.float32}
 
 

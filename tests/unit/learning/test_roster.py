@@ -422,7 +422,7 @@ def test_a_slot_determines_variant_and_temperature(path: Path) -> None:
 
 
 def test_a_restarted_learner_restores_the_variants_and_temperatures_of_its_actors(path: Path) -> None:
-    exploration = {"variants": 2, "temperatures": spread_temperatures(0.3, 1.7, 3)}
+    exploration: dict[str, Any] = {"variants": 2, "temperatures": spread_temperatures(0.3, 1.7, 3)}
     roster = open_roster(path, **exploration)
     before = [join(roster) for _ in range(3)]
     restarted = open_roster(path, **exploration)

@@ -8,6 +8,7 @@ an effect.
 import ast
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydantic
@@ -69,7 +70,11 @@ SAMPLING = {
 RUN_SETTINGS = {"max_refused_batches"}
 """Settings that only affect the end of a diverging run. `test_refused_steps` covers them."""
 
-TABLES = {"policy": (PolicyConfig, POLICY), "ppo": (PPOConfig, PPO), "sampling": (SamplingConfig, SAMPLING)}
+TABLES: dict[str, tuple[type[pydantic.BaseModel], dict[str, Any]]] = {
+    "policy": (PolicyConfig, POLICY),
+    "ppo": (PPOConfig, PPO),
+    "sampling": (SamplingConfig, SAMPLING),
+}
 
 BASE: dict[str, object] = {
     "environment": {"id": "Pendulum-v1"},
@@ -80,7 +85,7 @@ BASE: dict[str, object] = {
 }
 
 
-def effects_of(config: Config) -> list[object]:
+def effects_of(config: Config) -> list[Any]:
     """Returns the effects of one batch halfway through a run on a learner with this configuration, and its plan."""
     learner = learner_of(config, spec_of("Pendulum-v1"), CPU)
     batch = make_batch("Pendulum-v1", segments=6, fresh=3)
@@ -91,11 +96,11 @@ def effects_of(config: Config) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def unchanged() -> list[object]:
+def unchanged() -> list[Any]:
     first, repeated = effects_of(build(BASE)), effects_of(build(BASE))
     # Effects must be reproducible, or any two would differ.
     assert first == repeated
-    assert all(np.isfinite(each).all() for each in first[0] if each)  # type: ignore[attr-defined]
+    assert all(np.isfinite(each).all() for each in first[0] if each)
     return first
 
 
@@ -108,7 +113,7 @@ def test_every_setting_is_in_a_table(section: str) -> None:
 @pytest.mark.parametrize(
     ("section", "key"), [(section, key) for section, (_, table) in TABLES.items() for key in table]
 )
-def test_a_setting_has_an_effect(unchanged: list[object], section: str, key: str) -> None:
+def test_a_setting_has_an_effect(unchanged: list[Any], section: str, key: str) -> None:
     changed = merge(BASE, {section: {key: TABLES[section][1][key]}})
     assert effects_of(build(changed)) != unchanged
 
