@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import wait_for
+from helpers.timing import wait_for
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.local import child_log, children
 from penstock.local.child_log import ChildLog

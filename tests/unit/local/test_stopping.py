@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from helpers.processes import wait_for
+from helpers.timing import wait_for
 from penstock.local import stopping
 from penstock.local.children import Children
 from penstock.types.status import RunStatus

@@ -1,5 +1,6 @@
 """Services forked from a process that has done their imports."""
 
+import functools
 import re
 import signal
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.processes import wait_for
+from helpers.timing import wait_for
 from penstock.local.children import Children, service_command
 from penstock.local.ports import free_ports
 from penstock.local.template import ForkedProcess, Template
@@ -101,6 +102,10 @@ def test_a_service_ends_with_its_standard_input(template: Template, tmp_path: Pa
     assert end(other) == -signal.SIGKILL
 
 
+def draws_in(output: Path) -> list[tuple[str, str]]:
+    return re.findall("draws (.+) (.+)", output.read_text())[:1]
+
+
 def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import random, numpy; print('draws', random.random(), numpy.random.random(), flush=True)"
     (tmp_path / "drawing.py").write_text(code)
@@ -111,8 +116,7 @@ def test_the_global_generators_of_two_services_differ(tmp_path: Path, monkeypatc
         for output in (tmp_path / "one", tmp_path / "other"):
             arguments = ("actor", "--env-id=CartPole-v1", '--environment.imports=["drawing"]', "--actor.metrics-port=0")
             actor = fork(template, output, *arguments)
-            line = wait_for(lambda output=output: re.findall("draws.*", output.read_text()), "the draws")[0]
-            draws.append(line.split()[1:])
+            draws += wait_for(functools.partial(draws_in, output), "the draws")
             actor.send_signal(signal.SIGKILL)
             end(actor)
     assert draws[0][0] != draws[1][0]
