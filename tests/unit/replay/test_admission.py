@@ -240,10 +240,10 @@ def test_heartbeats_of_an_actor_that_takes_no_step_do_not_keep_its_grants(degree
         gate.expire(second, version=0)
         assert gate.timed_out_grants == 0
     # The first heartbeat told of steps; none has come since.
-    for second in (10.0, 11.1):
-        beat(gate, stuck, second, 7)
-        beat(gate, 1 - stuck, second, int(second))
-        gate.expire(second, version=0)
+    for now in (10.0, 11.1):
+        beat(gate, stuck, now, 7)
+        beat(gate, 1 - stuck, now, int(now))
+        gate.expire(now, version=0)
     assert gate.take_returned() == {actor(stuck): 1}
     assert (gate.timed_out_grants, gate.stuck_actors, gate.take_returned()) == (1, 1, {})
     for batch in range(5):

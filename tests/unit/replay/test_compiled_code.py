@@ -56,7 +56,7 @@ def test_compiled_code_depends_on_no_other_file() -> None:
 
 def _is_of(module: ModuleType, name: str, value: object) -> bool:
     if isinstance(value, Dispatcher):
-        return value.py_func.__module__ == module.__name__
+        return bool(value.py_func.__module__ == module.__name__)
     for statement in ast.parse(inspect.getsource(module)).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             # A literal, or what numpy makes of one.

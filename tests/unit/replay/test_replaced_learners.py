@@ -57,7 +57,7 @@ def trained(until: int, **options: object) -> ReplayBuffer:
 def true_mass(buffer: ReplayBuffer, plan: SamplingPlan = AGEING) -> float:
     """The sum of ((p + epsilon) 2^(-age / half_life))^alpha, in terms of the committed version."""
     mass = buffer.mass
-    return mass.total * 2.0 ** (plan.alpha * (mass.reference - buffer.version) / plan.half_life)
+    return mass.total * float(2.0 ** (plan.alpha * (mass.reference - buffer.version) / plan.half_life))
 
 
 def another(first: int, plan: SamplingPlan = AGEING, session: int = 8) -> SamplingPlan:

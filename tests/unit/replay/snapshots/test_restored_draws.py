@@ -7,7 +7,7 @@ import numpy as np
 
 from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
-from helpers.servers import PATIENCE_S
+from helpers.timing import PATIENCE_S
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.snapshots.folder import SnapshotFolder

@@ -14,8 +14,8 @@ import pytest
 
 from helpers.direct_buffer import append, fragments_of, gather, read_rows
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
-from helpers.servers import PATIENCE_S, until
-from helpers.timing import seconds_of
+from helpers.servers import until
+from helpers.timing import PATIENCE_S, seconds_of
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PenstockError, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer

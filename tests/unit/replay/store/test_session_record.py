@@ -57,8 +57,9 @@ def test_one_intact_copy_suffices(copy: int) -> None:
 
 
 def test_a_store_is_used_once_it_has_a_learner_or_a_segment() -> None:
-    session = make_store(5).session
-    assert not session.used
+    store = make_store(5)
+    assert not store.session.used
+    session = store.session
     session.inserted = 1
     assert session.used
     session.inserted, session.session = 0, 7
