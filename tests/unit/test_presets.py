@@ -74,7 +74,7 @@ def test_python_and_the_command_line_choose_the_same_preset() -> None:
     assert config == preset("pendulum", run={"seed": 3})
     assert configure(environment={"id": "Pendulum-v1"}, ppo={"epochs": 77}).ppo.epochs == 77
     assert configure() == preset("cartpole")
-    assert configure(environment={"id": "MyEnv-v0"}) == Config(environment={"id": "MyEnv-v0"})  # type: ignore[arg-type]
+    assert configure(environment={"id": "MyEnv-v0"}) == Config(environment={"id": "MyEnv-v0"})
 
 
 def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:

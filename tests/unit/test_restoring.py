@@ -9,7 +9,7 @@ import pytest
 
 from helpers.direct_buffer import append
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
-from helpers.servers import PATIENCE_S
+from helpers.timing import PATIENCE_S
 from helpers.training import make_learner
 from penstock.config import Config, build, load_toml
 from penstock.errors import ConfigurationError
