@@ -25,7 +25,8 @@ HELP_TIMEOUT_S = 600.0
 
 def setup(app: Any) -> dict[str, bool]:
     """Registers the extension with Sphinx."""
-    app.connect("builder-inited", lambda app: (write_pages(FOLDER), environment_support.write_page()))
+    app.connect("builder-inited", lambda app: write_pages(FOLDER))
+    app.connect("builder-inited", lambda app: environment_support.write_page())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

@@ -16,8 +16,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from helpers.servers import PATIENCE_S, Loopback, open_request, plan_with, window_request
-from helpers.timing import wait_for
+from helpers.servers import Loopback, open_request, plan_with, window_request
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.errors import PlaceLost
 from penstock.rpc import methods
 from penstock.rpc.channel import connect
@@ -98,7 +98,7 @@ def address_of(server: subprocess.Popen[str]) -> str:
 
 
 def health_stub(channel: Any) -> Any:
-    return health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+    return health_pb2_grpc.HealthStub(channel)
 
 
 async def seconds_until_given_up(address: str, pid: int) -> float:
@@ -175,7 +175,7 @@ def test_health_watches_leave_room_for_calls_and_for_health_checks(loopback: Loo
             try:
                 next(watch)
             except grpc.RpcError as error:
-                codes.append(error.code())  # type: ignore[attr-defined]
+                codes.append(error.code())
         assert 0 < len(codes) < 400
         assert set(codes) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert is_serving(server.address, PATIENCE_S)

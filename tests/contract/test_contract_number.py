@@ -1,5 +1,9 @@
 """The first message of every stream, in both directions, has the number of the contract; others are refused."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
 import grpc
 import pytest
 from google.protobuf.message import Message
@@ -66,7 +70,7 @@ def test_a_replay_service_refuses_a_client_of_another_contract_and_both_log_the_
 )
 @pytest.mark.parametrize("number", [0, CONTRACT + 1])
 def test_a_learner_refuses_a_client_of_another_contract_and_both_log_the_reason(
-    loopback: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path, method: Method, opening: Message, number: int
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: Method, opening: Message, number: int
 ) -> None:
     refuses(loopback, loopback.run(tmp_path / "roster.json"), monkeypatch, method, opening, number)
 
@@ -98,7 +102,7 @@ def test_the_first_response_has_the_number(loopback: Loopback) -> None:
 
 @pytest.mark.parametrize("number", [0, CONTRACT + 1])
 def test_a_client_refuses_a_server_of_another_contract(loopback: Loopback, number: int) -> None:
-    async def answer(requests, context) -> None:
+    async def answer(requests: AsyncIterator[Any], context: Any) -> None:
         await anext(requests)
         await context.call.write(stamped(replay_pb2.AppendSegmentsResponse(), number))
         async for _ in requests:

@@ -6,7 +6,6 @@ import pytest
 from helpers.segments import assert_same_columns, make_window
 from helpers.servers import (
     IMAGES,
-    PATIENCE_S,
     LiveReplay,
     Loopback,
     PlainStream,
@@ -14,6 +13,7 @@ from helpers.servers import (
     plan_with,
     until,
 )
+from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.types.replay import Window
 from penstock.v1 import replay_pb2

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from helpers.odd_environments import KINDS, Where, env_id
-from helpers.processes import PATIENCE_S, WITH_HELPERS, wait_for
+from helpers.processes import WITH_HELPERS
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.acting.environment_check import Task, check
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
@@ -59,9 +60,15 @@ def checked(config: Config) -> Checked:
 def checked_here(env_id: str) -> Checked:
     """Runs the check in this process, which takes a hundredth of the time."""
     tasks, stages = [Task([{}], 2)], list[str]()
-    options = {"imports": ["helpers.odd_environments"], "vectorization": "sync", "frames": 1}
     try:
-        warnings = check(env_id, tasks, **options, progress=lambda stage, name: stages.append(stage))
+        warnings = check(
+            env_id,
+            tasks,
+            imports=["helpers.odd_environments"],
+            vectorization="sync",
+            frames=1,
+            progress=lambda stage, name: stages.append(stage),
+        )
     except ConfigurationError as error:
         return Checked([], str(error))
     return Checked([f"warning: {line}" for line in warnings], "")

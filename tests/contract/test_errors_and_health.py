@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.segments import make_window
 from helpers.servers import (
-    PATIENCE_S,
     LiveServer,
     Loopback,
     hello_request,
@@ -23,7 +23,7 @@ from helpers.servers import (
     until,
     window_request,
 )
-from helpers.timing import AT_ONCE, Bound
+from helpers.timing import AT_ONCE, PATIENCE_S, Bound
 from penstock import errors
 from penstock.errors import ConfigurationError, Overloaded, PenstockError, Unavailable
 from penstock.rpc import methods
@@ -75,13 +75,13 @@ def test_a_service_reports_serving_from_its_start_to_its_end(loopback: Loopback,
     }
     for server, services in servers.items():
         with grpc.insecure_channel(server.address) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = health_pb2_grpc.HealthStub(channel)
             for service in ("", *services):
                 answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
             with pytest.raises(grpc.RpcError) as caught:
                 stub.Check(health_pb2.HealthCheckRequest(service="penstock.v1.Nothing"), timeout=PATIENCE_S)
-            assert caught.value.code() == Code.NOT_FOUND  # type: ignore[attr-defined]
+            assert caught.value.code() == Code.NOT_FOUND
         assert is_serving(server.address, PATIENCE_S)
         server.stop()
         assert not is_serving(server.address, 0.5)
@@ -221,7 +221,7 @@ def test_calls_above_the_servers_limit_are_refused(loopback: Loopback) -> None:
 
 @pytest.mark.parametrize("opening", [open_request(), plan_request(plan_with()), hello_request()])
 def test_a_stream_that_ends_before_its_first_message_is_invalid(
-    loopback: Loopback, tmp_path: Path, opening: object
+    loopback: Loopback, tmp_path: Path, opening: Message
 ) -> None:
     method = {
         replay_pb2.AppendSegmentsRequest: methods.APPEND_SEGMENTS,
@@ -366,7 +366,8 @@ def test_a_client_opens_its_stream_again_after_any_end(
 
 
 def test_an_actor_survives_the_end_of_its_stream_while_it_sends(loopback: Loopback) -> None:
-    streams, came = 0, []
+    streams = 0
+    came: list[int] = []
 
     async def serve(requests: AsyncIterator[Any], context: Any) -> None:
         nonlocal streams

@@ -6,7 +6,8 @@ import grpc
 import numpy as np
 import pytest
 
-from helpers.servers import PATIENCE_S, SPEC, LiveRun, Loopback, PlainStream, hello_request, until
+from helpers.servers import SPEC, LiveRun, Loopback, PlainStream, hello_request, until
+from helpers.timing import PATIENCE_S
 from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.types.evaluation import EvaluationResult, EvaluationTask

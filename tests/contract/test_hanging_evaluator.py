@@ -7,7 +7,8 @@ from pathlib import Path
 
 from helpers.environments import fresh_weights, spec_of
 from helpers.processes import WITH_HELPERS
-from helpers.servers import PATIENCE_S, Loopback
+from helpers.servers import Loopback
+from helpers.timing import PATIENCE_S
 from penstock.types.evaluation import EvaluationTask
 
 HOUR_S = 3600.0

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from helpers.forged_requests import QUICK, Forger
 from helpers.segments import SCHEMA, make_window
 from helpers.servers import (
-    PATIENCE_S,
     Actor,
     LiveReplay,
     Loopback,
@@ -30,7 +29,7 @@ from helpers.servers import (
     until,
     window_request,
 )
-from helpers.timing import Bound, longest_of, seconds_of
+from helpers.timing import PATIENCE_S, Bound, longest_of, seconds_of
 from penstock.rpc import methods
 from penstock.rpc.contract import stamped
 from penstock.rpc.server import MAX_MESSAGE_BYTES
@@ -72,25 +71,29 @@ class Stranger:
         data = [request if isinstance(request, bytes) else request.SerializeToString() for request in requests]
         try:
             if not method.request_stream:
-                self._channel.unary_unary(method.path)(data[0], timeout=timeout_s)
+                call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method.path)
+                call(data[0], timeout=timeout_s)
                 return Code.OK, ""
             opening = [stamped(request) for request in data[:1]]
-            for _ in self._channel.stream_stream(method.path)(iter([*opening, *data[1:]]), timeout=timeout_s):
+            for _ in self._stream(method)(iter([*opening, *data[1:]]), timeout=timeout_s):
                 pass
         except grpc.RpcError as error:
-            return error.code(), error.details()  # type: ignore[attr-defined]
+            return error.code(), error.details() or ""
         return Code.OK, ""
 
     def leave(self, method: Method, *requests: Message) -> None:
         """Sends these requests, and leaves before all answers arrive."""
         data = [stamped(request) for request in requests]
-        call = self._channel.stream_stream(method.path)(iter(data))
+        call: Any = self._stream(method)(iter(data))
         call.add_done_callback(lambda _: None)
         time.sleep(0.003)
         call.cancel()
 
     def close(self) -> None:
         self._channel.close()
+
+    def _stream(self, method: Method) -> "grpc.StreamStreamMultiCallable[bytes, bytes]":
+        return self._channel.stream_stream(method.path)
 
 
 class Neighbourhood:
@@ -218,13 +221,13 @@ def test_a_refusal_names_the_wrong_number(neighbourhood: Neighbourhood) -> None:
 # Messages that could keep the service's one thread busy
 
 
-def schema_of(*columns: block_pb2.Column) -> Append:
+def schema_of(*columns: block_pb2.Column) -> replay_pb2.AppendSegmentsRequest:
     schema = block_pb2.Schema(unroll_length=1, columns=columns)
     return Append(open=replay_pb2.OpenAppend(schema=schema, slot=STRANGE_SLOT, incarnation=1, window_segments=2))
 
 
 def column_of(*shape: int, name: str = "c") -> block_pb2.Column:
-    return block_pb2.Column(name=name, data_type=2, extent=1, shape=shape)
+    return block_pb2.Column(name=name, data_type=block_pb2.DATA_TYPE_UINT8, extent=block_pb2.EXTENT_STEP, shape=shape)
 
 
 # Created by the process that sends them, because creating them takes a second at collection.
@@ -284,7 +287,9 @@ def test_a_commit_of_a_batch_before_the_first_is_invalid(neighbourhood: Neighbou
         open_request(STRANGE_SLOT, schema=Schema(3, (Column("c", "uint8", (0,)),))),
     ],
 )
-def test_a_refused_actor_does_not_decide_the_schema(loopback: Loopback, refusal: Append) -> None:
+def test_a_refused_actor_does_not_decide_the_schema(
+    loopback: Loopback, refusal: replay_pb2.AppendSegmentsRequest
+) -> None:
     server = loopback.replay()
     stranger = Stranger(server.address)
     other = replay_pb2.AppendSegmentsRequest()

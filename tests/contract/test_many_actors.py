@@ -7,7 +7,8 @@ import pytest
 from grpc import StatusCode
 
 from helpers.segments import make_window
-from helpers.servers import PATIENCE_S, Loopback, open_request, plan_with, until
+from helpers.servers import Loopback, open_request, plan_with, until
+from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 
 ACTORS = 256

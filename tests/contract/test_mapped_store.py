@@ -12,7 +12,6 @@ from helpers.direct_buffer import write_rows
 from helpers.segments import SCHEMA, assert_same_columns, make_columns, make_store, make_window
 from helpers.servers import (
     IMAGES,
-    PATIENCE_S,
     Actor,
     Loopback,
     Recorder,
@@ -23,6 +22,7 @@ from helpers.servers import (
     sample,
     until,
 )
+from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError
 from penstock.replay.store.store_reader import StoreReader
 from penstock.rpc import methods

@@ -12,7 +12,8 @@ import pytest
 
 from helpers.environments import fresh_weights, spec_of
 from helpers.processes import WITH_HELPERS
-from helpers.servers import PATIENCE_S, LiveRun, Loopback
+from helpers.servers import LiveRun, Loopback
+from helpers.timing import PATIENCE_S
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 
 

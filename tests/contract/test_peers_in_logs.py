@@ -9,7 +9,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from helpers.servers import PATIENCE_S, Loopback, hello_request, open_request, plan_with, until, window_request
+from helpers.servers import Loopback, hello_request, open_request, plan_with, until, window_request
+from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.telemetry import logs
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -16,7 +17,6 @@ from helpers.direct_buffer import read_rows
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from helpers.servers import (
     IMAGES,
-    PATIENCE_S,
     Actor,
     LiveReplay,
     Loopback,
@@ -30,7 +30,7 @@ from helpers.servers import (
     until,
     window_request,
 )
-from helpers.timing import AT_ONCE
+from helpers.timing import AT_ONCE, PATIENCE_S
 from penstock.errors import InvalidSegment, SchemaMismatch
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
@@ -63,9 +63,10 @@ def receive_stored(stream: PlainStream, sequence: int) -> None:
 
 def receive_batch(stream: PlainStream) -> replay_pb2.SampleBatchesResponse:
     """Returns the next batch, which must be in one message."""
-    while (response := stream.receive()).waiting or response.HasField("opened"):
-        pass
-    return response
+    while True:
+        response: replay_pb2.SampleBatchesResponse = stream.receive()
+        if not response.waiting and not response.HasField("opened"):
+            return response
 
 
 # Segments pass through unchanged
@@ -173,8 +174,8 @@ def test_an_actor_that_has_half_closed_its_stream_still_receives_acknowledgement
 def test_the_parts_requested_by_several_learner_ranks_make_up_the_batch(loopback: Loopback) -> None:
     server, plan = loopback.replay(), plan_with(fresh_segments=4, batch_segments=4)
     ranks = [loopback.plain(server, methods.SAMPLE_BATCHES) for _ in range(3)]
-    for part, rank in enumerate(ranks):
-        rank.send(plan_request(plan), batch_request(0, part, 3))
+    for number, rank in enumerate(ranks):
+        rank.send(plan_request(plan), batch_request(0, number, 3))
     sink = loopback.sink(0, server, segments=4)
     until(lambda: sink.next_grant(0.5), "a grant")
     window = make_window(segments=4)
@@ -370,13 +371,16 @@ def test_windows_in_transit_at_the_death_of_the_service_are_stored_once_and_in_o
     loopback.source(server, plan_with(fresh_segments=40, batch_segments=40, off_policy_degree=3))
     sinks = [loopback.sink(slot, server) for slot in range(2)]
     actors = [Actor(sink, recorder, lambda: 0, slot=slot, windows=30) for slot, sink in enumerate(sinks)]
+
+    def are_stored(segments: int) -> bool:
+        return server.store.session.inserted >= segments
+
     for enough in (20, 50, 80):
-        session = server.store.session
-        until(lambda session=session, enough=enough: session.inserted >= enough, f"{enough} segments are stored")
+        until(partial(are_stored, enough), f"{enough} segments are stored")
         server.kill()
         server = loopback.replay(folder=tmp_path, port=server.port)
+    until(lambda: all(actor.sent == 30 for actor in actors), "everything is sent")
     for actor, sink in zip(actors, sinks, strict=True):
-        until(lambda actor=actor: actor.sent == 30, "everything is sent")
         actor.end()
         assert sink.drain(PATIENCE_S)
     server.kill()
@@ -561,7 +565,8 @@ def test_health_watchers_receive_the_end_of_a_run_until_the_next_begins(loopback
 
 
 def run_finished() -> float:
-    return metrics.REPLAY_RUN_FINISHED.collect()[0].samples[0].value
+    (family,) = metrics.REPLAY_RUN_FINISHED.collect()
+    return family.samples[0].value
 
 
 # Refusals

@@ -2,6 +2,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -10,8 +11,8 @@ import pytest
 
 from helpers.segments import PLAN, SCHEMA
 from helpers.servers import (
-    PATIENCE_S,
     SPEC,
+    LiveServer,
     Loopback,
     PlainStream,
     hello_request,
@@ -19,6 +20,7 @@ from helpers.servers import (
     until,
 )
 from helpers.statistics import counted_batch, learnt
+from helpers.timing import PATIENCE_S
 from penstock.errors import InvalidSegment, PenstockError, RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.rpc.clients.membership import Membership
@@ -38,7 +40,7 @@ LARGE = np.random.default_rng(2).bytes(9_000_000)
 """Weights of three chunks, more than gRPC buffers for a slow reader."""
 
 
-def join(loopback: Loopback, server: object, token: bytes = b"") -> tuple[PlainStream, run_pb2.Assignment]:
+def join(loopback: Loopback, server: LiveServer, token: bytes = b"") -> tuple[PlainStream, run_pb2.Assignment]:
     """Joins a run as a plain client."""
     stream = loopback.plain(server, methods.JOIN)
     stream.send(hello_request(token))
@@ -323,8 +325,8 @@ def test_a_slow_reader_skips_versions_and_delays_no_other_reader(loopback: Loopb
     quick = loopback.membership(server)
     for version in range(1, 9):
         server.servicer.publish(Weights.of(version, LARGE))
-        assert until(lambda version=version: quick.at_least(version, 0.5), "weights").version == version
-    versions = []
+        assert until(partial(quick.at_least, version, 0.5), "weights").version == version
+    versions: list[int] = []
     while not versions or versions[-1] < 8:
         versions.append(receive_weights(slow).version)
     assert versions == [1, 8]

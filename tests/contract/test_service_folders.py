@@ -14,7 +14,8 @@ import pytest
 from helpers.disks import make_full, make_read_only, mounted
 from helpers.processes import Command, run
 from helpers.segments import make_window
-from helpers.servers import PATIENCE_S, Loopback, plan_with, until
+from helpers.servers import Loopback, plan_with, until
+from helpers.timing import PATIENCE_S
 from penstock.cli.status import disk_lines
 from penstock.local.ports import free_ports
 from penstock.rpc.health import STORAGE, is_serving, storage_fails
@@ -127,8 +128,13 @@ def test_with_stop_with_run_a_replay_service_ends_with_its_run_and_not_with_a_le
         until(lambda: lines(command, "learner left"), "the learner to leave")
         second = loopback.source(server, plan_with(batch_segments=2, fresh_segments=2, next_batch=1))
         assert command.process.poll() is None
-        # The learner can't finish a run before its plan has arrived.
-        until(lambda: second.finish() or command.process.poll() is not None, "the end of the service")
+
+        def ended() -> bool:
+            # The learner can't finish a run before its plan has arrived.
+            second.finish()
+            return command.process.poll() is not None
+
+        until(ended, "the end of the service")
         assert command.wait() == 0
         assert len(lines(command, "run finished")) == 1
         assert len(lines(command, "stopped")) == 1
@@ -140,7 +146,12 @@ def test_with_stop_with_run_a_replay_service_ends_with_its_run_and_not_with_a_le
 def test_without_stop_with_run_a_replay_service_outlives_its_run(loopback: Loopback, tmp_path: Path) -> None:
     with replay(tmp_path / "store") as (command, server, metrics_port):
         source = loopback.source(server, plan_with())
-        until(lambda: source.finish() or gauge(metrics_port, "penstock_replay_run_finished") == 1, "the run to finish")
+
+        def finished() -> bool:
+            source.finish()
+            return gauge(metrics_port, "penstock_replay_run_finished") == 1
+
+        until(finished, "the run to finish")
         assert is_serving(server.address, PATIENCE_S)
         command.terminate()
         assert command.wait() == 0

@@ -5,12 +5,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 
 from helpers.segments import SCHEMA
-from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
+from helpers.servers import Actor, LiveReplay, Loopback, Name, Recorder, plan_with, until
+from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.rpc.clients.segment_sink import ReplaySegmentSink
 from penstock.rpc.clients.sharded_source import ShardedBatchSource
@@ -129,6 +131,10 @@ def test_each_batch_of_two_shards_arrives_on_the_loop_before_next_returns_it(loo
     )
     for slot in range(4):
         training.join(slot, servers[slot % 2])
+
+    def is_known(index: int) -> bool:
+        return len(arrived) > index
+
     for index, batch in enumerate(training.train(20)):
         came, thread = arrived[index]
         # The same object: the feed that copies batches to the device identifies them by identity.
@@ -136,7 +142,7 @@ def test_each_batch_of_two_shards_arrives_on_the_loop_before_next_returns_it(loo
         assert thread == "grpc"
         if index < 19:
             # Arrives while this one trains, without a request.
-            until(lambda known=index: len(arrived) > known + 1, f"the batch after {index}")
+            until(partial(is_known, index + 1), f"the batch after {index}")
     training.end()
 
 
@@ -231,8 +237,7 @@ def test_with_degree_0_every_batch_has_one_window_of_each_actor_and_the_previous
     training = Training(loopback, servers, plan_with(**{**PLAN, "off_policy_degree": 0}), opened=False)
     for slot in range(4):
         training.join(slot, servers[slot % 2])
-    for server in servers:
-        until(lambda server=server: loopback.replay_status(server).actors == 2, "both actors connect")
+    until(lambda: all(loopback.replay_status(server).actors == 2 for server in servers), "both actors connect")
     training.source.open(training.plan)
     for batch in training.train(20):
         assert batch.head.environments.tolist() == list(range(8))

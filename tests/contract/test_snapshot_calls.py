@@ -9,8 +9,8 @@ import pytest
 
 from helpers.direct_buffer import read_rows
 from helpers.segments import SCHEMA, capacity_bytes
-from helpers.servers import PATIENCE_S, Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
-from helpers.timing import AT_ONCE
+from helpers.servers import Actor, LiveReplay, Loopback, Recorder, Trainer, plan_with, sample, until
+from helpers.timing import AT_ONCE, PATIENCE_S
 from penstock.errors import ConfigurationError, InvalidSegment, NotReady, Overloaded, PlaceLost, Unavailable
 from penstock.learning.checkpoints import RunProgress, Snapshot
 from penstock.learning.run_snapshots import RunSnapshots

@@ -13,7 +13,6 @@ from grpc import StatusCode
 from helpers.segments import SCHEMA, assert_same_columns, make_window
 from helpers.servers import (
     IMAGES,
-    PATIENCE_S,
     Actor,
     LiveReplay,
     Loopback,
@@ -26,6 +25,7 @@ from helpers.servers import (
     sample,
     until,
 )
+from helpers.timing import PATIENCE_S
 from penstock.errors import ConfigurationError, PlaceLost
 from penstock.replay.store import staging
 from penstock.replay.store.staging import SLOTS, StagingAreas, StagingSlots

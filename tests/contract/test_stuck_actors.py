@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -10,8 +11,8 @@ import pytest
 
 from helpers.segments import make_window
 from helpers.servers import (
-    PATIENCE_S,
     Actor,
+    LiveServer,
     Loopback,
     PlainStream,
     Recorder,
@@ -23,6 +24,7 @@ from helpers.servers import (
     until,
     window_request,
 )
+from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault
 from penstock.types.statistics import Timing
@@ -115,7 +117,7 @@ def test_after_the_return_of_its_grants_an_actor_receives_no_more_than_the_gate_
 # The learner
 
 
-def joined(loopback: Loopback, server: object, name: str) -> PlainStream:
+def joined(loopback: Loopback, server: LiveServer, name: str) -> PlainStream:
     stream = loopback.plain(server, methods.JOIN)
     request = hello_request()
     request.hello.name = name
@@ -158,11 +160,15 @@ def test_a_process_that_replaces_another_continues_its_counts(loopback: Loopback
     server = loopback.run(tmp_path / "roster.json")
     client = loopback.status(server.address)
     fault = run_pb2.JoinRequest(fault=run_pb2.EnvironmentFault(text="environment 0: lost", dropped=True))
+
+    def has_failed(times: int) -> bool:
+        return [each.failures for each in client.get(PATIENCE_S).actor_states] == [times]
+
     for failures in range(1, 4):
         stream = joined(loopback, server, "actor-0")
         stream.send(fault)
         until(
-            lambda failures=failures: [each.failures for each in client.get(PATIENCE_S).actor_states] == [failures],
+            partial(has_failed, failures),
             "the failure to be counted",
         )
         stream.close()

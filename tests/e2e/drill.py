@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+from functools import partial
 
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from tests.e2e.alerts import Alert
@@ -117,7 +118,7 @@ class Drill:
         self._report.note("both images are built", f"{time.monotonic() - started:.0f} s")
         for image in IMAGES:
             what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
-            self._report.attempt(what, required, lambda image=image: look_inside(image))
+            self._report.attempt(what, required, partial(look_inside, image))
 
     def start(self) -> float:
         """Starts the stack without any state; returns the seconds until the first gradient."""
@@ -193,7 +194,7 @@ class Drill:
             self._report.attempt(
                 f"`docker compose run --rm evaluator {action} {RUN}`",
                 "yes",
-                lambda action=action: self._stack.compose("run", "--rm", "--no-deps", "evaluator", action, RUN),
+                partial(self._stack.compose, "run", "--rm", "--no-deps", "evaluator", action, RUN),
             )
         folder = FOLDER / "run"
         self._stack.compose("cp", f"learner:{RUN}", str(folder))

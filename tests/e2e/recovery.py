@@ -6,6 +6,7 @@ Durations are compared with an undisturbed start of the same service. Such start
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 
 from helpers.timing import Bound, wait_for
 from penstock.config import Config
@@ -47,7 +48,7 @@ class Recovery:
     def __init__(self, stack: Stack, report: Report) -> None:
         self._stack, self._report = stack, report
         self._progress = Progress(stack)
-        self.starts = {service: Baseline(lambda service=service: self._start(service)) for service in SERVICES}
+        self.starts = {service: Baseline(partial(self._start, service)) for service in SERVICES}
         self.actors = ACTORS
 
     def check_start(self, service: str) -> None:

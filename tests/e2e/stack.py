@@ -13,11 +13,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.config import Config
+from penstock.config import ActorConfig, Config, EvaluationConfig, LearnerConfig, ReplayConfig
 from penstock.rpc.health import is_serving
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = {
+SECTIONS: dict[str, ReplayConfig | LearnerConfig | ActorConfig | EvaluationConfig] = {
     "replay": Config().replay,
     "learner": Config().learner,
     "actor": Config().actor,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -87,11 +88,11 @@ def let_all_actors_connect(command: Command, folder: RunFolder, actors: int) -> 
     All actors join while the replay service is suspended, so that none connects to it early. They then connect to it
     while the learner is suspended, so that no batch is requested.
     """
-    replay, learner = (
-        command.until(lambda name=name: command.children().get(name), f"{name} starts")
-        for name in ("replay", "learner")
-    )
-    assert replay is not None and learner is not None
+
+    def started(name: str) -> psutil.Process:
+        return command.until(lambda: command.children().get(name), f"{name} starts")
+
+    replay, learner = started("replay"), started("learner")
     replay.suspend()
     logs = [folder.logs / f"actor-{actor}.log" for actor in range(actors)]
     command.until(lambda: all(log.exists() and '"joined"' in log.read_text() for log in logs), "all actors join")

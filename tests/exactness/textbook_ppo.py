@@ -9,10 +9,12 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -92,7 +94,8 @@ class ActorCritic(nn.Module):
         return nn.Sequential(*layers)
 
     def value(self, observation: Tensor) -> Tensor:
-        return self.critic(observation).squeeze(-1)
+        values: Tensor = self.critic(observation)
+        return values.squeeze(-1)
 
     def log_prob_and_entropy(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self.actor(observation)
@@ -106,7 +109,7 @@ class ActorCritic(nn.Module):
         return log_prob, entropy
 
     def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
-        outputs = self.actor(observation)
+        outputs: Tensor = self.actor(observation)
         if self.discrete:
             return (torch.softmax(outputs, -1).cumsum(-1)[..., :-1] <= noise).sum(-1)
         return outputs + torch.exp(self.log_std) * noise
@@ -120,17 +123,19 @@ class TextbookPPO:
         self.envs = SyncVectorEnv(
             [lambda: gymnasium.make(settings.env_id)] * settings.environments, autoreset_mode=AutoresetMode.NEXT_STEP
         )
-        space = self.envs.single_action_space
-        self.discrete = isinstance(space, gymnasium.spaces.Discrete)
-        size = self.envs.single_observation_space.shape[0]
+        space, observed = self.envs.single_action_space, self.envs.single_observation_space
+        assert isinstance(space, (Box, Discrete)) and isinstance(observed, Box)
+        self.discrete = isinstance(space, Discrete)
+        size = observed.shape[0]
+        actions = int(space.n) if isinstance(space, Discrete) else space.shape[0]
         torch.manual_seed(settings.seed)
-        self.model = ActorCritic(settings, size, space.n if self.discrete else space.shape[0], discrete=self.discrete)
+        self.model = ActorCritic(settings, size, actions, discrete=self.discrete)
         self.optimizer = torch.optim.Adam([layout(self.model)], lr=settings.learning_rate, eps=1e-5, fused=True)
         self.shuffling = torch.Generator().manual_seed(settings.seed)
         self.observations, self.returns = RunningMeanVariance((size,)), RunningMeanVariance(())
         self.observation, _ = self.envs.reset(seed=list(reset_seeds))
         self.ended = np.zeros(settings.environments, np.bool_)
-        self.running_return = np.zeros(settings.environments, np.float32)
+        self.running_return: NDArray[np.float32] = np.zeros(settings.environments, np.float32)
         self.steps_taken = 0
 
     def train(self, iterations: int) -> None:
@@ -142,7 +147,7 @@ class TextbookPPO:
         s, shape = self.settings, (self.settings.environments, self.settings.steps)
         noise = self.noise(self.steps_taken)
         raw, rewards, returns = [], torch.zeros(shape), torch.zeros(shape)
-        actions, log_probs, values = [], torch.zeros(shape), []
+        actions, log_probs = [], torch.zeros(shape)
         terminated, truncated, valid = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
         with torch.no_grad():
             for t in range(s.steps):
@@ -151,8 +156,8 @@ class TextbookPPO:
                 log_probs[:, t], _ = self.model.log_prob_and_entropy(self.normalised(observation), action)
                 raw.append(observation)
                 actions.append(action)
-                self.observation, reward, ends, cuts, _ = self.envs.step(self.to_environment(action.numpy()))
-                reward = reward.astype(np.float32)
+                self.observation, earned, ends, cuts, _ = self.envs.step(self.to_environment(action.numpy()))
+                reward = earned.astype(np.float32)
                 # The step after the end of an episode only resets.
                 valid[:, t] = torch.from_numpy(~self.ended)
                 self.ended = ends | cuts
@@ -206,12 +211,15 @@ class TextbookPPO:
                 value_loss = (0.5 * (self.model.value(observations[rows]) - targets[rows]).square()).mean()
                 loss = policy_loss + s.value_coefficient * value_loss - s.entropy_coefficient * entropy.mean()
                 self.optimizer.zero_grad(set_to_none=False)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 self.clip_gradient()
                 self.optimizer.step()
 
     def clip_gradient(self) -> None:
-        gradients = [parameter.grad for parameter in self.model.parameters()]
+        gradients = []
+        for parameter in self.model.parameters():
+            assert parameter.grad is not None
+            gradients.append(parameter.grad)
         norm = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().float()
         for gradient in gradients:
             gradient *= (self.settings.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
@@ -222,10 +230,12 @@ class TextbookPPO:
         centred = observations - self.observations.mean.float()
         return (centred * self.observations.inverse_deviation()).clamp(-10.0, 10.0)
 
-    def to_environment(self, actions: NDArray[np.generic]) -> NDArray[np.generic]:
+    def to_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Converts actions. Continuous ones are learnt in units of half their range, relative to its centre."""
         if self.discrete:
             return actions
         space = self.envs.single_action_space
+        assert isinstance(space, Box)
         half, centre = (space.high - space.low) / 2.0, (space.high + space.low) / 2.0
-        return np.clip(actions * half + centre, space.low, space.high)
+        clipped: NDArray[Any] = np.clip(actions * half + centre, space.low, space.high)
+        return clipped

@@ -3,11 +3,14 @@
 import dataclasses
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from helpers.training import SMALL, make_batch, make_learner, parameters_of
+from penstock.algo.policies import Network
+from penstock.config import Execution
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import Learner, TrainingOutcome
@@ -16,7 +19,7 @@ from penstock.run_folder import RunFolder
 SHARED = dataclasses.replace(SMALL, trunk="shared")
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
 SQUASHED = dataclasses.replace(SMALL, squash_actions=True, state_dependent_std=True)
-SCHEDULED = {
+SCHEDULED: dict[str, Any] = {
     "clip_range_schedule": "linear",
     "entropy_coefficient": 0.02,
     "entropy_schedule": "linear",
@@ -42,7 +45,7 @@ def numbers_of(outcome: TrainingOutcome) -> list[float | None]:
     [("CartPole-v1", SMALL), ("CartPole-v1", SHARED), ("Pendulum-v1", SMALL), ("Pendulum-v1", SQUASHED)],
 )
 def test_captured_and_eager_steps_learn_the_same_from_batches_of_all_sizes(
-    cuda: torch.device, env_id: str, network: object
+    cuda: torch.device, env_id: str, network: Network
 ) -> None:
     eager, graphed = (
         make_learner(env_id, network=network, device=cuda, execution=name, epochs=3, minibatches=3, **SCHEDULED)
@@ -65,7 +68,7 @@ def test_a_schedule_continues_after_the_capture(cuda: torch.device, name: str) -
     }[name]
 
     def trained(last: float, schedule_is: str) -> Learner:
-        options = {"learning_rate": 1e-2, "entropy_coefficient": 0.1, schedule: schedule_is}
+        options: dict[str, Any] = {"learning_rate": 1e-2, "entropy_coefficient": 0.1, schedule: schedule_is}
         learner = make_learner(device=cuda, execution="graphed", epochs=4, **options)
         for progress in (0.0, 0.0, last):
             learner.train(batch, progress)
@@ -81,7 +84,7 @@ def test_a_schedule_continues_after_the_capture(cuda: torch.device, name: str) -
 
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
 def test_a_step_without_a_finite_norm_is_refused_while_warming_up_and_when_captured(
-    cuda: torch.device, execution: str
+    cuda: torch.device, execution: Execution
 ) -> None:
     learner = make_learner(network=RAW, device=cuda, execution=execution, epochs=1, minibatches=1)
     batch = make_batch(device=cuda)
@@ -101,7 +104,7 @@ def test_a_step_without_a_finite_norm_is_refused_while_warming_up_and_when_captu
 
 
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
-def test_the_cpu_does_not_wait_for_minibatches(cuda: torch.device, execution: str) -> None:
+def test_the_cpu_does_not_wait_for_minibatches(cuda: torch.device, execution: Execution) -> None:
     def waits(minibatches: int) -> int:
         learner = make_learner(device=cuda, execution=execution, epochs=4, minibatches=minibatches)
         batch = make_batch(device=cuda)
@@ -119,7 +122,7 @@ def test_the_cpu_does_not_wait_for_minibatches(cuda: torch.device, execution: st
 
 
 @pytest.mark.parametrize("execution", ["eager", "graphed"])
-def test_bfloat16_learns_nearly_the_same_as_float32_on_a_gpu(cuda: torch.device, execution: str) -> None:
+def test_bfloat16_learns_nearly_the_same_as_float32_on_a_gpu(cuda: torch.device, execution: Execution) -> None:
     exact, rough = (
         make_learner(device=cuda, execution=execution, precision=precision) for precision in ("float32", "bfloat16")
     )

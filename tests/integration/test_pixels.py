@@ -7,6 +7,7 @@ import pytest
 
 from helpers.processes import run
 from penstock.acting.trained import load_policy
+from penstock.types.spaces import BoxSpace
 
 SMALL = [
     *("--environment.kwargs=max_num_frames_per_episode=240", "--total-steps=600", "--checkpoint.save-interval=200"),
@@ -23,6 +24,7 @@ def test_a_game_is_trained_evaluated_and_filmed_from_its_pixels(preset: str, tmp
     assert summary["env_steps"] >= 600
     assert summary["evaluation"]["episodes"] == 2
     spec = load_policy(folder).policy.spec
+    assert isinstance(spec.observation, BoxSpace)
     assert (spec.observation.shape, spec.frames) == ((4, 84, 84), 4)
     evaluated = run("evaluate", str(folder), "--episodes=1", "--seed=3", "--record-video")
     assert evaluated.code == 0, evaluated.stderr

@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Alone]
             started[service] = start(stack, place, service, ports[5 * index : 5 * index + 5])
         for index, (service, command) in enumerate(started.items()):
             grpc, metrics, *others = ports[5 * index : 5 * index + 5]
-            serving = command.until(lambda grpc=grpc: is_serving(f"{HOST}:{grpc}", 5.0), "the service to be ready")
+            serving = command.until(partial(is_serving, f"{HOST}:{grpc}", 5.0), "the service to be ready")
             text = fetch(metrics)
             taken = listening(set(others))
             # One receives a terminal's signal, the others that of a container runtime.

@@ -152,8 +152,10 @@ def test_the_statistics_of_an_ended_run_are_plausible_and_its_last_lines_show_th
     assert 0.0 < sum(wait.share for wait in statistics.waits) < 1.0
     assert statistics.drops.refused_segments == statistics.drops.refunded_segments == 0
     assert statistics.recent is not None and statistics.recent_batches == min(100, statistics.batches_trained)
-    assert 0.0 < statistics.recent.effective_sample_share <= 1.0 + 1e-5
-    assert 0.0 < statistics.recent.entropy <= statistics.first_entropy <= math.log(2.0) + 1e-5
+    share, entropy = statistics.recent.effective_sample_share, statistics.recent.entropy
+    assert share is not None and 0.0 < share <= 1.0 + 1e-5
+    assert entropy is not None and statistics.first_entropy is not None
+    assert 0.0 < entropy <= statistics.first_entropy <= math.log(2.0) + 1e-5
     for name in ("fresh_lag_mean", "staleness_mean", "batch_train_s", "batch_wait_s"):
         assert all(record[name] >= 0.0 for record in training), name
     # Actors report a few times per second; an earlier record lacks their numbers.

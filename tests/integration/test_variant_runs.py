@@ -14,6 +14,7 @@ from helpers.direct_buffer import read_rows
 from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of, run, watching
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
+from penstock.algo.distributions import DiagonalGaussian
 from penstock.config import build, load_toml
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
@@ -171,6 +172,7 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
     with torch.inference_mode():
         plain = policy.distribution(torch.from_numpy(columns.column("observation")[:, :-1]))
         action = torch.from_numpy(columns.column("action"))
+        assert isinstance(plain, DiagonalGaussian)
         for slot, temperature in enumerate((0.25, 1.0, 4.0)):
             mine = slots == slot
             assert mine.sum() > 10
