@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,11 +105,11 @@ def test_an_evaluation_is_abandoned_on_request() -> None:
 
 
 def bounded(
-    environment: dict[str, object], clock: Callable[[], float] = lambda: 0.0, **bounds: object
+    environment: dict[str, object], clock: Callable[[], float] = lambda: 0.0, **bounds: Any
 ) -> EvaluationResult:
     """Evaluates 4 episodes within bounds."""
     task = EvaluationTask(1, fresh_weights(spec_of("Counting-v0")), 4, deterministic=True, seed=3)
-    task = dataclasses.replace(task, **bounds)  # type: ignore[arg-type]
+    task = dataclasses.replace(task, **bounds)
     result = evaluate(task, make_environments("Counting-v0", 4, kwargs=environment), lambda: False, clock)
     assert result is not None
     return result

@@ -13,6 +13,7 @@ from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments, NextStepEnvironments, SameStepEnvironments, make_environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
+from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe
 from penstock.acting.variants import EnvironmentVariants
 from penstock.errors import ConfigurationError, EnvironmentFailed
@@ -22,6 +23,12 @@ ZEROS = np.zeros(3, np.int64)
 
 def failing(kind: str, at: int = 5, count: int = 3, **kwargs: Any) -> Environments:
     return make_environments("Failing-v0", count, kwargs={"kind": kind, "at": at, **kwargs})
+
+
+def single(kind: str, at: int = -1) -> SingleEnvironments:
+    environments = failing(kind, at)
+    assert isinstance(environments, SingleEnvironments)
+    return environments
 
 
 def failure_of(environments: Environments, steps: int = 60) -> EnvironmentFailed:
@@ -80,8 +87,8 @@ def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, mes
     def make(index: int) -> gymnasium.Env[Any, Any]:
         return gymnasium.make("Failing-v0", kind=kind, at=0 if index == 1 else -1)
 
-    environments = failing("raises")
-    environments._envs = [make(index) for index in range(3)]  # type: ignore[attr-defined]
+    environments = single("raises")
+    environments._envs = [make(index) for index in range(3)]
     assert message in str(failure_of(environments))
 
 
@@ -105,11 +112,11 @@ def test_ctrl_c_is_not_a_failure_of_the_environment() -> None:
 
 
 def test_large_and_small_values_that_fit_float32_are_accepted() -> None:
-    environments = failing("raises", at=-1)
+    environments = single("raises")
     environments.reset(range(3))
     for value in (3.4e38, -3.4e38, 1e-320, 0.0):
-        environments._rows[1] = np.array([value, 1.0])  # type: ignore[attr-defined]
-        environments._observe()  # type: ignore[attr-defined]
+        environments._rows[1] = np.array([value, 1.0])
+        environments._observe()
         assert environments.observation[1, 0] == value
 
 
@@ -313,14 +320,14 @@ def test_ordinary_environments_cause_no_warning(env_id: str) -> None:
 
 def test_progress_names_the_environment_that_is_being_called() -> None:
     place, seen = assignment(40, 41, 42), []
-    environments = failing("raises", at=-1)
+    environments = single("raises")
 
     class Watching(gymnasium.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
             seen.append(environments.progress.now())
             return super().step(action)
 
-    environments._envs[2] = Watching(environments._envs[2])  # type: ignore[attr-defined]
+    environments._envs[2] = Watching(environments._envs[2])
     collecting = Collector(environments, place, unroll_length=4, discount=0.9)
     collecting.collect(runner())
     assert [(each.doing, each.environment, each.window_step, each.window_steps) for each in seen] == [

@@ -6,6 +6,7 @@ from helpers.environments import decided_weights, fresh_policy, spec_of
 from penstock.acting.inference import PolicyRunner
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
+from penstock.types.spaces import BoxSpace
 
 ROWS = 16
 """Number of rows of a call without padding."""
@@ -16,8 +17,9 @@ SPECS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 @SPECS
 def test_an_action_does_not_depend_on_how_many_environments_share_the_call(env_id: str) -> None:
     spec = spec_of(env_id)
+    assert isinstance(spec.observation, BoxSpace)
     runner, generator = PolicyRunner(decided_weights(spec)), np.random.default_rng(0)
-    observation = generator.normal(size=(13, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    observation = generator.normal(size=(13, *spec.observation.shape)).astype(np.float32)
     noise = generator.random((13, runner.policy.noise.size), np.float32)
     action, log_prob = runner.act(observation, noise)
     for count in range(1, 13):
@@ -29,8 +31,9 @@ def test_an_action_does_not_depend_on_how_many_environments_share_the_call(env_i
 @SPECS
 def test_greedy_actions_need_no_noise(env_id: str) -> None:
     spec = spec_of(env_id)
+    assert isinstance(spec.observation, BoxSpace)
     runner = PolicyRunner(decided_weights(spec))
-    observation = np.ones((3, *spec.observation.shape), np.float32)  # type: ignore[union-attr]
+    observation = np.ones((3, *spec.observation.shape), np.float32)
     greedy = runner.act_greedily(observation)
     assert len(greedy) == 3
     assert np.array_equal(greedy, runner.act_greedily(observation))
@@ -56,11 +59,12 @@ def test_a_tempered_runner_returns_the_log_probabilities_at_its_temperature(
     env_id: str, network: Network | None, temperature: float
 ) -> None:
     spec, generator = spec_of(env_id), np.random.default_rng(0)
+    assert isinstance(spec.observation, BoxSpace)
     policy = fresh_policy(spec, network=network)
     with torch.no_grad():
         policy.get_parameter("actor.4.weight").mul_(100.0)
     runner = PolicyRunner(policy_weights.dump(policy, 0), temperature=temperature)
-    observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)
     noise = generator.random((ROWS, policy.noise.size), np.float32)
     action, log_prob = runner.act(observation, noise)
     with torch.inference_mode():
@@ -79,8 +83,9 @@ def test_a_tempered_runner_returns_the_log_probabilities_at_its_temperature(
 @SPECS
 def test_without_a_temperature_a_runner_acts_like_the_policy_bit_for_bit(env_id: str) -> None:
     spec, generator = spec_of(env_id), np.random.default_rng(0)
+    assert isinstance(spec.observation, BoxSpace)
     weights = decided_weights(spec)
-    observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)  # type: ignore[union-attr]
+    observation = generator.normal(size=(ROWS, *spec.observation.shape)).astype(np.float32)
     runner = PolicyRunner(weights)
     noise = generator.random((ROWS, runner.policy.noise.size), np.float32)
     with torch.inference_mode():

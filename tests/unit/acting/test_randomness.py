@@ -135,9 +135,9 @@ def test_normal_noise_has_the_moments_of_the_standard_normal() -> None:
 
 def test_normal_noise_is_finite_where_uniform_noise_is_zero() -> None:
     # One of 2^24 uniform numbers is zero. This one was found by search, and is the radius of a normal number.
-    stream = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
-    assert noise(Streams.uniforms, **stream, size=4)[0, 0, 1] == 0.0  # type: ignore[arg-type]
-    assert np.isfinite(noise(Streams.normals, **stream, size=4)).all()  # type: ignore[arg-type]
+    stream: dict[str, Any] = {"seed": 0, "incarnation": 0, "environments": (3,), "first_step": 2_065_721, "steps": 1}
+    assert noise(Streams.uniforms, **stream, size=4)[0, 0, 1] == 0.0
+    assert np.isfinite(noise(Streams.normals, **stream, size=4)).all()
 
 
 @BOTH

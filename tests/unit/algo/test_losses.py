@@ -169,7 +169,7 @@ def test_the_loss_between_both_policies_is_the_decoupled_objective_around_the_an
 def test_an_anchor_near_the_behaviour_policy_stops_the_policy_earlier(clip_anchor: float, moves: bool) -> None:
     # The action's probability has risen by 30% since it was taken.
     minibatch = one_step(1.0, 2.0, behaviour_weight=1.3)
-    minibatch.loss(anchored(clip_anchor)).total.backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(minibatch.loss(anchored(clip_anchor)).total)
     assert minibatch.log_prob.grad is not None
     assert (minibatch.log_prob.grad.item() != 0.0) == moves
 
@@ -196,7 +196,7 @@ def test_the_gradient_matches_finite_differences(value_clip_range: float | None,
 @pytest.mark.parametrize(("ratio", "advantage"), [(1.3, 2.0), (0.7, -2.0)])
 def test_a_ratio_beyond_the_clip_range_gets_no_gradient(ratio: float, advantage: float) -> None:
     minibatch = one_step(ratio, advantage)
-    minibatch.loss().total.backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(minibatch.loss().total)
     assert minibatch.log_prob.grad is not None
     assert minibatch.log_prob.grad.item() == 0.0
 
@@ -204,7 +204,7 @@ def test_a_ratio_beyond_the_clip_range_gets_no_gradient(ratio: float, advantage:
 @pytest.mark.parametrize(("ratio", "advantage"), [(1.3, -2.0), (0.7, 2.0), (1.1, 2.0), (0.9, -2.0)])
 def test_a_ratio_that_is_not_clipped_gets_the_whole_gradient(ratio: float, advantage: float) -> None:
     minibatch = one_step(ratio, advantage)
-    minibatch.loss().total.backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(minibatch.loss().total)
     assert minibatch.log_prob.grad is not None
     assert minibatch.log_prob.grad.item() == pytest.approx(-ratio * advantage)
 

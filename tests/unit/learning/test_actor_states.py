@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from penstock.errors import AllActorsFailed
@@ -21,10 +23,10 @@ class World:
         for _ in range(times):
             self.states.failed(name, FAULT)
 
-    def step(self, name: str, steps: int, seconds: float = 1.0, **progress: object) -> None:
+    def step(self, name: str, steps: int, seconds: float = 1.0, **progress: Any) -> None:
         """Advances the clock and reports the progress of an actor."""
         self.now += seconds
-        self.states.progressed(name, ActorProgress(steps, **{"doing": "step", **progress}))  # type: ignore[arg-type]
+        self.states.progressed(name, ActorProgress(steps, **{"doing": "step", **progress}))
 
     def state(self, name: str) -> ActorState:
         return next(state for state in self.states.states() if state.name == name)

@@ -5,6 +5,7 @@ import errno
 import os
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,11 +69,11 @@ class Session:
         self.evaluations.ask(checkpoints.take(learner, progress))
         return self.evaluator.tasks[-1]
 
-    def answer(self, learner: Learner, version: int, value: float, **result: object) -> None:
+    def answer(self, learner: Learner, version: int, value: float, **result: Any) -> None:
         """Answers an evaluation of this version with the returns `value` - 1 and `value` + 1."""
         task = self.ask(learner, version)
         answered = EvaluationResult(task.id, version, (value - 1.0, value + 1.0), (3, 5), 0.1)
-        self.evaluator.results.append(dataclasses.replace(answered, **result))  # type: ignore[arg-type]
+        self.evaluator.results.append(dataclasses.replace(answered, **result))
         assert self.evaluations.collect()
 
     @property

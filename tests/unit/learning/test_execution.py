@@ -9,6 +9,7 @@ from helpers.environments import fresh_policy, spec_of
 from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.parameters import flatten
+from penstock.algo.policies import Network
 from penstock.errors import ConfigurationError
 from penstock.learning.adam import Adam
 from penstock.learning.execution import Descent, Eager, FixedShapes, Take, descent_by
@@ -160,9 +161,9 @@ def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy() -> None:
         ("Pendulum-v1", dataclasses.replace(SMALL, trunk="shared", squash_actions=True, state_dependent_std=True)),
     ],
 )
-def test_compiled_and_eager_steps_learn_the_same(env_id: str, network: object) -> None:
+def test_compiled_and_eager_steps_learn_the_same(env_id: str, network: Network) -> None:
     eager, compiled = (
-        make_learner(env_id, network=network, execution=name, clip_range_schedule="linear")  # type: ignore[arg-type]
+        make_learner(env_id, network=network, execution=name, clip_range_schedule="linear")
         for name in ("eager", "compiled")
     )
     for progress, segments in ((0.0, 4), (0.3, 6), (0.6, 6)):

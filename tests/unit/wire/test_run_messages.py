@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -62,9 +63,9 @@ def test_a_task_and_its_result_survive_encoding_and_decoding() -> None:
         ({"seconds": -1.0}, "-1 seconds"),
     ],
 )
-def test_an_impossible_result_is_refused(change: dict[str, object], message_text: str) -> None:
+def test_an_impossible_result_is_refused(change: dict[str, Any], message_text: str) -> None:
     with pytest.raises(InvalidSegment, match=message_text):
-        decode_result(encode_result(dataclasses.replace(RESULT, **change)), TASK)  # type: ignore[arg-type]
+        decode_result(encode_result(dataclasses.replace(RESULT, **change)), TASK)
 
 
 def test_the_chunks_of_a_task_contain_its_weights() -> None:
