@@ -1,5 +1,7 @@
 """Windows of several parts whose streams are cut, replaced or restarted: stored once, and their room released."""
 
+from collections.abc import Callable
+
 import grpc
 import pytest
 
@@ -77,14 +79,14 @@ def test_a_stream_refused_in_the_middle_of_a_window_releases_its_rows_once(loopb
 
 
 @pytest.mark.parametrize("ending", [PlainStream.leave, PlainStream.close])
-def test_the_room_of_a_cut_window_is_granted_again(loopback: Loopback, ending: object) -> None:
+def test_the_room_of_a_cut_window_is_granted_again(loopback: Loopback, ending: Callable[[PlainStream], None]) -> None:
     server = loopback.replay(schema=IMAGES, rows=24)
     loopback.source(server, PLAN, schema=IMAGES)
     stream = opened(loopback, server)
     stream.send(parts(images())[0], HEARTBEAT)
     # Once its grant is spent, half of it has arrived.
     until(lambda: loopback.replay_status(server).counts.granted <= 4, "the window is on its way")
-    ending(stream)  # type: ignore[operator]
+    ending(stream)
     until(lambda: loopback.replay_status(server).actors == 0, "the server notices the end")
     assert_that_two_windows_fit(loopback, server)
 

@@ -1,7 +1,7 @@
 """Each service logs the peers that join, return and leave, with the reason."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.telemetry import logs
 
-Events = list[dict[str, Any]]
+Events = list[MutableMapping[str, Any]]
 
 
 @pytest.fixture
 def events() -> Iterator[Events]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with capture_logs() as events:
-        yield events  # type: ignore[misc]
+        yield events
     structlog.reset_defaults()
     logs.note("logging is restored")
 

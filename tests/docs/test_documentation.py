@@ -270,7 +270,8 @@ MESSAGES = texts_of_the_code()
 
 def glossary() -> list[tuple[str, str]]:
     text = (ROOT / "docs" / "glossary.md").read_text().partition(":::{glossary}\n")[2].partition(":::")[0]
-    return [tuple(entry.split("\n  ")) for entry in text.strip().split("\n\n")]  # type: ignore[misc]
+    entries = (entry.split("\n  ") for entry in text.strip().split("\n\n"))
+    return [(term, meaning) for term, meaning in entries]
 
 
 def test_the_glossary_has_one_line_for_each_term_in_order() -> None:

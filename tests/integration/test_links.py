@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,7 @@ Story = Callable[[Path, list[Event]], Seen]
 STORIES: dict[str, Story] = {
     "three actors and the learner": lambda folder, events: run_and_its_learner(folder),
     "three actors and the replay service": actors_and_replay,
-    **{
-        f"the learner and the replay service, {cut}": lambda folder, events, cut=cut: learner_and_replay(  # type: ignore[misc]
-            folder, events, cut
-        )
-        for cut in CUTS
-    },
+    **{f"the learner and the replay service, {cut}": partial(learner_and_replay, cut=cut) for cut in CUTS},
 }
 """Stories that run at the same time, because they mostly wait."""
 
