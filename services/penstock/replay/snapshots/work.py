@@ -34,7 +34,7 @@ from penstock.replay.snapshots.folder import (
     SnapshotFolder,
 )
 from penstock.replay.store.layout import HEADER
-from penstock.replay.store.session_record import session_of
+from penstock.replay.store.records import session_of
 from penstock.types.block import Schema
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest

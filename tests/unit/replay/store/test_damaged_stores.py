@@ -20,7 +20,6 @@ from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
 from penstock.replay.snapshots.taking import Snapshots
-from penstock.replay.store.kept_twice import KeptTwice
 from penstock.replay.store.layout import (
     AGES,
     HEADER,
@@ -32,7 +31,7 @@ from penstock.replay.store.layout import (
     session_copies,
     watermark_copies,
 )
-from penstock.replay.store.records import read_watermarks
+from penstock.replay.store.records import KeptTwice, read_watermarks
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
