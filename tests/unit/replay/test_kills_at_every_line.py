@@ -70,7 +70,7 @@ class Story:
         sys.settrace(self._trace)
         try:
             buffer.adopt_plan(self.plan)
-            buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0)
+            buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0)
             # More windows than there are rows, so that the ring turns over.
             for number in range(9):
                 if number == 5:
@@ -82,7 +82,7 @@ class Story:
             sys.settrace(before)
 
     def _send(self, buffer: ReplayBuffer) -> None:
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         window = make_window(self.sent + 1, segments=WINDOW, version=buffer.version)
         self.sent += WINDOW
         assert append(buffer, window, 0.0) == self.sent
@@ -125,7 +125,7 @@ def check(copy: Copy, folder: Path) -> None:
     assert set(range(max(1, copy.sent + 1 - ROWS), copy.stored + 1)) <= present
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(copy.plan)
-    watermark = buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
+    watermark = buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
     assert copy.stored <= watermark <= copy.sent
     # What the actor is told now is there as well.
     assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
@@ -135,7 +135,7 @@ def check(copy: Copy, folder: Path) -> None:
         assert outcome.repeated or outcome.updated == keys.size
     # It goes on: the window that was not acknowledged comes again.
     if watermark < copy.sent:
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         window = make_window(watermark + 1, segments=copy.sent - watermark, version=buffer.version)
         assert append(buffer, window, 0.0) == copy.sent
 

@@ -124,7 +124,7 @@ class AppendServicer:
         """Serves one stream."""
         opening = decode_opening(await opening_message(requests))
         key = ActorKey(opening.slot, opening.incarnation)
-        intake = self._buffer.open_actor(key, opening.schema, opening.window_segments, time.monotonic())
+        intake = self._buffer.intakes.open(key, opening.schema, opening.window_segments, time.monotonic())
         staging = self._staging.allocate(layout(opening.schema, opening.window_segments)[1])
         stored = intake.stored_sequence
         returned = stored > 0 or key in self._outboxes
@@ -158,8 +158,8 @@ class AppendServicer:
 
     def hand_out_grants(self) -> None:
         """Hands new grants to their streams, and reports grants that returned to the gate."""
-        issued = self._buffer.issue_grants(time.monotonic())
-        for key, count in self._buffer.take_returned().items():
+        issued = self._buffer.intakes.issue_grants(time.monotonic())
+        for key, count in self._buffer.intakes.take_returned().items():
             self._outboxes[key].take_back(count)
         for key, grant in issued:
             self._outboxes[key].grant(grant)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import SchemaMismatch
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.fresh_segments import Lease
 from penstock.replay.leases import MAX_LEASES
+from penstock.replay.segments import Lease
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
