@@ -23,8 +23,7 @@ from penstock.telemetry import metrics
 from penstock.types.payloads import layout
 from penstock.types.replay import Grant, StagingOffer, WindowHead
 from penstock.v1 import replay_pb2
-from penstock.wire import replay as wire
-from penstock.wire.replay_service import Heartbeat, Opening, StagingProof, decode_append_request, decode_opening
+from penstock.wire import windows as wire
 from penstock.wire.staged_checksum import SUMS, checksum_of
 
 _TICK_S = 0.5
@@ -122,7 +121,7 @@ class AppendServicer:
 
     async def append_segments(self, requests: AsyncIterator[wire.AppendRequest], context: Context) -> None:
         """Serves one stream."""
-        opening = decode_opening(await opening_message(requests))
+        opening = wire.decode_opening(await opening_message(requests))
         key = ActorKey(opening.slot, opening.incarnation)
         intake = self._buffer.intakes.open(key, opening.schema, opening.window_segments, time.monotonic())
         staging = self._staging.allocate(layout(opening.schema, opening.window_segments)[1])
@@ -242,7 +241,7 @@ class AppendServicer:
 class _Stream:
     """State of one actor's stream."""
 
-    def __init__(self, opening: Opening, intake: Intake, outbox: Outbox, staging: StagingArea | None) -> None:
+    def __init__(self, opening: wire.Opening, intake: Intake, outbox: Outbox, staging: StagingArea | None) -> None:
         self.key, self.segment_bytes = ActorKey(opening.slot, opening.incarnation), opening.schema.segment_bytes
         self.intake, self.outbox, self._staging = intake, outbox, staging
         self.reader = wire.WindowReader(
@@ -254,10 +253,10 @@ class _Stream:
 
     def take_small(self, request: wire.AppendRequest) -> None:
         """Processes a heartbeat, or the client's proof of the staging area."""
-        match decode_append_request(request, staged=self._staging is not None):
-            case Heartbeat(steps):
+        match wire.decode_append_request(request, staged=self._staging is not None):
+            case wire.Heartbeat(steps):
                 self.intake.heard(time.monotonic(), steps)
-            case StagingProof(number):
+            case wire.StagingProof(number):
                 assert self._staging is not None
                 answer = self._staging.answer(number)
                 if answer:

@@ -16,7 +16,7 @@ from penstock.rpc.servicers.append import AppendServicer
 from penstock.rpc.servicers.sample import SampleServicer
 from penstock.telemetry import metrics
 from penstock.v1 import replay_pb2
-from penstock.wire.replay_service import encode_status
+from penstock.wire.batches import encode_status
 
 _TICK_S = 0.5
 _VERSION_PATIENCE_S = 30.0
@@ -35,14 +35,9 @@ class ReplayServicer:
         version_patience_s: float = _VERSION_PATIENCE_S,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
-        """Creates the servicer and its server, which is not started.
+        """Creates the servicer and its server, which is not started and also serves `more_methods`.
 
-        Args:
-            buffer: Buffer to serve.
-            max_actors: Limit on concurrent append streams.
-            staging_bytes: Limit on the size of all staging areas together. A store without a folder has none.
-            version_patience_s: Seconds that a window waits for a connected learner to report its version.
-            more_methods: Further methods of the same server.
+        All staging areas together have at most `staging_bytes`. A store without a folder has none.
         """
         self._buffer = buffer
         self._actors = AppendServicer(buffer, StagingAreas(buffer.store.folder, staging_bytes), version_patience_s)

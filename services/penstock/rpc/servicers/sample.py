@@ -25,8 +25,7 @@ from penstock.telemetry import metrics
 from penstock.types.payloads import layout
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
 from penstock.v1 import replay_pb2
-from penstock.wire import replay_service as wire
-from penstock.wire.replay import batch_messages, encode_batch_head
+from penstock.wire import batches as wire
 
 _WAITING_NOTICE_S = 1.0
 
@@ -195,7 +194,7 @@ class SampleServicer:
         while True:
             head = self._buffer.leases.head(lease, part, parts, attempt)
             if request.head_only:
-                await writer.write(encode_batch_head(head, part, parts, writer.take_answer()))
+                await writer.write(wire.encode_batch_head(head, part, parts, writer.take_answer()))
                 break
             if await self._send_columns(head, part, parts, writer):
                 break
@@ -211,7 +210,7 @@ class SampleServicer:
         offsets, _ = layout(schema, head.keys.size)
         writing: Awaitable[None] | None = None
         try:
-            for message, start, payload in batch_messages(head, schema, part, parts):
+            for message, start, payload in wire.batch_messages(head, schema, part, parts):
                 whole = await off_loop(payload.size, self._buffer.leases.copy_bytes, head, offsets, start, payload)
                 if writing is not None:
                     former, writing = writing, None
