@@ -31,15 +31,15 @@ SECOND = replace(FIRST, session=FIRST.session + 1)
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A store as a kill leaves it, and what had been acknowledged by then.
+    """Store as a kill leaves it, and the state acknowledged by then.
 
     Attributes:
-        files: Content by name.
-        stored: The last sequence that the actor was told is stored.
-        sent: The last sequence that it had sent.
-        trained: Batches whose commits were answered.
-        plan: The learner's last.
-        batch: The batch that it holds.
+        files: Contents of the files by name.
+        stored: Last sequence that was acknowledged to the actor.
+        sent: Last sequence that the actor had sent.
+        trained: Number of batches whose commits were answered.
+        plan: Last plan of the learner.
+        batch: Batch that the learner holds.
     """
 
     files: dict[str, bytes]
@@ -52,7 +52,7 @@ class Copy:
 
 @dataclass
 class Story:
-    """What happens to one store, and its copies."""
+    """Events of one store, and its copies."""
 
     folder: Path
     copies: list[Copy] = field(default_factory=list)
@@ -127,7 +127,7 @@ def check(copy: Copy, folder: Path) -> None:
     buffer.adopt_plan(copy.plan)
     watermark = buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
     assert copy.stored <= watermark <= copy.sent
-    # What the actor is told now is there as well.
+    # The sequence that is acknowledged now is stored as well.
     assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
     if copy.batch is not None:
         keys = copy.batch.keys

@@ -1,4 +1,4 @@
-"""The mass of a store, which shards are drawn from by, and what has mass: told without a draw, which would tidy up."""
+"""Mass of a store that is read without a draw. A draw would remove masses of segments that are too old."""
 
 from dataclasses import replace
 from pathlib import Path

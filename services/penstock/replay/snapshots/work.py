@@ -193,9 +193,8 @@ class SnapshotWork:
                 chunks.append(shared)
                 self._shared_bytes += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
                 continue
-            copied = writer.write_chunk(place / chunk.file, headers[start:stop])
-            present[start:stop], sound[start:stop] = copied.present, copied.sound
-            if (copied.present & copied.sound).any():
+            present[start:stop], sound[start:stop] = writer.write_chunk(place / chunk.file, headers[start:stop])
+            if (present[start:stop] & sound[start:stop]).any():
                 chunks.append(chunk)
             else:
                 (place / chunk.file).unlink()
