@@ -36,7 +36,7 @@ from penstock.types.block import Schema
 from penstock.types.replay import SamplingPlan, Window, WindowHead
 from penstock.types.run import Assignment
 from penstock.v1 import replay_pb2
-from penstock.wire import replay as wire
+from penstock.wire import batches as wire
 
 PATIENCE_S = 30.0
 PREFETCH = 4

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from helpers.segments import PLAN, SCHEMA, capacity_bytes, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.fresh_segments import Lease
 from penstock.replay.intake import Intake
+from penstock.replay.segments import Lease
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Columns, Fragment
 from penstock.types.payloads import columns_in, layout
@@ -19,7 +19,7 @@ from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window, Wi
 
 
 def intake_of(buffer: ReplayBuffer, head: WindowHead) -> Intake:
-    """Returns a new intake of the actor that sent a window, which `open_actor` has connected."""
+    """Returns a new intake of the actor that sent a window, which `Intakes.open` has connected."""
     return Intake(buffer._segments, buffer._lock, ActorKey(head.slot, head.incarnation))
 
 
@@ -79,8 +79,8 @@ def make_open_buffer(rows: int = 12, segments: int = 4) -> ReplayBuffer:
     """Returns a buffer with one actor, whose windows have this size, and its grants."""
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(rows)), Gate(10.0, max_actors=8))
     buffer.adopt_plan(replace(PLAN, batch_segments=4, fresh_segments=4))
-    buffer.open_actor(ActorKey(0, 1), SCHEMA, segments, 0.0)
-    buffer.issue_grants(0.0)
+    buffer.intakes.open(ActorKey(0, 1), SCHEMA, segments, 0.0)
+    buffer.intakes.issue_grants(0.0)
     return buffer
 
 
@@ -95,7 +95,7 @@ class Actor:
     sent: int = 0
 
     def __post_init__(self) -> None:
-        self.intake = self.buffer.open_actor(self.key, SCHEMA, self.segments, 0.0)
+        self.intake = self.buffer.intakes.open(self.key, SCHEMA, self.segments, 0.0)
         self.sent = self.intake.stored_sequence
 
     @property
@@ -108,7 +108,7 @@ class Actor:
         )
 
     def send(self, version: int = 0) -> None:
-        self.buffer.issue_grants(0.0)
+        self.buffer.intakes.issue_grants(0.0)
         assert append(self.buffer, self.next_window(version), 0.0) == self.sent + self.segments
         self.sent += self.segments
 

@@ -22,9 +22,10 @@ from penstock.types.block import Schema
 from penstock.types.replay import SamplingPlan
 from penstock.types.replay import Window as SentWindow
 from penstock.v1 import block_pb2, replay_pb2
+from penstock.wire.batches import decode_plan, encode_plan
 from penstock.wire.block import split_final
-from penstock.wire.replay import decode_plan, encode_plan, encode_window
 from penstock.wire.schema import encode_schema
+from penstock.wire.windows import encode_window
 
 FIRST_SLOT, SLOTS = 1000, 4096
 _MAX_32, _MAX_64 = 2**32 - 1, 2**64 - 1

@@ -52,9 +52,10 @@ from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
 from penstock.v1 import replay_pb2, run_pb2
-from penstock.wire.replay import encode_plan, encode_window
+from penstock.wire.batches import encode_plan
 from penstock.wire.schema import encode_schema
 from penstock.wire.spaces import encode_environment
+from penstock.wire.windows import encode_window
 
 SPEC = EnvironmentSpec(
     "Counting-v0", BoxSpace("float32", (2,), (0.0, 0.0), (float("inf"), float("inf"))), DiscreteSpace(2)

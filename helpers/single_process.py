@@ -101,7 +101,7 @@ class Pipeline:
 
     def open(self, plan: SamplingPlan) -> None:
         """Opens both ends of the buffer."""
-        self._buffer.open_actor(ActorKey(0, 1), self._schema, self._window, 0.0)
+        self._buffer.intakes.open(ActorKey(0, 1), self._schema, self._window, 0.0)
         self._buffer.adopt_plan(plan)
         self._plan, self._number = plan, plan.next_batch
 
@@ -124,7 +124,7 @@ class Pipeline:
         if self._runner is None:
             self._runner = PolicyRunner(weights)
         self._runner.refresh(weights)
-        self._buffer.issue_grants(0.0)
+        self._buffer.intakes.issue_grants(0.0)
         stored = append(self._buffer, self._collector.collect(self._runner), 0.0)
         assert stored is not None, "the gate granted no window although the next batch is incomplete"
 

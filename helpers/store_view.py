@@ -16,8 +16,7 @@ from penstock.replay.store.layout import (
     State,
     rows_within,
 )
-from penstock.replay.store.records import read_watermarks
-from penstock.replay.store.session_record import session_of
+from penstock.replay.store.records import read_watermarks, session_of
 from penstock.types.replay import SamplingPlan
 
 

@@ -40,8 +40,9 @@ from penstock.rpc.service import Method
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
 from penstock.v1 import replay_pb2
-from penstock.wire.replay import encode_plan, encode_window
+from penstock.wire.batches import encode_plan
 from penstock.wire.schema import encode_schema
+from penstock.wire.windows import encode_window
 from stress.healthy_pair import HealthyPair, Served, plan_of
 from stress.provenance import of_this_run
 from stress.replay_process import ReplayProcess, replay_process

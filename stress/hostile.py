@@ -26,7 +26,7 @@ from rich.table import Table
 from helpers.marked_segments import SCHEMA
 from penstock.process import allocator
 from penstock.replay.store.layout import HEADER
-from penstock.wire.replay import encode_plan
+from penstock.wire.batches import encode_plan
 from stress.healthy_pair import HealthyPair, Served, plan_of
 from stress.replay_process import ReplayProcess, replay_process
 

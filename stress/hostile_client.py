@@ -23,7 +23,7 @@ from helpers.marked_segments import SCHEMA, MarkedWindows
 from penstock.rpc.contract import stamped
 from penstock.types.replay import SamplingPlan
 from penstock.v1 import replay_pb2
-from penstock.wire.replay import decode_plan
+from penstock.wire.batches import decode_plan
 
 DEADLINE_S = 20.0
 CALLS_AT_ONCE = 128

@@ -73,7 +73,7 @@ class PriorityUpdates:
         self._buffer = ReplayBuffer(self._store, Gate(10.0, max_actors=1))
         self._buffer.adopt_plan(self._plan)
         self._actor = ActorKey(0, 1)
-        self._buffer.open_actor(self._actor, SCHEMA, window, 0.0)
+        self._buffer.intakes.open(self._actor, SCHEMA, window, 0.0)
         self._random = np.random.default_rng(seed)
         self._sent = 0
         self._oracle: dict[int, float] = {}
@@ -112,7 +112,7 @@ class PriorityUpdates:
         keys = np.arange(first, first + self._window, dtype=np.int64)
         columns = Columns(SCHEMA, (keys.reshape(-1, 1),))
         environments = np.arange(self._window, dtype=np.uint32)
-        self._buffer.issue_grants(0.0)
+        self._buffer.intakes.issue_grants(0.0)
         version = self._buffer.version
         assert (
             append(self._buffer, Window(WindowHead(0, 1, first, version, environments), columns), 0.0)

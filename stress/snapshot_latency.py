@@ -36,7 +36,7 @@ from penstock.types.replay import Window, WindowHead
 from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotRequest
 from penstock.v1 import replay_pb2
-from penstock.wire import replay as wire
+from penstock.wire import batches as wire
 from stress.healthy_pair import plan_of
 from stress.replay_process import replay_process
 

@@ -19,7 +19,7 @@ from helpers.timing import PATIENCE_S
 from penstock.rpc import methods
 from penstock.types.replay import Window
 from penstock.v1 import replay_pb2
-from penstock.wire.replay import encode_window
+from penstock.wire.windows import encode_window
 
 HEARTBEAT = replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat())
 PLAN = plan_with(fresh_segments=4, batch_segments=4)

@@ -40,8 +40,8 @@ from penstock.types.block import Column, Extent, Schema
 from penstock.types.replay import Batch, Grant, SamplingPlan
 from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import block_pb2, replay_pb2
-from penstock.wire.replay import encode_window
 from penstock.wire.schema import encode_schema
+from penstock.wire.windows import encode_window
 
 Code = grpc.StatusCode
 HEARTBEAT = replay_pb2.AppendSegmentsRequest(heartbeat=replay_pb2.Heartbeat())

@@ -17,8 +17,8 @@ from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
+from penstock.replay.store.records import session_of
 from penstock.replay.store.ring_store import RingStore
-from penstock.replay.store.session_record import session_of
 from penstock.rpc import methods
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.types.run import Weights

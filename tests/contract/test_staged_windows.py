@@ -35,8 +35,8 @@ from penstock.types.payloads import columns_in, layout
 from penstock.types.replay import StagingOffer
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.replay import encode_staged_window, encode_window
 from penstock.wire.staged_checksum import staged_checksum
+from penstock.wire.windows import encode_staged_window, encode_window
 
 REQUEST = replay_pb2.GetReplayStatusRequest()
 

@@ -42,8 +42,8 @@ def take(folder: RunFolder, name: str, policy: checkpoints.Snapshot, service: st
     buffer = ReplayBuffer(store, Gate(1e9, max_actors=4))
     version = policy.progress.version
     buffer.adopt_plan(dataclasses.replace(PLAN, next_batch=version, batch_segments=20, fresh_segments=20))
-    buffer.open_actor(ActorKey(3, 5), SCHEMA, 20, 0.0)
-    buffer.issue_grants(0.0)
+    buffer.intakes.open(ActorKey(3, 5), SCHEMA, 20, 0.0)
+    buffer.intakes.issue_grants(0.0)
     assert append(buffer, make_window(slot=3, incarnation=5, segments=20, version=version), 0.0) == 20
     root = of_service(folder.snapshots, service, shards)
     snapshots = Snapshots(buffer, root, kept=3, bytes_per_s=2**40)

@@ -13,12 +13,12 @@ A row of the store goes through these states, and the calls on the right move it
     seen    -> writing   Intake.reserve, when the ring reaches the row again
     seen    -> empty     ReplayBuffer.drop, if the segment is damaged
 
-Unseen and leased segments are *fresh* (`fresh_segments`). Only seen segments have mass and may be replayed
+Unseen and leased segments are *fresh* (`segments`). Only seen segments have mass and may be replayed
 (`priority_index`). `store.ages` defines the age of a segment.
 
-`ReplayBuffer` owns the one lock, which protects the index, the headers and the tree, and shares it with an `Intake` per
-append stream and with `Leases`. Any thread may call any method, and methods block only on the lock. Columns are copied
-outside it.
+`ReplayBuffer` owns the one lock, which protects the index, the headers and the tree, and shares it with `Intakes`, the
+actors' side, and `Leases`, the learner's. Any thread may call any method, and methods block only on the lock. Columns
+are copied outside it.
 """
 
 import threading
@@ -30,16 +30,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigurationError, InvalidSegment, SchemaMismatch, Unavailable
-from penstock.gate_law import store_conflict
-from penstock.replay.admission import ActorKey, Gate
-from penstock.replay.intake import Intake
+from penstock.errors import SchemaMismatch, Unavailable
+from penstock.replay.admission import Gate
+from penstock.replay.intake import Intakes
 from penstock.replay.leases import Leases
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
 from penstock.replay.store.ring_store import RingStore
-from penstock.types.block import Schema
-from penstock.types.replay import Grant, Mass, SamplingPlan, StoreCounts
-from penstock.types.run import largest_incarnation
+from penstock.types.replay import Mass, SamplingPlan, StoreCounts
 from penstock.types.waits import Awaited
 
 
@@ -62,61 +59,16 @@ class ReplayBuffer:
     Attributes:
         store: Store of the segments. Its schema and location need no lock.
         gate: Gate of the actors. Its counts need no lock.
+        intakes: Windows and grants of the actors.
         leases: Batches of the learner.
     """
 
     def __init__(self, store: RingStore, gate: Gate, unix_s: Callable[[], float] = time.time) -> None:
-        self.store, self.gate, self._unix_s = store, gate, unix_s
+        self.store, self.gate = store, gate
         self._lock = threading.Lock()
         self._segments = Segments(store, gate)
+        self.intakes = Intakes(self._segments, self._lock, unix_s)
         self.leases = Leases(self._segments, self._lock)
-
-    # Actors
-
-    def open_actor(self, key: ActorKey, schema: Schema, window_segments: int, now: float) -> Intake:
-        """Connects an actor and returns the intake of its windows.
-
-        Raises:
-            SchemaMismatch: The store holds another schema.
-            PlaceLost: A later incarnation has the slot.
-            ConfigurationError, Overloaded: As `Gate.connect`.
-            InvalidSegment: The window has no segments or more than the store's capacity, or the incarnation is
-                impossible.
-        """
-        with self._lock:
-            # Checked first: a refused actor must not fix the run's schema.
-            intake = Intake(self._segments, self._lock, key)
-            largest = largest_incarnation(self._unix_s())
-            if key.incarnation > largest:
-                # If stored, it would lock every later actor out of the slot.
-                raise InvalidSegment(
-                    f"slot {key.slot} announced incarnation {key.incarnation}, and {largest} is the largest now"
-                )
-            if window_segments < 1:
-                raise InvalidSegment(f"a window must have segments, slot {key.slot} announced {window_segments}")
-            self._segments.adopt_schema(schema)
-            if self.gate.plan is not None:
-                self._check_capacity(self.gate.plan)
-            if window_segments > self.store.capacity:
-                raise InvalidSegment(
-                    f"a window must have 1 to {self.store.capacity} segments, slot {key.slot} announced"
-                    f" {window_segments}"
-                )
-            self.gate.connect(key, window_segments, now)
-            return intake
-
-    def issue_grants(self, now: float) -> list[tuple[ActorKey, Grant]]:
-        """Revokes the grants of silent and stuck actors, and issues all grants for which there is room."""
-        segments = self._segments
-        with self._lock:
-            self.gate.expire(now, self.version)
-            waiting = segments.fresh.unseen + segments.fresh.leased + segments.writing
-            return self.gate.issue(waiting, segments.session.next_batch)
-
-    def take_returned(self) -> dict[ActorKey, int]:
-        """Returns how many grants were revoked since the last call, by actor, as `Gate.take_returned`."""
-        with self._lock:
-            return self.gate.take_returned()
 
     # The learner's plan
 
@@ -134,7 +86,7 @@ class ReplayBuffer:
             Unavailable: The learner of another session is connected.
         """
         with self._lock:
-            self._check_capacity(plan)
+            self._segments.check_capacity(plan)
             former, adopted = self.gate.plan, plan
             if self.session != plan.session:
                 self._check_successor(plan, connected)
@@ -159,7 +111,7 @@ class ReplayBuffer:
             former = self.gate.plan
             if former is None or former.session != plan.session:
                 raise SchemaMismatch("another learner session has taken over; only one learner may train a run")
-            self._check_capacity(plan)
+            self._segments.check_capacity(plan)
             self._work_by(self.gate.adjust(plan), new_stream=False)
 
     def _work_by(self, plan: SamplingPlan, *, new_stream: bool) -> None:
@@ -192,13 +144,6 @@ class ReplayBuffer:
                 "another learner of this run is connected to the replay service; this one can connect when that one"
                 " has ended"
             )
-
-    def _check_capacity(self, plan: SamplingPlan) -> None:
-        if self.store.schema is None:
-            return
-        fresh, degree = plan.fresh_segments, plan.off_policy_degree
-        if reason := store_conflict(fresh, degree, plan.batch_segments, self.store.capacity):
-            raise ConfigurationError(reason)
 
     # Status and maintenance
 

@@ -1,10 +1,11 @@
-"""Storage of one actor's windows: rows are reserved, filled part by part, and sealed.
+"""Windows of the actors: grants for them are issued, and their rows are reserved, filled part by part, and sealed.
 
-`ReplayBuffer.open_actor` creates an intake per append stream, and the stream's servicer calls it. The methods take the
-buffer's lock, except `put`, which writes to rows that no other method reads, and the check of the values in `seal`.
+`rpc.servicers.append` opens an `Intake` per stream. The methods take the buffer's lock, except `put`, which writes to
+rows that no other method reads, and the check of the values in `seal`.
 """
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,64 @@ from numpy.typing import NDArray
 from penstock.errors import InvalidSegment, PlaceLost, Unavailable
 from penstock.replay.admission import ActorKey
 from penstock.replay.segments import VERSIONS_AHEAD, Segments
-from penstock.types.block import Fragment
-from penstock.types.replay import WindowHead
+from penstock.types.block import Fragment, Schema
+from penstock.types.replay import Grant, WindowHead
+from penstock.types.run import largest_incarnation
 
 _NO_KEYS = np.zeros(0, np.uint64)
+
+
+class Intakes:
+    """Intakes of one buffer's actors, and the grants for their windows. `ReplayBuffer.intakes`."""
+
+    def __init__(self, segments: Segments, lock: threading.Lock, unix_s: Callable[[], float]) -> None:
+        self._segments, self._lock, self._unix_s = segments, lock, unix_s
+
+    def open(self, key: ActorKey, schema: Schema, window_segments: int, now: float) -> "Intake":
+        """Connects an actor and returns the intake of its windows.
+
+        Raises:
+            SchemaMismatch: The store holds another schema.
+            PlaceLost: A later incarnation has the slot.
+            ConfigurationError, Overloaded: As `Gate.connect`.
+            InvalidSegment: The window has no segments or more than the store's capacity, or the incarnation is
+                impossible.
+        """
+        segments = self._segments
+        with self._lock:
+            # Checked first: a refused actor must not fix the run's schema.
+            intake = Intake(segments, self._lock, key)
+            largest = largest_incarnation(self._unix_s())
+            if key.incarnation > largest:
+                # If stored, it would lock every later actor out of the slot.
+                raise InvalidSegment(
+                    f"slot {key.slot} announced incarnation {key.incarnation}, and {largest} is the largest now"
+                )
+            if window_segments < 1:
+                raise InvalidSegment(f"a window must have segments, slot {key.slot} announced {window_segments}")
+            segments.adopt_schema(schema)
+            if segments.gate.plan is not None:
+                segments.check_capacity(segments.gate.plan)
+            if window_segments > segments.store.capacity:
+                raise InvalidSegment(
+                    f"a window must have 1 to {segments.store.capacity} segments, slot {key.slot} announced"
+                    f" {window_segments}"
+                )
+            segments.gate.connect(key, window_segments, now)
+            return intake
+
+    def issue_grants(self, now: float) -> list[tuple[ActorKey, Grant]]:
+        """Revokes the grants of silent and stuck actors, and issues all grants for which there is room."""
+        segments = self._segments
+        with self._lock:
+            segments.gate.expire(now, segments.session.version)
+            waiting = segments.fresh.unseen + segments.fresh.leased + segments.writing
+            return segments.gate.issue(waiting, segments.session.next_batch)
+
+    def take_returned(self) -> dict[ActorKey, int]:
+        """Returns how many grants were revoked since the last call, by actor, as `Gate.take_returned`."""
+        with self._lock:
+            return self._segments.gate.take_returned()
 
 
 class Intake:
@@ -55,7 +110,7 @@ class Intake:
             InvalidSegment: Not even a learner that takes over can have published the version.
         """
         with self._lock:
-            newest = self._segments.newest_published
+            newest = self._newest_published
         if head.version > newest + VERSIONS_AHEAD:
             raise _unpublished(head, newest)
         return head.version <= newest
@@ -81,8 +136,8 @@ class Intake:
                     f"slot {head.slot} sent sequence {head.first_sequence} after {watermark}: {watermark + 1} was"
                     " expected"
                 )
-            if head.version > segments.newest_published:
-                raise _unpublished(head, segments.newest_published)
+            if head.version > self._newest_published:
+                raise _unpublished(head, self._newest_published)
             first = watermark + 1 - head.first_sequence
             if first >= head.segments:
                 return True
@@ -134,7 +189,10 @@ class Intake:
             store.seal(keys, header, head)
             segments.session.inserted += keys.size
             segments.session.save()
-            segments.arrived(keys)
+            if segments.gate.plan is not None and segments.gate.plan.fresh_segments == 0:
+                segments.replay_at_once(store.rows(keys))
+            else:
+                segments.fresh.arrived(keys)
             self.stored_sequence = head.last_sequence
             return head.last_sequence
 
@@ -149,6 +207,13 @@ class Intake:
         if self.keys.size:
             with self._lock:
                 self._give_up()
+
+    @property
+    def _newest_published(self) -> int:
+        # Version v results from batch v - 1. A replacement for a lost store has leased no batch, but the plan names the
+        # next one.
+        plan = self._segments.gate.plan
+        return max(self._segments.session.next_lease, plan.next_batch if plan is not None else 0)
 
     def _give_up(self) -> None:
         # Only once, because the rows may belong to another window afterwards.

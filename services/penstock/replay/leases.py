@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InvalidSegment, NotReady, Overloaded, SchemaMismatch
-from penstock.replay.fresh_segments import Lease
-from penstock.replay.segments import Segments
+from penstock.replay.segments import Lease, Segments
 from penstock.replay.store.header_scans import find_committed
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
 

@@ -7,7 +7,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.rpc.service import Method
 from penstock.v1 import evaluation_pb2, replay_pb2, run_pb2
-from penstock.wire import replay as wire
+from penstock.wire import batches, windows
 
 _REPLAY = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"]
 _RUN = run_pb2.DESCRIPTOR.services_by_name["RunService"]
@@ -22,8 +22,8 @@ def _method(service: ServiceDescriptor, name: str, **readers: Any) -> Method:
     return Method(service.full_name, name, request, response, *streams, **readers)
 
 
-APPEND_SEGMENTS = _method(_REPLAY, "AppendSegments", read_request=wire.read_append_request)
-SAMPLE_BATCHES = _method(_REPLAY, "SampleBatches", read_response=wire.read_sample_response)
+APPEND_SEGMENTS = _method(_REPLAY, "AppendSegments", read_request=windows.read_append_request)
+SAMPLE_BATCHES = _method(_REPLAY, "SampleBatches", read_response=batches.read_sample_response)
 COMMIT_BATCH = _method(_REPLAY, "CommitBatch")
 FINISH_RUN = _method(_REPLAY, "FinishRun")
 GET_REPLAY_STATUS = _method(_REPLAY, "GetReplayStatus")

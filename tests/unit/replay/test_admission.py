@@ -239,7 +239,7 @@ def test_heartbeats_of_an_actor_that_takes_no_step_do_not_keep_its_grants(degree
         beat(gate, stuck, second, 7)
         gate.expire(second, version=0)
         assert gate.timed_out_grants == 0
-    # The first heartbeat told of steps; none has come since.
+    # The first heartbeat reported steps. No other step was reported since.
     for now in (10.0, 11.1):
         beat(gate, stuck, now, 7)
         beat(gate, 1 - stuck, now, int(now))

@@ -32,7 +32,7 @@ def test_granted_unseen_and_leased_segments_never_exceed_the_limit() -> None:
         uncommitted = [batch for batch in leased if batch.number >= buffer.version]
         if chance.random() < 0.3 and uncommitted:
             commit(buffer, uncommitted[0])
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         counts = buffer.counts()
         assert counts.granted + counts.unseen + counts.leased <= plan.outstanding_limit
     assert len(leased) > 50
@@ -47,7 +47,7 @@ def test_every_segment_is_committed_fresh_exactly_once_despite_deaths() -> None:
     held: list[Batch] = []
     next_commit = 0
     for _ in range(1500):
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         actor = chance.choice(actors)
         if append(buffer, actor.next_window(next_commit), 0.0) is not None:
             actor.sent += actor.segments
@@ -75,7 +75,7 @@ def test_every_segment_is_committed_fresh_exactly_once_despite_deaths() -> None:
 def test_without_a_plan_there_are_neither_grants_nor_batches() -> None:
     buffer = make_buffer(plan=None)
     Actor(buffer)
-    assert buffer.issue_grants(0.0) == []
+    assert buffer.intakes.issue_grants(0.0) == []
     assert buffer.collection_waits_for() == buffer.training_waits_for() == "learner"
     with pytest.raises(NotReady):
         buffer.leases.draw(0)
@@ -112,7 +112,7 @@ def test_a_new_session_returns_leased_segments_in_their_order() -> None:
 def test_outstanding_grants_outlive_every_plan() -> None:
     buffer = make_buffer()
     Actor(buffer)
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert buffer.counts().granted == 4
     with pytest.raises(ConfigurationError):
         buffer.adopt_plan(replace(PLAN, session=8, off_policy_degree=100))
@@ -215,7 +215,7 @@ def test_without_fresh_segments_windows_are_replayed_at_once_at_the_largest_prio
     assert buffer.training_waits_for() == "fresh segments"
     for sequence in (1, 3, 5, 7, 9, 11, 13):
         # The store has 12 rows, and nothing is ever committed: the gate stays open all the same.
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         assert append(buffer, make_window(sequence), 0.0) == sequence + 1
     lease = buffer.leases.draw(0)
     assert lease is not None
@@ -223,7 +223,7 @@ def test_without_fresh_segments_windows_are_replayed_at_once_at_the_largest_prio
     assert set(lease.keys.tolist()) <= set(range(3, 15))
     assert lease.priorities.tolist() == [1.0] * 6
     buffer.leases.commit(9, 0, lease.keys, np.full(6, 5.0))
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     append(buffer, make_window(15), 0.0)
     assert buffer.store.headers["priority"][buffer.store.rows(np.array([15], np.uint64))].tolist() == [5.0]
 
@@ -240,12 +240,12 @@ def test_a_plan_without_fresh_segments_makes_unseen_segments_replayable() -> Non
 def test_an_adjusted_plan_opens_the_gate_and_keeps_grants_and_leases() -> None:
     buffer = make_open_buffer(rows=60, segments=2)
     for sequence in (1, 3, 5, 7):
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         assert append(buffer, make_window(sequence), 0.0) == sequence + 1
-    assert buffer.issue_grants(0.0) == []
+    assert buffer.intakes.issue_grants(0.0) == []
     lease = buffer.leases.draw(0)
     buffer.adjust_plan(replace(PLAN, batch_segments=4, fresh_segments=4, off_policy_degree=2))
-    granted = buffer.issue_grants(0.0)
+    granted = buffer.intakes.issue_grants(0.0)
     assert [grant.batch for _, grant in granted] == [2, 2]
     buffer.adjust_plan(replace(PLAN, batch_segments=4, fresh_segments=4, off_policy_degree=1))
     # Fewer would be given now; those that are out are good.

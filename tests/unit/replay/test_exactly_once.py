@@ -11,9 +11,9 @@ from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, 
 from penstock.errors import InvalidSegment, Overloaded, PlaceLost, SchemaMismatch, Unavailable
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.fresh_segments import FreshSegments
 from penstock.replay.intake import Intake
 from penstock.replay.priority_index import PriorityIndex
+from penstock.replay.segments import FreshSegments
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Fragment
@@ -39,13 +39,13 @@ def open_buffer(
 
 def connect(buffer: ReplayBuffer, slot: int = 0, *, segments: int = 4, incarnation: int = 1) -> int:
     """Connects an actor, and grants all there is room for; the last sequence stored for it."""
-    intake = buffer.open_actor(ActorKey(slot, incarnation), SCHEMA, segments, 0.0)
-    buffer.issue_grants(0.0)
+    intake = buffer.intakes.open(ActorKey(slot, incarnation), SCHEMA, segments, 0.0)
+    buffer.intakes.issue_grants(0.0)
     return intake.stored_sequence
 
 
 def reserve(buffer: ReplayBuffer, window: Window) -> Intake:
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     intake = intake_of(buffer, window.head)
     assert intake.reserve(window.head, 0.0)
     assert intake.keys.size
@@ -60,7 +60,7 @@ def put(intake: Intake, window: Window, *, from_byte: int = 0, share: float = 1.
 
 
 def send(buffer: ReplayBuffer, window: Window) -> int | None:
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     return append(buffer, window, 0.0)
 
 
@@ -206,7 +206,7 @@ def test_the_room_of_a_cut_window_returns_to_the_gate() -> None:
     connect(buffer)
     for _ in range(10):
         reserve(buffer, make_window(1, segments=4)).release()
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert buffer.counts().granted == 8
     assert [send(buffer, make_window(first, segments=4)) for first in (1, 5, 9)] == [4, 8, 12]
     assert send(buffer, make_window(13, segments=4)) is None
@@ -237,7 +237,7 @@ def test_a_reserved_row_is_given_to_no_other_window() -> None:
         send(buffer, make_window(1 + 4 * number, segments=4, version=number))
         commit(buffer, take(buffer, number))
     late = make_window(17, segments=4, version=4)
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     with pytest.raises(Overloaded, match="20 rows"):
         intake_of(buffer, late.head).reserve(late.head, 0.0)
     put(held, slow)

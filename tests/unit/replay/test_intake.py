@@ -52,10 +52,10 @@ def test_the_missing_segments_of_a_partly_stored_window_are_stored() -> None:
     buffer = make_buffer(replace(FRESH_ONLY, off_policy_degree=2))
     actor = Actor(buffer)
     actor.send()
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert append(buffer, make_window(2), 0.0) == 3
     assert buffer.counts().inserted == 3
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert append(buffer, make_window(3), 0.0) == 4
     commit(buffer, take(buffer, 0))
     assert_same_columns(take(buffer, 1).columns, make_columns([(0, 1, 3), (0, 1, 4)]))
@@ -64,7 +64,7 @@ def test_the_missing_segments_of_a_partly_stored_window_are_stored() -> None:
 def test_a_gap_in_the_sequence_is_refused_with_the_expected_number() -> None:
     buffer = make_buffer()
     Actor(buffer).send()
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     with pytest.raises(InvalidSegment, match="sequence 4 after 2: 3 was expected"):
         append(buffer, make_window(4), 0.0)
     assert buffer.counts().inserted == 2
@@ -109,7 +109,7 @@ def test_another_schema_is_refused() -> None:
     buffer = make_buffer()
     Actor(buffer)
     with pytest.raises(SchemaMismatch, match="start a new run"):
-        buffer.open_actor(ActorKey(1, 1), Schema(2, SCHEMA.columns), 2, 0.0)
+        buffer.intakes.open(ActorKey(1, 1), Schema(2, SCHEMA.columns), 2, 0.0)
 
 
 def test_a_refused_window_changes_nothing() -> None:
@@ -122,12 +122,12 @@ def test_a_refused_window_changes_nothing() -> None:
     for _ in range(3):
         actor.send(version=0)
         assert buffer.leases.draw(4) is None
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     for _ in range(2):
         with pytest.raises(Overloaded, match="9 rows"):
             append(buffer, actor.next_window(0), 0.0)
         assert buffer.counts() == StoreCounts(capacity=9, stored=9, leased=2, inserted=14, late=6)
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
 
 
 @pytest.mark.parametrize("committed", [0, 3])
@@ -136,7 +136,7 @@ def test_a_window_of_an_unpublished_version_is_refused(committed: int) -> None:
     actor = Actor(buffer)
     train(buffer, actor, range(committed))
     actor.send(version=committed)
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     for version in (committed + 1, committed + 990, 10**15):
         with pytest.raises(InvalidSegment, match=f"sent version {version}, and {committed} is the newest"):
             append(buffer, actor.next_window(version), 0.0)
@@ -201,7 +201,7 @@ def test_a_window_received_in_pieces_is_stored_whole_across_the_end_of_the_ring(
         lease = buffer.leases.draw(number)
         assert lease is not None
         buffer.leases.commit(PLAN.session, number, lease.keys, np.ones(4))
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
     window = make_window(4 * before + 1, segments=4, version=before)
     reserved = reserve(buffer, window)
     for fragment in fragments(window, size):
@@ -242,10 +242,10 @@ def test_reserved_rows_count_as_outstanding() -> None:
     limit = 2 * 4
     reserved = reserve(buffer, make_window(1, segments=4))
     for _ in range(3):
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         assert buffer.counts().granted == limit - 4
     reserved.release()
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert buffer.counts().granted == limit
 
 
@@ -256,7 +256,7 @@ def test_a_released_window_leaves_empty_rows_and_unused_keys() -> None:
     reserved.release()
     counts = buffer.counts()
     assert (counts.stored, counts.unseen, counts.inserted) == (0, 0, 0)
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     again = reserve(buffer, make_window(1, segments=4))
     assert again.keys.min() > keys.max()
 
@@ -283,6 +283,6 @@ def test_a_window_with_bad_values_is_refused_and_its_rows_are_released() -> None
         append(buffer, window, 0.0)
     assert (buffer.counts().stored, buffer.counts().refused) == (0, 2)
     assert (buffer.store.headers["state"] != State.WRITING).all()
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert append(buffer, make_window(1), 0.0) == 2
     assert buffer.counts().refused == 2

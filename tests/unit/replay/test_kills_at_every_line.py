@@ -31,15 +31,15 @@ SECOND = replace(FIRST, session=FIRST.session + 1)
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A store as a kill leaves it, and what had been acknowledged by then.
+    """Store as a kill leaves it, and the state acknowledged by then.
 
     Attributes:
-        files: Content by name.
-        stored: The last sequence that the actor was told is stored.
-        sent: The last sequence that it had sent.
-        trained: Batches whose commits were answered.
-        plan: The learner's last.
-        batch: The batch that it holds.
+        files: Contents of the files by name.
+        stored: Last sequence that was acknowledged to the actor.
+        sent: Last sequence that the actor had sent.
+        trained: Number of batches whose commits were answered.
+        plan: Last plan of the learner.
+        batch: Batch that the learner holds.
     """
 
     files: dict[str, bytes]
@@ -52,7 +52,7 @@ class Copy:
 
 @dataclass
 class Story:
-    """What happens to one store, and its copies."""
+    """Events of one store, and its copies."""
 
     folder: Path
     copies: list[Copy] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Story:
         sys.settrace(self._trace)
         try:
             buffer.adopt_plan(self.plan)
-            buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0)
+            buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0)
             # More windows than there are rows, so that the ring turns over.
             for number in range(9):
                 if number == 5:
@@ -82,7 +82,7 @@ class Story:
             sys.settrace(before)
 
     def _send(self, buffer: ReplayBuffer) -> None:
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         window = make_window(self.sent + 1, segments=WINDOW, version=buffer.version)
         self.sent += WINDOW
         assert append(buffer, window, 0.0) == self.sent
@@ -125,9 +125,9 @@ def check(copy: Copy, folder: Path) -> None:
     assert set(range(max(1, copy.sent + 1 - ROWS), copy.stored + 1)) <= present
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(copy.plan)
-    watermark = buffer.open_actor(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
+    watermark = buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
     assert copy.stored <= watermark <= copy.sent
-    # What the actor is told now is there as well.
+    # The sequence that is acknowledged now is stored as well.
     assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
     if copy.batch is not None:
         keys = copy.batch.keys
@@ -135,7 +135,7 @@ def check(copy: Copy, folder: Path) -> None:
         assert outcome.repeated or outcome.updated == keys.size
     # It goes on: the window that was not acknowledged comes again.
     if watermark < copy.sent:
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         window = make_window(watermark + 1, segments=copy.sent - watermark, version=buffer.version)
         assert append(buffer, window, 0.0) == copy.sent
 

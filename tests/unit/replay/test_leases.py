@@ -11,8 +11,8 @@ from helpers.direct_buffer import Actor, append, commit, gather, make_buffer, ta
 from helpers.segments import PLAN, assert_same_columns, make_columns
 from penstock.errors import InvalidSegment, Overloaded
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.fresh_segments import Lease
 from penstock.replay.leases import MAX_LEASES
+from penstock.replay.segments import Lease
 from penstock.types.replay import CommitOutcome
 
 FRESH_ONLY = replace(PLAN, batch_segments=2)
@@ -361,7 +361,7 @@ def test_batches_copied_while_rows_are_overwritten_are_never_torn() -> None:
     def collect() -> None:
         try:
             while buffer.version < batches:
-                buffer.issue_grants(0.0)
+                buffer.intakes.issue_grants(0.0)
                 if append(buffer, actor.next_window(buffer.version), 0.0) is not None:
                     actor.sent += 2
         except Exception as error:

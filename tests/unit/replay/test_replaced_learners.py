@@ -26,12 +26,12 @@ def make_buffer(plan: SamplingPlan | None = AGEING, *, rows: int = 60, folder: P
 
 
 def join(buffer: ReplayBuffer, slot: int = 0, segments: int = 2) -> int:
-    return buffer.open_actor(ActorKey(slot, 1), SCHEMA, segments, 0.0).stored_sequence
+    return buffer.intakes.open(ActorKey(slot, 1), SCHEMA, segments, 0.0).stored_sequence
 
 
 def send(buffer: ReplayBuffer, version: int, *, slot: int = 0, segments: int = 2, first: int | None = None) -> bool:
     """Sends the actor's next window; whether there was a grant for it."""
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     last = buffer.store.watermark(slot, 1) if first is None else first - 1
     window = make_window(last + 1, segments=segments, slot=slot, version=version)
     return append(buffer, window, 0.0) is not None
@@ -145,7 +145,7 @@ def test_windows_collected_while_the_learner_is_replaced_are_not_late() -> None:
     assert send(buffer, 5, slot=0)
     # Killed while the second actor collects with version 5: its grant stays, and nobody is granted in its place.
     buffer.adopt_plan(another(6, plan))
-    granted = buffer.issue_grants(0.0)
+    granted = buffer.intakes.issue_grants(0.0)
     assert granted == []
     assert send(buffer, 5, slot=1)
     lease = buffer.leases.draw(6)
@@ -270,7 +270,7 @@ def test_a_degree_lowered_below_a_connected_window_ends_no_run() -> None:
     buffer.adjust_plan(replace(plan, off_policy_degree=2))
     assert buffer.gate.plan is not None
     assert buffer.gate.plan.off_policy_degree == 3
-    assert buffer.issue_grants(0.0)
+    assert buffer.intakes.issue_grants(0.0)
 
 
 # Staleness
@@ -281,7 +281,7 @@ def test_mass_is_0_without_a_draw_when_all_seen_segments_are_too_old() -> None:
     plan = replace(AGEING, batch_segments=2, max_staleness=3, off_policy_degree=9)
     buffer = make_buffer(plan)
     join(buffer, 0), join(buffer, 1)
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     # A window is long on its way, while what came after it is trained and becomes too old.
     buffer.adjust_plan(replace(plan, next_batch=5))
     head = make_window(1, slot=1, version=5).head

@@ -22,14 +22,14 @@ def open_buffer(windows: int = 10, **plan: int) -> tuple[RingStore, ReplayBuffer
     store = RingStore(None, capacity_bytes(40))
     buffer = ReplayBuffer(store, Gate(1e9, max_actors=8))
     buffer.adopt_plan(replace(PLAN, **{"fresh_segments": 0, "batch_segments": 20, **plan}))
-    buffer.open_actor(ACTOR, SCHEMA, 4, 0.0)
+    buffer.intakes.open(ACTOR, SCHEMA, 4, 0.0)
     for window in range(windows):
         insert(buffer, window)
     return store, buffer
 
 
 def insert(buffer: ReplayBuffer, window: int) -> None:
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     assert append(buffer, make_window(1 + 4 * window, segments=4), 0.0) == 4 + 4 * window
 
 

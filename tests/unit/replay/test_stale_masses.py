@@ -1,4 +1,4 @@
-"""The mass of a store, which shards are drawn from by, and what has mass: told without a draw, which would tidy up."""
+"""Mass of a store that is read without a draw. A draw would remove masses of segments that are too old."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def make_store(folder: Path | None = None) -> RingStore:
 
 def make_buffer(store: RingStore, plan: SamplingPlan) -> ReplayBuffer:
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
-    buffer.open_actor(ActorKey(0, 1), SCHEMA, 2, 0.0)
+    buffer.intakes.open(ActorKey(0, 1), SCHEMA, 2, 0.0)
     buffer.adopt_plan(plan)
     return buffer
 
@@ -35,7 +35,7 @@ def make_buffer(store: RingStore, plan: SamplingPlan) -> ReplayBuffer:
 def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
     """Batches of what was collected just before; the replayed are drawn, if the plan has any."""
     for number in batches:
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         assert append(buffer, make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
         lease = buffer.leases.draw(number)
         assert lease is not None
@@ -77,7 +77,7 @@ def test_the_weight_of_an_outlier_for_late_segments_decays() -> None:
     buffer = make_buffer(make_store(), replace(FRESH_ONLY, off_policy_degree=2))
     train(buffer, range(1), priority=1e6)
     train(buffer, range(1, 201))
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     append(buffer, make_window(403, version=0), 0.0)
     assert buffer.leases.draw(201) is None
     assert buffer.counts().late == 2
@@ -92,7 +92,7 @@ def test_a_segment_that_is_trained_again_is_counted_once() -> None:
     sizes = []
     for least in (40, 41):
         buffer.adjust_plan(replace(PLAN, half_life=1e9, min_replay_segments=least))
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         number = buffer.version
         append(buffer, make_window(1 + 2 * number, version=number), 0.0)
         lease = buffer.leases.draw(number)
@@ -115,7 +115,7 @@ def test_each_attempt_at_a_batch_draws_others_and_repeats() -> None:
 def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> None:
     plan = replace(FRESH_ONLY, half_life=1.0)
     buffer = make_buffer(make_store(), plan)
-    buffer.issue_grants(0.0)
+    buffer.intakes.issue_grants(0.0)
     # The learner went on without this service for a while.
     buffer.adjust_plan(replace(plan, next_batch=50))
     append(buffer, make_window(1, version=50), 0.0)

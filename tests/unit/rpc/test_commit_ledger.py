@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import InvalidSegment
 from penstock.rpc.clients.commit_ledger import CommitLedger
 from penstock.types.replay import CommitOutcome
-from penstock.wire.replay import CommitRequest
+from penstock.wire.batches import CommitRequest
 
 
 def add(ledger: CommitLedger, number: int, *, passes_over: bool = False) -> "Future[CommitOutcome]":

@@ -12,8 +12,8 @@ from helpers.direct_buffer import append, gather
 from helpers.segments import PLAN, SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_window
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.fresh_segments import Lease
 from penstock.replay.leases import MAX_LEASES
+from penstock.replay.segments import Lease
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
 from penstock.sharding.parts import join, place
@@ -120,13 +120,13 @@ def make_shard(index: int, *, first_version: int, windows: int, priority: float)
     )
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
     key = ActorKey(index, 1)
-    buffer.open_actor(key, SCHEMA, 2, 0.0)
+    buffer.intakes.open(key, SCHEMA, 2, 0.0)
     buffer.adopt_plan(plan)
     random = np.random.default_rng(index)
     first = VERSION - windows
     buffer.leases.commit(plan.session, first - 1, np.zeros(0, np.uint64), np.zeros(0))
     for number in range(first, VERSION):
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         append(buffer, make_window(1 + 2 * (number - first), slot=index, version=number), 0.0)
         lease = buffer.leases.draw(number, 0)
         assert lease is not None
@@ -253,10 +253,10 @@ def test_segments_without_environment_numbers_are_ordered_by_shard() -> None:
 
 def test_a_batch_contains_the_environments_of_its_fresh_segments() -> None:
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
-    buffer.open_actor(ActorKey(3, 1), SCHEMA, 2, 0.0)
+    buffer.intakes.open(ActorKey(3, 1), SCHEMA, 2, 0.0)
     buffer.adopt_plan(replace(PLAN, fresh_segments=4))
     for sequence in (1, 3):
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         append(buffer, make_window(sequence, slot=3), 0.0)
     lease = buffer.leases.draw(0)
     assert lease is not None

@@ -11,7 +11,6 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,6 @@ PIECE_BYTES = 2**20
 """Bytes copied at once. Larger pieces only lengthen the disk's queue and the pauses between pieces."""
 
 KEY_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """Outcome of copying the rows of a chunk.
-
-    Attributes:
-        present: <bool>[rows] rows that were not overwritten before they had been copied.
-        sound: <bool>[rows] rows whose copy matches its checksum, or that are not present.
-    """
-
-    present: NDArray[np.bool_]
-    sound: NDArray[np.bool_]
 
 
 class ChunkWriter:
@@ -66,22 +52,26 @@ class ChunkWriter:
         # O_DIRECT needs a page-aligned buffer, and anonymous mappings begin at a page.
         self._buffer = np.frombuffer(mmap.mmap(-1, whole_pages(most_rows * (KEY_BYTES + self._width))), np.uint8)
 
-    def write_chunk(self, path: Path, headers: NDArray[Any]) -> Copied:
+    def write_chunk(self, path: Path, headers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Copies the segments of these earlier headers <HEADER>[rows], by ascending key, to a new file and syncs it.
+
+        Returns:
+            <bool>[rows] whether each was present until it had been copied, and <bool>[rows] whether its copy matches
+            its checksum or it was not present.
 
         Raises:
             OSError: The file can't be written.
         """
-        copied = self._copy(headers)
+        present, sound = self._copy(headers)
         keys = self._buffer[: headers.size * KEY_BYTES].view(np.uint64)
         keys[:] = headers["key"]
-        keys[~(copied.present & copied.sound)] = 0
+        keys[~(present & sound)] = 0
         with _opened(path) as descriptor:
             size = headers.size * (KEY_BYTES + self._width)
             self._write(descriptor, 0, size)
             os.ftruncate(descriptor, size)
             os.fdatasync(descriptor)
-        return copied
+        return present, sound
 
     def write_file(self, path: Path, content: NDArray[np.uint8]) -> None:
         """Writes these bytes to a new file and syncs it. Raises `OSError`."""
@@ -94,7 +84,7 @@ class ChunkWriter:
             os.ftruncate(descriptor, content.size)
             os.fdatasync(descriptor)
 
-    def _copy(self, headers: NDArray[Any]) -> Copied:
+    def _copy(self, headers: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         keys = np.ascontiguousarray(headers["key"])
         rows = self._store.rows(keys)
         present, sound = np.zeros(keys.size, np.bool_), np.zeros(keys.size, np.bool_)
@@ -111,7 +101,7 @@ class ChunkWriter:
             present[start:stop] = self._store.present(keys[start:stop])
             # The checksums are of the copy, which is what will be written.
             sound[start:stop] = checksums_of(headers[start:stop], contents) == headers["checksum"][start:stop]
-        return Copied(present, sound | ~present)
+        return present, sound | ~present
 
     def _write(self, descriptor: int, offset: int, size: int) -> None:
         """Writes the buffer's first `size` bytes, and the bytes after them up to a whole page."""

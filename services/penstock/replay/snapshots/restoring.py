@@ -17,9 +17,8 @@ from penstock.files import sync_folder
 from penstock.replay.snapshots.chunk_files import chunk_ranges, read_chunk
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.store.layout import State, rows_within
-from penstock.replay.store.records import read_watermarks
+from penstock.replay.store.records import read_watermarks, session_of
 from penstock.replay.store.ring_store import RingStore
-from penstock.replay.store.session_record import session_of
 from penstock.types.snapshots import SnapshotProgress
 
 

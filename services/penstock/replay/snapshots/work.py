@@ -34,7 +34,7 @@ from penstock.replay.snapshots.folder import (
     SnapshotFolder,
 )
 from penstock.replay.store.layout import HEADER
-from penstock.replay.store.session_record import session_of
+from penstock.replay.store.records import session_of
 from penstock.types.block import Schema
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
@@ -150,25 +150,28 @@ class SnapshotWork:
 
     def _await_commit(self) -> None:
         """Waits until the store's version is that of the policy. Raises `Unavailable` on timeout."""
-        request, deadline = self._running.request, time.monotonic() + _COMMIT_TIMEOUT_S
-        while self._buffer.version < request.version:
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"snapshot {request.name!r} is to have version {request.version}, and the store was trained to"
-                    f" {self._buffer.version} only after {_COMMIT_TIMEOUT_S:.0f} s; try again"
-                )
-            self._pause(_POLL_S)
+        request = self._running.request
+        if not self._await(lambda: self._buffer.version >= request.version, _COMMIT_TIMEOUT_S):
+            raise Unavailable(
+                f"snapshot {request.name!r} is to have version {request.version}, and the store was trained to"
+                f" {self._buffer.version} only after {_COMMIT_TIMEOUT_S:.0f} s; try again"
+            )
 
     def _policy(self) -> Weights:
         """Waits for the learner's checkpoint. Raises `Unavailable` on timeout, or the error that was set."""
-        running, deadline = self._running, time.monotonic() + _POLICY_TIMEOUT_S
-        while not running.policy.done():
+        policy, name = self._running.policy, self._running.request.name
+        if not self._await(policy.done, _POLICY_TIMEOUT_S):
+            raise Unavailable(f"no policy arrived for snapshot {name!r} in {_POLICY_TIMEOUT_S:.0f} s")
+        return policy.result()
+
+    def _await(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits for a condition and returns whether it was met in time. Raises as `_pause`."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
             if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"no policy arrived for snapshot {running.request.name!r} in {_POLICY_TIMEOUT_S:.0f} s"
-                )
+                return False
             self._pause(_POLL_S)
-        return running.policy.result()
+        return True
 
     def _write_chunks(
         self, writer: ChunkWriter, place: Path, headers: NDArray[Any], chunk_keys: int
@@ -190,9 +193,8 @@ class SnapshotWork:
                 chunks.append(shared)
                 self._shared_bytes += shared.rows * (KEY_BYTES + self._schema.segment_bytes)
                 continue
-            copied = writer.write_chunk(place / chunk.file, headers[start:stop])
-            present[start:stop], sound[start:stop] = copied.present, copied.sound
-            if (copied.present & copied.sound).any():
+            present[start:stop], sound[start:stop] = writer.write_chunk(place / chunk.file, headers[start:stop])
+            if (present[start:stop] & sound[start:stop]).any():
                 chunks.append(chunk)
             else:
                 (place / chunk.file).unlink()

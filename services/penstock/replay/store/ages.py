@@ -8,7 +8,7 @@ belong to no batch. They form a *gap*, which the age clock leaves out:
 A version within a gap was published by a learner that died before its batch was committed. Its clock is that of the
 gap's end. The death of a learner therefore makes no segment older, however many numbers are skipped.
 
-The state is stored in the store's records file through `kept_twice`, so a kill during a write does no harm.
+The state is stored in the store's records file in two copies, so a kill during a write does no harm.
 
 `replay.buffer` and its components call it under the buffer's lock.
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.replay.store.kept_twice import KeptTwice
 from penstock.replay.store.layout import MAX_GAPS, ages_copies
+from penstock.replay.store.records import KeptTwice
 from penstock.types.replay import SamplingPlan
 
 

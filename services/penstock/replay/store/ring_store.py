@@ -34,9 +34,8 @@ from penstock.replay.store.layout import (
     State,
     runs,
 )
-from penstock.replay.store.records import Records
+from penstock.replay.store.records import Records, session_of
 from penstock.replay.store.row_checks import check_values, checksums_of, copy_and_sum
-from penstock.replay.store.session_record import session_of
 from penstock.types.block import Fragment, Schema
 from penstock.types.replay import MAX_SLOTS, MappedStore, WindowHead
 

@@ -28,7 +28,7 @@ from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
 from penstock.types.waits import Awaited, WaitReason
-from penstock.wire import replay as wire
+from penstock.wire import batches as wire
 
 _STOP_CHECK_S = 0.1
 FAREWELL_S = 2.0

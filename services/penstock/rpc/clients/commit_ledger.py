@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.errors import InvalidSegment
 from penstock.types.replay import CommitOutcome
-from penstock.wire.replay import CommitRequest
+from penstock.wire.batches import CommitRequest
 
 _MAX_UNANSWERED = 8
 """Limit on unanswered commits. The learner never gets far ahead of them, because the gate waits for them too."""

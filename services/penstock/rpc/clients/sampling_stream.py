@@ -16,7 +16,7 @@ from penstock.telemetry import metrics
 from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool, allocate
 from penstock.types.replay import Batch, BatchHead, MappedStore, SamplingPlan
-from penstock.wire import replay as wire
+from penstock.wire import batches as wire
 
 MAX_BATCH_BYTES = 2**31
 

@@ -20,7 +20,7 @@ from penstock.types.payloads import columns_in, layout
 from penstock.types.replay import Grant, StagingOffer, Window
 from penstock.types.run import Assignment
 from penstock.wire import block
-from penstock.wire import replay as wire
+from penstock.wire import windows as wire
 from penstock.wire.staged_checksum import staged_checksum
 
 _MAX_UNACKNOWLEDGED = SLOTS

@@ -5,8 +5,9 @@ Runs on one event loop. Only work on large payloads moves to worker threads (`of
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import numpy as np
 
@@ -18,52 +19,122 @@ from penstock.replay.store.staging import StagingArea, StagingAreas
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
-from penstock.rpc.servicers.outboxes import Outbox, Outboxes
 from penstock.telemetry import metrics
 from penstock.types.payloads import layout
-from penstock.types.replay import WindowHead
-from penstock.wire import replay as wire
-from penstock.wire.replay_service import Heartbeat, Opening, StagingProof, decode_append_request, decode_opening
+from penstock.types.replay import Grant, StagingOffer, WindowHead
+from penstock.v1 import replay_pb2
+from penstock.wire import windows as wire
 from penstock.wire.staged_checksum import SUMS, checksum_of
 
 _TICK_S = 0.5
 
+ANSWERED_WITHIN_S = 0.1
+"""Longest delay in seconds of the answer to a window or a commit, which may go with another message."""
+
+
+class Outbox:
+    """Messages owed to an actor's stream. Acknowledgements and grants accumulate while it writes.
+
+    An acknowledgement waits briefly for a grant to go with it, because a message costs more than its content.
+    """
+
+    def __init__(self, stored_sequence: int, staging: StagingOffer | None) -> None:
+        self._stored_sequence, self._staging = stored_sequence, staging
+        self._grants: list[Grant] = []
+        self._staging_proof: int | None = None
+        self._returned = 0
+        self._recalled = False
+        self._due: asyncio.TimerHandle | None = None
+        self._filled = asyncio.Event()
+        self.granted = asyncio.Event()
+        self._filled.set()
+
+    def acknowledge(self, sequence: int) -> None:
+        """Sends the last stored sequence soon."""
+        self._stored_sequence = sequence
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(ANSWERED_WITHIN_S, self._filled.set)
+
+    def grant(self, grant: Grant) -> None:
+        """Sends a grant."""
+        self._grants.append(grant)
+        self._filled.set()
+        self.granted.set()
+
+    def take_back(self, count: int) -> None:
+        """Reports that `count` grants of this stream have returned to the gate."""
+        self._returned += count
+        self._filled.set()
+
+    def prove_staging(self, number: int) -> None:
+        """Sends the service's side of the proof; 0 if the client's proof failed."""
+        self._staging_proof = number
+        self._filled.set()
+
+    def recall(self) -> None:
+        """Ends the stream, because all its grants have returned to the gate and its actor still counts on them."""
+        self._recalled = True
+        self._filled.set()
+
+    async def next(self) -> replay_pb2.AppendSegmentsResponse:
+        """Waits for content and returns the next message. Raises `Unavailable` once the stream is recalled."""
+        await self._filled.wait()
+        if self._recalled:
+            raise Unavailable("the learner has a new plan, which ends all grants; open the stream again")
+        return self.take()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an acknowledgement was not sent yet."""
+        return self._due is not None
+
+    def take(self) -> replay_pb2.AppendSegmentsResponse:
+        """Removes the content and returns it as a message."""
+        self._filled.clear()
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        grants, self._grants = self._grants, []
+        returned, self._returned = self._returned, 0
+        staging, self._staging = self._staging, None
+        proof, self._staging_proof = self._staging_proof, None
+        return wire.encode_append_response(self._stored_sequence, grants, staging, returned, proof)
+
 
 class AppendServicer:
-    """Servicer of the actors' streams of one buffer."""
+    """Servicer of the actors' streams of one buffer, which hands out grants.
 
-    def __init__(
-        self,
-        buffer: ReplayBuffer,
-        outboxes: Outboxes,
-        staging: StagingAreas,
-        *,
-        learner_since: Callable[[], float],
-        version_patience_s: float,
-    ) -> None:
+    Attributes:
+        changed: Event that is set, and replaced by another, at every change of the buffer's state.
+        learner_since: Time (`time.monotonic`) at which the newest learner connected; infinity if none is connected.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, staging: StagingAreas, version_patience_s: float) -> None:
         """Creates the servicer.
 
-        A window waits `version_patience_s` seconds for a connected learner to report its version. `learner_since`
-        returns the time (`time.monotonic`) at which the learner connected; infinity without one.
+        A window waits `version_patience_s` seconds for a connected learner to report its version.
         """
-        self._buffer, self._outboxes, self._staging = buffer, outboxes, staging
-        self._learner_since, self._version_patience_s = learner_since, version_patience_s
+        self._buffer, self._staging, self._version_patience_s = buffer, staging, version_patience_s
+        self._outboxes: dict[ActorKey, Outbox] = {}
+        self.changed = asyncio.Event()
+        self.learner_since = math.inf
 
     async def append_segments(self, requests: AsyncIterator[wire.AppendRequest], context: Context) -> None:
         """Serves one stream."""
-        opening = decode_opening(await opening_message(requests))
+        opening = wire.decode_opening(await opening_message(requests))
         key = ActorKey(opening.slot, opening.incarnation)
-        intake = self._buffer.open_actor(key, opening.schema, opening.window_segments, time.monotonic())
+        intake = self._buffer.intakes.open(key, opening.schema, opening.window_segments, time.monotonic())
         staging = self._staging.allocate(layout(opening.schema, opening.window_segments)[1])
         stored = intake.stored_sequence
-        returned = stored > 0 or self._outboxes.current(key) is not None
+        returned = stored > 0 or key in self._outboxes
         outbox = Outbox(stored, staging.offer if staging else None)
         stream = _Stream(opening, intake, outbox, staging)
-        self._outboxes.open(key, outbox)
+        # Replaces that of an earlier stream, whose break this server may not have noticed.
+        self._outboxes[key] = outbox
         place = {"slot": str(key.slot), "incarnation": str(key.incarnation), "stored": str(stored)}
         try:
             with logged_stay("actor", returned=returned, **place):
-                self._outboxes.distribute()
+                self.distribute()
                 async with asyncio.TaskGroup() as tasks:
                     writing = tasks.create_task(_write_acknowledgements(outbox, context))
                     await self._read(requests, stream)
@@ -73,10 +144,29 @@ class AppendServicer:
         finally:
             if staging is not None:
                 staging.close()
-            if self._outboxes.current(key) is outbox:
-                self._outboxes.close(key)
+            if self._outboxes.get(key) is outbox:
+                del self._outboxes[key]
                 intake.close()
-                self._outboxes.distribute()
+                self.distribute()
+
+    def distribute(self) -> None:
+        """Hands new grants to their streams and wakes all tasks that wait for a change."""
+        self.hand_out_grants()
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def hand_out_grants(self) -> None:
+        """Hands new grants to their streams, and reports grants that returned to the gate."""
+        issued = self._buffer.intakes.issue_grants(time.monotonic())
+        for key, count in self._buffer.intakes.take_returned().items():
+            self._outboxes[key].take_back(count)
+        for key, grant in issued:
+            self._outboxes[key].grant(grant)
+
+    def recall(self) -> None:
+        """Ends all streams."""
+        for outbox in self._outboxes.values():
+            outbox.recall()
 
     async def _read(self, requests: AsyncIterator[wire.AppendRequest], stream: "_Stream") -> None:
         answering_s = 0.0
@@ -127,12 +217,12 @@ class AppendServicer:
         arrived = time.monotonic()
         while not stream.intake.knows_version(head):
             now = time.monotonic()
-            if now > max(arrived, self._learner_since()) + self._version_patience_s:
+            if now > max(arrived, self.learner_since) + self._version_patience_s:
                 return
             stream.intake.heard(now)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
-                    await self._outboxes.changed.wait()
+                    await self.changed.wait()
             self._check_current(stream)
 
     async def _seal(self, stream: "_Stream") -> None:
@@ -141,17 +231,17 @@ class AppendServicer:
         stream.outbox.acknowledge(await off_loop(size, stream.intake.seal, time.monotonic()))
         if arrived:
             metrics.REPLAY_INSERTED.inc(arrived)
-            self._outboxes.distribute()
+            self.distribute()
 
     def _check_current(self, stream: "_Stream") -> None:
-        if self._outboxes.current(stream.key) is not stream.outbox:
+        if self._outboxes.get(stream.key) is not stream.outbox:
             raise Unavailable(f"slot {stream.key.slot} has opened another stream since")
 
 
 class _Stream:
     """State of one actor's stream."""
 
-    def __init__(self, opening: Opening, intake: Intake, outbox: Outbox, staging: StagingArea | None) -> None:
+    def __init__(self, opening: wire.Opening, intake: Intake, outbox: Outbox, staging: StagingArea | None) -> None:
         self.key, self.segment_bytes = ActorKey(opening.slot, opening.incarnation), opening.schema.segment_bytes
         self.intake, self.outbox, self._staging = intake, outbox, staging
         self.reader = wire.WindowReader(
@@ -163,10 +253,10 @@ class _Stream:
 
     def take_small(self, request: wire.AppendRequest) -> None:
         """Processes a heartbeat, or the client's proof of the staging area."""
-        match decode_append_request(request, staged=self._staging is not None):
-            case Heartbeat(steps):
+        match wire.decode_append_request(request, staged=self._staging is not None):
+            case wire.Heartbeat(steps):
                 self.intake.heard(time.monotonic(), steps)
-            case StagingProof(number):
+            case wire.StagingProof(number):
                 assert self._staging is not None
                 answer = self._staging.answer(number)
                 if answer:

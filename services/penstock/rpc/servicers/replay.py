@@ -13,11 +13,10 @@ from penstock.rpc import methods
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method
 from penstock.rpc.servicers.append import AppendServicer
-from penstock.rpc.servicers.outboxes import Outboxes
-from penstock.rpc.servicers.replay_metrics import observe
 from penstock.rpc.servicers.sample import SampleServicer
+from penstock.telemetry import metrics
 from penstock.v1 import replay_pb2
-from penstock.wire.replay_service import encode_status
+from penstock.wire.batches import encode_status
 
 _TICK_S = 0.5
 _VERSION_PATIENCE_S = 30.0
@@ -36,27 +35,16 @@ class ReplayServicer:
         version_patience_s: float = _VERSION_PATIENCE_S,
         more_methods: Mapping[Method, Callable[..., Awaitable[Any]]] | None = None,
     ) -> None:
-        """Creates the servicer and its server, which is not started.
+        """Creates the servicer and its server, which is not started and also serves `more_methods`.
 
-        Args:
-            buffer: Buffer to serve.
-            max_actors: Limit on concurrent append streams.
-            staging_bytes: Limit on the size of all staging areas together. A store without a folder has none.
-            version_patience_s: Seconds that a window waits for a connected learner to report its version.
-            more_methods: Further methods of the same server.
+        All staging areas together have at most `staging_bytes`. A store without a folder has none.
         """
-        self._buffer, self._outboxes = buffer, Outboxes(buffer)
-        self._learner = SampleServicer(buffer, self._outboxes)
-        actors = AppendServicer(
-            buffer,
-            self._outboxes,
-            StagingAreas(buffer.store.folder, staging_bytes),
-            learner_since=self._learner.learner_since,
-            version_patience_s=version_patience_s,
-        )
+        self._buffer = buffer
+        self._actors = AppendServicer(buffer, StagingAreas(buffer.store.folder, staging_bytes), version_patience_s)
+        self._learner = SampleServicer(buffer, self._actors)
         self.server = Server(
             {
-                methods.APPEND_SEGMENTS: actors.append_segments,
+                methods.APPEND_SEGMENTS: self._actors.append_segments,
                 methods.SAMPLE_BATCHES: self._learner.sample_batches,
                 methods.COMMIT_BATCH: self._learner.commit_batch,
                 methods.FINISH_RUN: self._learner.finish_run,
@@ -76,8 +64,32 @@ class ReplayServicer:
         """Takes back grants of silent and stuck actors and refreshes the metrics, until it is cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
-            self._outboxes.distribute()
-            observe(self._buffer, self._learner.drawn_ages)
+            self._actors.distribute()
+            self._observe()
+
+    def _observe(self) -> None:
+        """Sets the metrics that describe the current state. The servicers count events themselves."""
+        buffer = self._buffer
+        counts, gate, schema = buffer.counts(), buffer.gate, buffer.store.schema
+        metrics.REPLAY_CAPACITY.set(counts.capacity)
+        metrics.REPLAY_SEGMENTS.labels("unseen").set(counts.unseen)
+        metrics.REPLAY_SEGMENTS.labels("leased").set(counts.leased)
+        metrics.REPLAY_SEGMENTS.labels("seen").set(counts.stored - counts.unseen - counts.leased)
+        metrics.REPLAY_STORED_BYTES.set(counts.stored * schema.segment_bytes if schema is not None else 0)
+        metrics.REPLAY_MASS.set(buffer.mass.total)
+        priorities, ages = buffer.sample_replayable()
+        metrics.set_quantiles(metrics.REPLAY_PRIORITY, priorities)
+        metrics.set_quantiles(metrics.REPLAY_AGE, ages)
+        metrics.set_quantiles(metrics.REPLAY_DRAWN_AGE, self._learner.drawn_ages)
+        metrics.REPLAY_GRANTED.set(counts.granted)
+        metrics.REPLAY_LATE.set(counts.late)
+        metrics.REPLAY_ACTORS.set(gate.actors)
+        metrics.REPLAY_VERSION.set(buffer.version)
+        metrics.REPLAY_IGNORED_PRIORITIES.set(buffer.leases.ignored_priorities)
+        metrics.REPLAY_REFUNDED.set(counts.refunded)
+        metrics.REPLAY_REFUSED.set(counts.refused)
+        metrics.REPLAY_STUCK_ACTORS.set(gate.stuck_actors)
+        metrics.REPLAY_TIMED_OUT.set(gate.timed_out_grants)
 
     async def _get_status(
         self, request: replay_pb2.GetReplayStatusRequest, context: Context

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from penstock.errors import SchemaMismatch
 from penstock.replay.buffer import ReplayBuffer
-from penstock.replay.fresh_segments import Lease
 from penstock.replay.leases import MAX_LEASES
+from penstock.replay.segments import Lease
 from penstock.rpc import methods
 from penstock.rpc.loop import off_loop
 from penstock.rpc.service import Context, logged_stay, opening_message, write_whole
-from penstock.rpc.servicers.outboxes import ANSWERED_WITHIN_S, Outboxes
+from penstock.rpc.servicers.append import ANSWERED_WITHIN_S, AppendServicer
 from penstock.telemetry import metrics
 from penstock.types.payloads import layout
 from penstock.types.replay import BatchHead, CommitOutcome, SamplingPlan
 from penstock.v1 import replay_pb2
-from penstock.wire import replay_service as wire
-from penstock.wire.replay import batch_messages, encode_batch_head
+from penstock.wire import batches as wire
 
 _WAITING_NOTICE_S = 1.0
 
@@ -73,32 +72,30 @@ class SampleServicer:
         drawn_ages: <int64>[B] ages of the segments in the newest batch.
     """
 
-    def __init__(self, buffer: ReplayBuffer, outboxes: Outboxes) -> None:
-        self._buffer, self._outboxes = buffer, outboxes
-        self._streams, self._came_at = 0, -math.inf
+    def __init__(self, buffer: ReplayBuffer, actors: AppendServicer) -> None:
+        self._buffer, self._actors = buffer, actors
+        self._streams = 0
         self.run_finished = False
         self.drawn_ages: NDArray[np.int64] = np.zeros(0, np.int64)
-
-    def learner_since(self) -> float:
-        """Returns the time (`time.monotonic`) at which the newest stream opened; infinity if none is open."""
-        return self._came_at if self._streams else math.inf
 
     async def sample_batches(self, requests: AsyncIterator[replay_pb2.SampleBatchesRequest], context: Context) -> None:
         """Serves one stream."""
         plan = wire.decode_first_plan(await opening_message(requests))
         # All open streams belong to one session, because no other is adopted while one is open.
         change = self._buffer.adopt_plan(plan, connected=self._streams > 0)
-        self._streams, self._came_at = self._streams + 1, time.monotonic()
+        self._streams, self._actors.learner_since = self._streams + 1, time.monotonic()
         try:
             with logged_stay("learner", returned=change.returned, batch=str(plan.next_batch)):
                 self.run_finished = False
                 metrics.REPLAY_RUN_FINISHED.set(0)
                 if change.recalled:
-                    self._outboxes.recall()
-                self._outboxes.distribute()
+                    self._actors.recall()
+                self._actors.distribute()
                 await self._serve(requests, _Writer(context))
         finally:
             self._streams -= 1
+            if not self._streams:
+                self._actors.learner_since = math.inf
 
     async def commit_batch(
         self, request: replay_pb2.CommitBatchRequest, context: Context
@@ -134,7 +131,7 @@ class SampleServicer:
             case SamplingPlan():
                 # Applied at once, even while a batch waits, because it may wait for this plan.
                 self._buffer.adjust_plan(request)
-                self._outboxes.distribute()
+                self._actors.distribute()
             case wire.Commit():
                 writer.owe(self._answer(request))
                 await writer.write_answers()
@@ -166,17 +163,17 @@ class SampleServicer:
             await writer.write(wire.encode_waiting(self._buffer.training_waits_for()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_WAITING_NOTICE_S):
-                    await self._outboxes.changed.wait()
+                    await self._actors.changed.wait()
 
     async def _wait_for_lease(self, request: wire.BatchRequest, writer: _Writer) -> Lease:
         notice_due = time.monotonic() + _WAITING_NOTICE_S
         while True:
-            changed = self._outboxes.changed
+            changed = self._actors.changed
             lease = self._buffer.leases.draw(request.number, request.replay_segments)
             if lease is not None:
                 return lease
             # The search for fresh segments may have retired late ones, which makes room for grants.
-            self._outboxes.hand_out_grants()
+            self._actors.hand_out_grants()
             reason, waited = self._buffer.training_waits_for(), time.monotonic()
             try:
                 # The due time spans several turns of this loop, because changes are more frequent than notices.
@@ -197,7 +194,7 @@ class SampleServicer:
         while True:
             head = self._buffer.leases.head(lease, part, parts, attempt)
             if request.head_only:
-                await writer.write(encode_batch_head(head, part, parts, writer.take_answer()))
+                await writer.write(wire.encode_batch_head(head, part, parts, writer.take_answer()))
                 break
             if await self._send_columns(head, part, parts, writer):
                 break
@@ -213,7 +210,7 @@ class SampleServicer:
         offsets, _ = layout(schema, head.keys.size)
         writing: Awaitable[None] | None = None
         try:
-            for message, start, payload in batch_messages(head, schema, part, parts):
+            for message, start, payload in wire.batch_messages(head, schema, part, parts):
                 whole = await off_loop(payload.size, self._buffer.leases.copy_bytes, head, offsets, start, payload)
                 if writing is not None:
                     former, writing = writing, None
@@ -233,5 +230,5 @@ class SampleServicer:
 
     def _commit(self, commit: wire.Commit) -> CommitOutcome:
         outcome = self._buffer.leases.commit(commit.session, commit.number, commit.keys, commit.priorities)
-        self._outboxes.distribute()
+        self._actors.distribute()
         return outcome

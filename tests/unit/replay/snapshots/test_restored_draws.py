@@ -43,8 +43,8 @@ class Run:
     def insert(self, version: int) -> None:
         """One window of two segments that were collected by this version."""
         key = ActorKey(0, 1)
-        intake = self.buffer.open_actor(key, SCHEMA, 2, 0.0)
-        self.buffer.issue_grants(0.0)
+        intake = self.buffer.intakes.open(key, SCHEMA, 2, 0.0)
+        self.buffer.intakes.issue_grants(0.0)
         assert append(self.buffer, make_window(self.sent + 1, version=version), 0.0) == self.sent + 2
         intake.close()
         self.sent += 2

@@ -66,10 +66,10 @@ class Service:
 
     def insert(self, segments: int, *, schema: Schema = SCHEMA) -> None:
         """Windows of two; with one actor, sequences and keys are the same numbers."""
-        intake = self.buffer.open_actor(self.key, schema, 2, 0.0)
+        intake = self.buffer.intakes.open(self.key, schema, 2, 0.0)
         assert intake.stored_sequence == self.sent
         for _ in range(segments // 2):
-            self.buffer.issue_grants(0.0)
+            self.buffer.intakes.issue_grants(0.0)
             window = make_window(self.sent + 1, incarnation=self.key.incarnation, version=self.buffer.version)
             assert append(self.buffer, window, 0.0) == self.sent + 2
             self.sent += 2
@@ -212,8 +212,8 @@ def test_a_ring_that_has_wrapped_is_restored(tmp_path: Path) -> None:
 def test_arriving_windows_are_not_in_a_snapshot_and_are_in_a_later_one(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
-    intake = service.buffer.open_actor(ActorKey(1, 1), SCHEMA, 2, 0.0)
-    service.buffer.issue_grants(0.0)
+    intake = service.buffer.intakes.open(ActorKey(1, 1), SCHEMA, 2, 0.0)
+    service.buffer.intakes.issue_grants(0.0)
     window = make_window(1, slot=1)
     assert intake.reserve(window.head, 0.0)
     service.insert(4)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from helpers.segments import PLAN
 from penstock.replay.store.ages import Ages
-from penstock.replay.store.kept_twice import make_record
 from penstock.replay.store.layout import MAX_GAPS, RECORDS_BYTES, ages_copies
+from penstock.replay.store.records import make_record
 
 NEWEST = 400
 

@@ -20,7 +20,6 @@ from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots.folder import SnapshotFolder
 from penstock.replay.snapshots.restoring import restore_store
 from penstock.replay.snapshots.taking import Snapshots
-from penstock.replay.store.kept_twice import KeptTwice
 from penstock.replay.store.layout import (
     AGES,
     HEADER,
@@ -32,7 +31,7 @@ from penstock.replay.store.layout import (
     session_copies,
     watermark_copies,
 )
-from penstock.replay.store.records import read_watermarks
+from penstock.replay.store.records import KeptTwice, read_watermarks
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotRequest
@@ -54,9 +53,9 @@ def fill(folder: Path | None) -> tuple[RingStore, ReplayBuffer]:
     plan = replace(PLAN, batch_segments=8, fresh_segments=4, off_policy_degree=6)
     buffer.adopt_plan(plan)
     for slot in (0, 7):
-        buffer.open_actor(ActorKey(slot, 3), SCHEMA, 4, 0.0)
+        buffer.intakes.open(ActorKey(slot, 3), SCHEMA, 4, 0.0)
     for window in range(7):
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         slot, first = 7 * (window % 2), 1 + 4 * (window // 2)
         assert append(buffer, make_window(first, segments=4, slot=slot, incarnation=3), 0.0) == first + 3
         if window == 1:
@@ -191,7 +190,7 @@ def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
         lease = buffer.leases.draw(number)
         assert lease is not None and lease.fresh_segments == 4
         buffer.leases.commit(8, number, lease.keys, np.ones(lease.keys.size))
-        buffer.issue_grants(0.0)
+        buffer.intakes.issue_grants(0.0)
         sequence = buffer.store.watermark(0, 3) + 1
         assert append(buffer, make_window(sequence, segments=4, incarnation=3, version=number), 0.0) == sequence + 3
     assert buffer.counts().stored == ROWS

@@ -5,9 +5,8 @@ import pytest
 
 from helpers.segments import make_store
 from penstock.errors import DamagedFile
-from penstock.replay.store.kept_twice import KeptTwice, make_record
 from penstock.replay.store.layout import RECORDS_BYTES, SESSION, session_copies
-from penstock.replay.store.session_record import SessionRecord, session_of
+from penstock.replay.store.records import KeptTwice, SessionRecord, make_record, session_of
 
 FIELDS = [name for name in SESSION.names or () if name not in ("checksum", "sequence")]
 

@@ -10,19 +10,16 @@ from penstock.types.block import Column, Extent, Schema
 from penstock.types.replay import Batch, BatchHead, Grant, Mass, SamplingPlan, StoreCounts, Window, WindowHead
 from penstock.v1 import replay_pb2
 from penstock.wire import block
-from penstock.wire.replay import (
+from penstock.wire.batches import (
     BatchAssembler,
-    WindowReader,
     batch_messages,
     decode_counts,
     decode_plan,
-    encode_append_response,
-    encode_counts,
     encode_plan,
-    encode_window,
-    read_append_request,
     read_sample_response,
 )
+from penstock.wire.fields import encoded
+from penstock.wire.windows import WindowReader, encode_append_response, encode_window, read_append_request
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))
 COUNTS = StoreCounts(capacity=9, stored=8, unseen=7, leased=6, granted=5, inserted=4, late=3, refused=2, refunded=1)
@@ -208,7 +205,7 @@ def test_a_batch_whose_heads_differ_in_length_is_refused(field: str) -> None:
 def test_plans_and_counts_survive_encoding_and_decoding() -> None:
     plan = SamplingPlan(2**64 - 1, 2**40, 512, 256, 3, 2, 0.6, 1e-3, 2.5, 64, 2**33, 2**64 - 1)
     assert decode_plan(replay_pb2.SamplingPlan.FromString(encode_plan(plan).SerializeToString())) == plan
-    assert decode_counts(encode_counts(COUNTS)) == COUNTS
+    assert decode_counts(encoded(replay_pb2.StoreCounts, COUNTS)) == COUNTS
 
 
 @pytest.mark.parametrize(
