@@ -69,11 +69,18 @@ class ActorLoop:
             PlaceLost: The assignment is no longer valid.
             RunFinished: The run is over.
         """
-        self._log_assignment()
+        assignment = self._assignment
+        self._parts.log.info(
+            "joined",
+            slot=assignment.slot,
+            incarnation=assignment.incarnation,
+            variant=assignment.variant,
+            temperature=assignment.temperature,
+        )
         collector = self._begin()
         if collector is None:
             return
-        sink = self._parts.open_sink(self._assignment)
+        sink = self._parts.open_sink(assignment)
         reports = Reports(self._run, collector)
         try:
             while self._continues:
@@ -158,13 +165,3 @@ class ActorLoop:
         while time.monotonic() < resume_at and not self._parts.process.wait(_FIRST_PAUSE_S):
             pass
         self._environments.make_again()
-
-    def _log_assignment(self) -> None:
-        assignment = self._assignment
-        self._parts.log.info(
-            "joined",
-            slot=assignment.slot,
-            incarnation=assignment.incarnation,
-            variant=assignment.variant,
-            temperature=assignment.temperature,
-        )
