@@ -38,8 +38,8 @@ environment's name."""
 class Task:
     """The environments of one use, training or evaluation (empty: both), in all variants.
 
-    Attributes: variants: All arguments of each variant. instances: Environments made of each variant; 2 are enough to
-    compare them. use: Name of the use, for messages.
+    `variants` has all arguments of each variant, of which `instances` environments are made; 2 are enough to compare
+    them. Messages name the `use`.
     """
 
     variants: Sequence[Mapping[str, Any]]

@@ -26,8 +26,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ActorParts:
     """The parts of an actor.
 
-    Attributes: open_sink: Function that opens the stream of windows under an assignment. unroll_length: Steps in a
-    segment, T. discount: Gamma of the running discounted return.
+    `open_sink` opens the stream of windows under an assignment. A segment has `unroll_length` steps, T. `discount` is
+    the gamma of the running discounted return.
     """
 
     run: RunLink

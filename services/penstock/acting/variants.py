@@ -77,9 +77,12 @@ class MixedEnvironments:
 class EnvironmentVariants:
     """The variants of an environment, and how they are made.
 
-    Attributes: env_id: Gymnasium id, or package:Id-v0. arguments: All arguments of each variant; at least one variant.
-    imports: Modules that register environments. vectorization: sync, or native for the environment's own vectorised
-    form. frames: Frames stacked in an observation.
+    Attributes:
+        env_id: Gymnasium id, or package:Id-v0.
+        arguments: All arguments of each variant; at least one variant.
+        imports: Modules that register environments.
+        vectorization: sync, or native for the environment's own vectorised form.
+        frames: Frames stacked in an observation.
     """
 
     env_id: str
