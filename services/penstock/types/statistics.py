@@ -1,8 +1,7 @@
 """Statistics of collection and training: the one declaration of each number that a run reports.
 
-The status, the summary and the journal contain all fields by name. The metadata of a field declares its display and the
-Prometheus metric that exports it, so that a new number needs its field here, its field in the contract, and the code
-that measures it.
+The metadata of a field declares its display and the Prometheus metric that exports it, so that a new number needs its
+field here, its field in the contract, and the code that measures it.
 """
 
 import dataclasses
