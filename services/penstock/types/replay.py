@@ -194,11 +194,6 @@ class Batch:
         return self.head.keys
 
     @property
-    def versions(self) -> NDArray[np.int64]:
-        """<int64>[B] policy versions that acted."""
-        return self.head.versions
-
-    @property
     def priorities(self) -> NDArray[np.float64]:
         """<float64>[B] raw priorities."""
         return self.head.priorities

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from penstock.types.waits import Awaited, WaitReason
 
+Unit = Literal["count", "seconds", "share", "number"]
 Mode = Literal["synchronous", "asynchronous", "chosen"]
 """Mode of collection; chosen: asynchronous, with a degree that the learner chooses."""
 
@@ -29,7 +30,7 @@ class Declared:
 
     label: str
     metric: str
-    unit: Literal["count", "seconds", "share", "number"] = "number"
+    unit: Unit = "number"
     remark: str = ""
     fault: bool = False
     activity: str = ""
