@@ -478,7 +478,7 @@ class Recorder:
             names = [self._names[_content(batch.columns.arrays, row)] for row in range(batch.keys.size)]
             for row, name in enumerate(names):
                 window, _ = self.windows[name]
-                assert batch.versions[row] == window.head.version, name
+                assert batch.head.versions[row] == window.head.version, name
             return names
 
     def environment(self, name: Name) -> int:

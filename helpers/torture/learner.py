@@ -149,7 +149,7 @@ class TortureLearner:
                 f" {parts_of(int(names[wrong]))} and other content"
             )
             return
-        if (batch.columns.arrays[1][:, 0] != batch.versions).any():
+        if (batch.columns.arrays[1][:, 0] != batch.head.versions).any():
             ledger.violated(f"batch {batch.number} has versions that are not those of its segments")
         with ledger.lock:
             for key, name in zip(batch.keys.tolist(), names.tolist(), strict=True):
@@ -166,12 +166,12 @@ class TortureLearner:
 
     def _check_ages(self, batch: Batch) -> None:
         """Checks ages: the batches trained since, except those whose commits were lost with their learners."""
-        ages, trained = batch.ages, self._ledger.trained_since(batch.versions, batch.number)
+        ages, trained = batch.ages, self._ledger.trained_since(batch.head.versions, batch.number)
         if (ages < 0).any() or (ages > trained).any():
             self._ledger.violated(
                 f"batch {batch.number} has ages {ages}, but only {trained} batches were trained since"
             )
-        if (ages < trained - MAX_UNCOMMITTED * self._ledger.sessions_since(batch.versions)).any():
+        if (ages < trained - MAX_UNCOMMITTED * self._ledger.sessions_since(batch.head.versions)).any():
             self._ledger.violated(f"batch {batch.number} has ages {ages}, but {trained} batches were trained since")
 
     def _check_fresh(self, batch: Batch, names: NDArray[np.int64]) -> None:

@@ -29,13 +29,9 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """A checkpoint that was read.
+    """A checkpoint that was read. The metadata are the strings in its header, digest and format included.
 
-    Attributes:
-        path: Path of the file.
-        data: All bytes of the safetensors file.
-        metadata: Strings in its header, digest and format included.
-        verified: Whether a digest confirmed the bytes; False for a file of a release without digests.
+    `verified` is whether a digest confirmed the bytes; False for a file of a release without digests.
     """
 
     path: Path
@@ -61,9 +57,8 @@ def sealed(data: bytes, metadata: Mapping[str, str] | None = None) -> bytes:
 def read(path: Path) -> CheckpointFile:
     """Reads a checkpoint and verifies its bytes.
 
-    Raises:
-        DamagedFile: The file can't be read, is cut short, or differs from the bytes that were written.
-        ConfigurationError: There is no such file, or a newer release wrote it.
+    Raises `DamagedFile` if it can't be read, is cut short, or differs from the bytes that were written, and
+    `ConfigurationError` if there is no such file, or a newer release wrote it.
     """
     try:
         data = path.read_bytes()

@@ -1,7 +1,6 @@
-"""The exceptions that Penstock raises deliberately.
+"""The exceptions that Penstock raises deliberately. `rpc.errors` maps them to gRPC status codes.
 
-A message states what was received, what was expected, where, and what to do. `rpc.errors` holds the only table between
-these types and gRPC status codes.
+A message states what was received, what was expected, where, and what to do.
 """
 
 

@@ -11,14 +11,7 @@ functions return. The arguments have the same meaning everywhere:
 
 
 def window_conflict(fresh: int, degree: int, window: int, other: int | None = None) -> str | None:
-    """Returns the reason for which a window can never be granted; None if it can.
-
-    Args:
-        fresh: Fresh segments per batch.
-        degree: Degree of the plan.
-        window: Segments in the window.
-        other: Segments in another actor's window of another size; None if there is none.
-    """
+    """Returns the reason for which a window can never be granted; None if it can. `other` is another actor's size."""
     refused = f"windows of {window} segments (actor.environments {window}) can't be granted:"
     if fresh == 0:
         return None

@@ -41,18 +41,11 @@ class RestoredRun(NamedTuple):
 def restore_run(
     config: Config, name: str, *, into: Path, stores: Path | None = None, show: Show = lambda service, progress: None
 ) -> RestoredRun:
-    """Makes a new run from a snapshot.
+    """Makes a new run from the snapshot `name` in the new folder `into`, and its store in `stores` (None: in there).
 
-    Args:
-        config: Settings of the new run, except `run.dir` and `replay.snapshot_folder`, which are those of the old run.
-        name: Name of the snapshot.
-        into: Folder of the new run, which must not exist.
-        stores: Folder of the new store, for replay services without a launcher; None: `replay` in the run's folder.
-        show: Callback that receives the progress of each store.
-
-    Raises:
-        ConfigurationError: A folder exists or can't be written, or the snapshot is missing, damaged, or not of one
-            moment. No new folder remains.
+    `config` has the settings of the new run, except `run.dir` and `replay.snapshot_folder`, which are those of the old
+    run. `show` receives the progress of each store. Raises `ConfigurationError` if a folder exists or can't be written,
+    or the snapshot is missing, damaged, or not of one moment. No new folder remains then.
     """
     run = RunFolder(Path(config.run.dir or "."))
     services = replay_services(config.train.replay_shards)
@@ -143,9 +136,7 @@ def _is_of_before(best: Path, progress: checkpoints.RunProgress) -> bool:
 def _built(*folders: Path) -> Iterator[list[Path]]:
     """Yields folders to fill, which get their names at the end, or are all removed if anything fails.
 
-    Raises:
-        ConfigurationError: A folder exists, or another process is filling it.
-        OSError: A folder can't be made.
+    Raises `ConfigurationError` if a folder exists or another process is filling it, `OSError` if it can't be made.
     """
     for folder in folders:
         if os.path.lexists(folder):

@@ -95,20 +95,6 @@ class Summary:
         """Returns this summary for a command that took `wall_s` seconds in all."""
         return dataclasses.replace(self, wall_s=wall_s, total_wall_s=self.total_wall_s - self.wall_s + wall_s)
 
-    def nothing_left(self, run: RunConfig) -> str:
-        """Returns why a resumed run with these settings would train nothing; empty if it would train."""
-        best = self.best_evaluation.return_mean if self.best_evaluation else None
-        if self.stopped == "interrupted":
-            return ""
-        if self.env_steps >= run.total_steps:
-            return f"this run has already trained {run.total_steps:,} steps; raise --total-steps to continue"
-        if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
-            return (
-                f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f});"
-                " raise --stop-at-return to continue"
-            )
-        return ""
-
     def write(self, path: Path) -> None:
         """Writes the summary atomically."""
         write_json(path, plain(self))
@@ -129,6 +115,17 @@ def nothing_left(path: Path, run: RunConfig) -> str:
     A run without a readable summary is resumed, because its summary is still to be written.
     """
     try:
-        return Summary.read(path).nothing_left(run) if path.exists() else ""
+        summary = Summary.read(path)
     except ConfigurationError:
         return ""
+    best = summary.best_evaluation.return_mean if summary.best_evaluation else None
+    if summary.stopped == "interrupted":
+        return ""
+    if summary.env_steps >= run.total_steps:
+        return f"this run has already trained {run.total_steps:,} steps; raise --total-steps to continue"
+    if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
+        return (
+            f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f});"
+            " raise --stop-at-return to continue"
+        )
+    return ""

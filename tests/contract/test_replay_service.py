@@ -269,7 +269,7 @@ def test_grants_and_staleness_keep_their_bounds_under_any_delays_of_actors(
         for slot, segments in windows.items()
     ]
     for batch in trainer.train(200):
-        lag = batch.number - batch.versions[: batch.fresh_segments]
+        lag = batch.number - batch.head.versions[: batch.fresh_segments]
         assert lag.min() >= 0
         assert lag.max() <= degree + publish_interval - 1
         counts = batch.counts
@@ -296,7 +296,7 @@ def test_with_degree_zero_nothing_is_collected_ahead_of_the_weights(loopback: Lo
         Actor(sink, recorder, lambda: trainer.published, slot=slot, before=collect) for slot, sink in enumerate(sinks)
     ]
     for batch in trainer.train(40):
-        assert (batch.versions == batch.number).all()
+        assert (batch.head.versions == batch.number).all()
     for actor in actors:
         actor.end()
     assert {grants[batch] for batch in range(40)} == {2}

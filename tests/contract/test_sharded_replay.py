@@ -241,6 +241,6 @@ def test_with_degree_0_every_batch_has_one_window_of_each_actor_and_the_previous
     training.source.open(training.plan)
     for batch in training.train(20):
         assert batch.head.environments.tolist() == list(range(8))
-        assert (batch.versions[:8] == batch.number).all()
+        assert (batch.head.versions[:8] == batch.number).all()
     training.end()
     assert by_slot(training.fresh) == dict.fromkeys(range(4), 40)

@@ -37,7 +37,7 @@ def replayed(batches: Sequence[Batch], values: str) -> np.ndarray:
 
 
 def ages(batches: Sequence[Batch]) -> np.ndarray:
-    return np.concatenate([batch.number - batch.versions[batch.fresh_segments :] for batch in batches])
+    return np.concatenate([batch.number - batch.head.versions[batch.fresh_segments :] for batch in batches])
 
 
 def test_fresh_fraction_is_the_share_of_segments_trained_for_the_first_time() -> None:
@@ -85,7 +85,7 @@ def test_max_staleness_is_never_exceeded() -> None:
 def test_off_policy_degree_bounds_the_age_of_fresh_segments() -> None:
     for degree in (1, 3):
         lags = [
-            int(batch.number - batch.versions[: batch.fresh_segments].min())
+            int(batch.number - batch.head.versions[: batch.fresh_segments].min())
             for batch in batches_of(lag=degree, off_policy_degree=degree)
         ]
         assert lags[degree:] == [degree] * (len(lags) - degree)
@@ -93,7 +93,8 @@ def test_off_policy_degree_bounds_the_age_of_fresh_segments() -> None:
 
 def test_a_longer_publish_interval_gives_actors_older_weights() -> None:
     lags = [
-        int(batch.number - batch.versions[: batch.fresh_segments].min()) for batch in batches_of(publish_interval=4)
+        int(batch.number - batch.head.versions[: batch.fresh_segments].min())
+        for batch in batches_of(publish_interval=4)
     ]
     assert lags[:9] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 

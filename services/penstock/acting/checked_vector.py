@@ -32,7 +32,7 @@ class CheckedVector:
         """Starts new episodes and returns their first observations [N, ...]. Raises `EnvironmentFailed`."""
         self._progress.doing = "reset"
         observation, _ = self._call("in reset", self._envs.reset, seed=list(seeds))
-        return self._checked(observation, "in reset")
+        return self.checked(observation, "in reset")
 
     def step(self, action: NDArray[np.generic]) -> Step:
         """Steps each environment and returns the values of Gymnasium's `step`. Raises `EnvironmentFailed`."""
@@ -43,12 +43,7 @@ class CheckedVector:
                                 f" {(self.count,)}", None)  # fmt: skip
         if found := faults.find_unusable(reward):
             raise self._failure(f"step returned the reward {found[1]}", found[0])
-        observation = self._checked(observation, "in step")
-        return observation, reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
-
-    def check(self, observation: NDArray[np.generic]) -> None:
-        """Raises `EnvironmentFailed` if observations [N, ...] can't be trained on."""
-        self._checked(observation, "in step")
+        return self.checked(observation), reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
 
     def close(self) -> None:
         """Closes the environments."""
@@ -63,7 +58,8 @@ class CheckedVector:
         self._progress.steps += 1
         return returned
 
-    def _checked(self, observation: NDArray[np.generic], where: str) -> NDArray[np.generic]:
+    def checked(self, observation: NDArray[np.generic], where: str = "in step") -> NDArray[np.generic]:
+        """Returns these observations [N, ...]. Raises `EnvironmentFailed` if they can't be trained on."""
         if observation.shape != self._shape:
             raise self._failure(f"observations of shape {observation.shape}, not {self._shape}", None, where)
         if found := faults.find_unusable(observation):

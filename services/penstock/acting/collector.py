@@ -41,12 +41,9 @@ class Collector:
     ) -> None:
         """Resets each environment with its own seed. Raises `EnvironmentFailed` if an environment failed.
 
-        Args:
-            environments: One environment for each environment number of the assignment.
-            assignment: Slot, incarnation, seed and environment numbers.
-            unroll_length: Steps in a segment, T.
-            discount: Gamma of the running discounted return.
-            failures: Earlier failures of the environments under this assignment.
+        There is one environment for each environment number of the assignment. A segment has `unroll_length` steps, T.
+        `discount` is the gamma of the running discounted return, and `failures` counts earlier failures under this
+        assignment.
         """
         self._environments, self._assignment = environments, assignment
         numbers = np.array(assignment.environments, np.uint32)
@@ -67,10 +64,7 @@ class Collector:
         self._reset()
 
     def begin_again(self, environments: Environments) -> None:
-        """Continues after a failure with these environments, or others with the same spaces, and resets them.
-
-        Raises `EnvironmentFailed` if an environment failed in its reset.
-        """
+        """Resets these environments, the old or similar ones, after a failure. Raises `EnvironmentFailed`."""
         self._environments = environments
         self._failures += 1
         self._episode_return[:], self._episode_steps[:], self._discounted_return[:] = 0.0, 0, 0.0
@@ -100,10 +94,7 @@ class Collector:
             raise EnvironmentFailed(f"{of}: {failed.what}") from failed
 
     def collect(self, runner: PolicyRunner) -> Window:
-        """Steps every environment T times with the runner's weights and returns the window.
-
-        Raises `EnvironmentFailed` if an environment failed, or its values can't be trained on.
-        """
+        """Steps each environment T times with the runner's weights; returns the window. Raises `EnvironmentFailed`."""
         noise = self._streams.draw(runner.policy.noise, self._steps, self._unroll_length)
         ended_before = len(self._episodes)
         self._steps += self._unroll_length
@@ -165,11 +156,7 @@ class Collector:
             frame_age[:, self._unroll_length] = environments.frame_age
 
     def _check(self) -> None:
-        """Raises `EnvironmentFailed` for derived values that the store would refuse, and records a warning.
-
-        The environments' own values were checked when they were returned. The warning is for observations far outside
-        their bounds.
-        """
+        """Checks derived values; the environments' own were checked when returned. Notes a warning on bounds."""
         env_id = self._environments.spec.id
         for name, what in (
             ("discounted_return", "rewards whose discounted sum is {}"),

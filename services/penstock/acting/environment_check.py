@@ -5,6 +5,7 @@ change signal handlers and the working directory. This module does not import to
 """
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from penstock.acting.environments import check_arguments, import_modules, make_e
 from penstock.acting.frames import with_frames
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
-from penstock.acting.variants import require_same_spaces
+from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec
@@ -37,8 +38,8 @@ environment's name."""
 class Task:
     """The environments of one use, training or evaluation (empty: both), in all variants.
 
-    Attributes: variants: All arguments of each variant. instances: Environments made of each variant; 2 are enough to
-    compare them. use: Name of the use, for messages.
+    `variants` has all arguments of each variant, of which `instances` environments are made; 2 are enough to compare
+    them. Messages name the `use`.
     """
 
     variants: Sequence[Mapping[str, Any]]
@@ -51,11 +52,8 @@ def check(
 ) -> list[str]:
     """Makes, resets and steps every variant of every task, and returns warnings of one line each.
 
-    The arguments are those of `EnvironmentVariants`. `progress` is called before each stage.
-
-    Raises:
-        ConfigurationError: An environment can't be used. The message is one line with the fault, its place and a
-            remedy.
+    The arguments are those of `EnvironmentVariants`. `progress` is called before each stage. Raises
+    `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
     progress("import", env_id)
     with _named(env_id, "import"):
@@ -181,14 +179,9 @@ def _named(name: str, stage: str) -> Iterator[None]:
 
 def _explain(error: BaseException) -> str:
     """Returns the exception's class and text, and the line of the environment that raised it."""
-    frames, place = [], ""
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
+    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
     theirs = [frame for frame in frames if not any(package in frame[0] for package in _OUR_PACKAGES)]
-    if theirs:
-        place = f" ({theirs[-1][0]}, line {theirs[-1][1]})"
+    place = f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""
     return f"{faults.describe(error).rstrip('.')}{place}"
 
 
@@ -211,10 +204,5 @@ def _remedy(error: BaseException, stage: str) -> str:
 
 
 def _name(env_id: str, task: Task, number: int) -> str:
-    parts = [env_id]
-    if len(task.variants) > 1:
-        shown = ", ".join(f"{name}={value}" for name, value in task.variants[number].items())
-        parts.append(f"variant {number} ({shown or 'plain'})")
-    if task.use:
-        parts.append(f"for {task.use}")
-    return " ".join(parts)
+    variant = variant_name(task.variants, number) if len(task.variants) > 1 else ""
+    return " ".join(filter(None, [env_id, variant, f"for {task.use}" if task.use else ""]))

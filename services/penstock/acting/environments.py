@@ -106,7 +106,7 @@ class SameStepEnvironments(NextStepEnvironments):
             self.observation = following.copy()
             for index in np.flatnonzero(self._invalid):
                 self.observation[index] = infos["final_obs"][index]
-            self._envs.check(self.observation)
+            self._envs.checked(self.observation)
         return StepOutcome(reward, terminated, truncated, valid)
 
 
@@ -119,19 +119,10 @@ def make_environments(
     vectorization: str = "sync",
     progress: Progress | None = None,
 ) -> Environments:
-    """Makes N environments.
+    """Makes N environments with arguments for `gymnasium.make`. The other arguments are those of `EnvironmentVariants`.
 
-    Args:
-        env_id: Gymnasium id, or package:Id-v0.
-        count: Number of environments, N.
-        kwargs: Arguments for `gymnasium.make`.
-        imports: Modules that register environments.
-        vectorization: sync, or native for the environment's own vectorised form.
-        progress: Record of the environment that is being called.
-
-    Raises:
-        ConfigurationError: There is no such environment, it can't be made, an argument is text in place of a truth
-            value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
+    Raises `ConfigurationError` if there is no such environment, it can't be made, an argument is text in place of a
+    truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
     if vectorization == "native":
@@ -193,10 +184,7 @@ def check_arguments(
 
 
 def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None) -> Environments:
-    def make() -> VectorEnv[Any, Any, Any]:
-        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
-
-    made = _made(env_id, make)
+    made = _made(env_id, lambda: gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs))
     check_arguments(made, env_id, kwargs)
     envs = SeparateGenerators(made)
     spec = describe(env_id, envs.single_observation_space, envs.single_action_space)

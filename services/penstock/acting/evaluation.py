@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
@@ -23,13 +24,9 @@ def evaluate(
     """Plays the first episode of every environment, all at once, and returns their returns; None if abandoned.
 
     The mean over first episodes favours neither short nor long ones, unlike the mean over the first N that end. An
-    episode that does not end within the task's bounds is cut, and its return until then counts.
-
-    Args:
-        task: Weights, seed, bounds, and whether to take the most likely actions.
-        environments: One environment per episode of the task, alternating between its variants.
-        stopping: Function called at every step; the evaluation is abandoned if it returns True.
-        clock: Monotonic clock, in seconds.
+    episode that does not end within the task's bounds is cut, and its return until then counts. There is one
+    environment per episode of the task, alternating between its variants. `stopping` is called at every step, and
+    abandons the evaluation if it returns True. `clock` returns monotonic seconds.
     """
     started = clock()
     runner, action_map = PolicyRunner(task.weights), ActionMap(environments.spec.action)
@@ -68,9 +65,7 @@ def evaluate(
     )
 
 
-def _refusal(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+def _refusal(returns: NDArray[np.float64]) -> str:
     """Returns why <float64>[N] returns can't be used; empty if all are finite."""
-    for environment, value in enumerate(returns.tolist()):
-        if not np.isfinite(value):
-            return f"environment {environment} returned rewards whose sum is {value}"
-    return ""
+    unusable = np.flatnonzero(~np.isfinite(returns))[:1]
+    return "".join(f"environment {index} returned rewards whose sum is {returns[index]}" for index in unusable)

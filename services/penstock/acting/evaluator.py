@@ -30,18 +30,10 @@ class Evaluator:
     def __init__(
         self, make: Callable[[int], Environments], *, episodes: int, variants: int, process: Process, log: Log
     ) -> None:
-        """Makes the environments before any task.
+        """Makes environments for this number of episodes before any task.
 
-        Args:
-            make: Function that makes this number of environments, which alternate between all variants.
-            episodes: Number of environments to make first.
-            variants: Number of environment variants.
-            process: Process of the evaluator, which may be stopped.
-            log: Log of the evaluator.
-
-        Raises:
-            ConfigurationError: They can't be made.
-            EnvironmentFailed: They can't be made, although the launcher's check has made them before.
+        `make` makes a number of environments, which alternate between all `variants`. Raises `ConfigurationError` if
+        they can't be made, or `EnvironmentFailed` under a launcher, whose check has made them before.
         """
         self._make_environments, self._variants, self._process, self._log = make, variants, process, log
         self._usable = True

@@ -39,10 +39,7 @@ def failure(what: str, where: str, env_id: str, index: int | None) -> Environmen
 
 
 def let_ctrl_c_pass(error: BaseException) -> None:
-    """Re-raises a KeyboardInterrupt that the user caused.
-
-    A service handles SIGINT itself, so that a KeyboardInterrupt there can only come from the environment.
-    """
+    """Re-raises a KeyboardInterrupt of the user. In a service, which handles SIGINT, it is an environment's."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
 

@@ -1,7 +1,6 @@
-"""Checks the values that a single environment's `reset` and `step` return.
+"""Checks the values that a single environment's `reset` and `step` return, for `acting.environment_check`.
 
-Values that no run could train on are errors. Values that are probably a mistake are warnings. Used by
-`acting.environment_check`.
+Values that no run could train on are errors. Values that are probably a mistake are warnings.
 """
 
 import math

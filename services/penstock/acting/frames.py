@@ -24,10 +24,7 @@ class Frames:
     """
 
     def __init__(self, environments: Environments, frames: int) -> None:
-        """Wraps environments of single frames to stack k of them.
-
-        Raises `ConfigurationError` if the observations can't be stacked, or k is out of range.
-        """
+        """Stacks k `frames`. Raises `ConfigurationError` if observations can't be stacked, or k is out of range."""
         space = environments.spec.observation
         if not isinstance(space, BoxSpace) or not space.shape:
             raise ConfigurationError(
@@ -86,11 +83,5 @@ class Frames:
 
 
 def with_frames(environments: Environments, frames: int) -> Environments:
-    """Wraps environments to stack `frames` frames and to convert images to channels first; returns others unchanged.
-
-    Raises `ConfigurationError` if the observations can't be stacked, or `frames` is out of range.
-    """
-    space = environments.spec.observation
-    if frames == 1 and not is_image(space):
-        return environments
-    return Frames(environments, frames)
+    """Wraps environments to stack frames or convert images to channels first, if needed. Raises as `Frames`."""
+    return environments if frames == 1 and not is_image(environments.spec.observation) else Frames(environments, frames)

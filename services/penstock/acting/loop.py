@@ -26,8 +26,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ActorParts:
     """The parts of an actor.
 
-    Attributes: open_sink: Function that opens the stream of windows under an assignment. unroll_length: Steps in a
-    segment, T. discount: Gamma of the running discounted return.
+    `open_sink` opens the stream of windows under an assignment. A segment has `unroll_length` steps, T. `discount` is
+    the gamma of the running discounted return.
     """
 
     run: RunLink
@@ -69,11 +69,18 @@ class ActorLoop:
             PlaceLost: The assignment is no longer valid.
             RunFinished: The run is over.
         """
-        self._log_assignment()
+        assignment = self._assignment
+        self._parts.log.info(
+            "joined",
+            slot=assignment.slot,
+            incarnation=assignment.incarnation,
+            variant=assignment.variant,
+            temperature=assignment.temperature,
+        )
         collector = self._begin()
         if collector is None:
             return
-        sink = self._parts.open_sink(self._assignment)
+        sink = self._parts.open_sink(assignment)
         reports = Reports(self._run, collector)
         try:
             while self._continues:
@@ -158,13 +165,3 @@ class ActorLoop:
         while time.monotonic() < resume_at and not self._parts.process.wait(_FIRST_PAUSE_S):
             pass
         self._environments.make_again()
-
-    def _log_assignment(self) -> None:
-        assignment = self._assignment
-        self._parts.log.info(
-            "joined",
-            slot=assignment.slot,
-            incarnation=assignment.incarnation,
-            variant=assignment.variant,
-            temperature=assignment.temperature,
-        )

@@ -93,7 +93,7 @@ class Streams:
         return both[..., :size].astype(np.float32)
 
     def reset_seeds(self, purpose: Purpose = Purpose.TRAINING, failures: int = 0) -> list[int]:
-        """Returns a seed for the generator of each environment, from which it draws its resets and its dynamics.
+        """Returns a seed for each environment's generator, from which it draws its resets and its dynamics.
 
         Each failure in an incarnation leads to new seeds, because the environments are reset after it.
         """

@@ -23,11 +23,9 @@ class ReplaceableEnvironments:
     def __init__(self, make: Make, progress: Progress, process: Process, log: Log) -> None:
         """Makes the environments of the first variant.
 
-        An actor needs their spaces to join the run, and receives its own variant only by joining.
-
-        Raises:
-            ConfigurationError: They can't be made.
-            EnvironmentFailed: They can't be made, although the launcher's check has made them before.
+        An actor needs their spaces to join the run, and receives its own variant only by joining. Raises
+        `ConfigurationError` if they can't be made, or `EnvironmentFailed` under a launcher, whose check has made them
+        before.
         """
         self._make_variant, self._progress, self._process, self._log = make, progress, process, log
         self._spec: EnvironmentSpec | None = None
@@ -52,10 +50,7 @@ class ReplaceableEnvironments:
             self.make_again()
 
     def make_again(self) -> None:
-        """Closes the environments, in any state, and makes new ones.
-
-        Raises `EnvironmentFailed` if they can't be made.
-        """
+        """Closes the environments, in any state, and makes new ones. Raises `EnvironmentFailed` if that fails."""
         self.close()
         try:
             self.current = self._make()

@@ -59,9 +59,8 @@ class TrainedPolicy:
 def load_policy(path: str | Path) -> TrainedPolicy:
     """Loads a policy from a run's folder (its best checkpoint, else its newest) or from a checkpoint file.
 
-    Raises:
-        DamagedFile: The checkpoint is damaged; the message names another one to use.
-        ConfigurationError: There is no checkpoint, or this release can't load it.
+    Raises `DamagedFile`, with another checkpoint to use, if it is damaged, and `ConfigurationError` if there is none or
+    this release can't load it.
     """
     return TrainedPolicy(read_weights(find_checkpoint(Path(path))))
 
@@ -80,10 +79,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_weights(path: Path) -> Weights:
-    """Reads the weights in a checkpoint file.
-
-    Raises `DamagedFile` if the file is damaged, `ConfigurationError` if this release can't load it or there is none.
-    """
+    """Reads the weights in a checkpoint file. Raises `DamagedFile`, or `ConfigurationError` as `load_policy`."""
     data = checkpoint_file.read(path).data
     try:
         weights = Weights.of(policy_weights.read_version(data), data)

@@ -77,9 +77,12 @@ class MixedEnvironments:
 class EnvironmentVariants:
     """The variants of an environment, and how they are made.
 
-    Attributes: env_id: Gymnasium id, or package:Id-v0. arguments: All arguments of each variant; at least one variant.
-    imports: Modules that register environments. vectorization: sync, or native for the environment's own vectorised
-    form. frames: Frames stacked in an observation.
+    Attributes:
+        env_id: Gymnasium id, or package:Id-v0.
+        arguments: All arguments of each variant; at least one variant.
+        imports: Modules that register environments.
+        vectorization: sync, or native for the environment's own vectorised form.
+        frames: Frames stacked in an observation.
     """
 
     env_id: str
@@ -110,8 +113,8 @@ class EnvironmentVariants:
     ) -> Environments:
         """Makes N environments of one variant, with the spaces `spec` of the first variant (None: any).
 
-        Raises `ConfigurationError` if there is no such variant, it can't be made (`make_environments`), or it has other
-        spaces.
+        Raises `ConfigurationError` if there is no such variant, it can't be made (`make_environments`), or its spaces
+        differ.
         """
         variants = self.arguments
         if variant >= len(variants):
@@ -132,7 +135,7 @@ class EnvironmentVariants:
         except ConfigurationError as error:
             if len(variants) == 1:
                 raise
-            raise ConfigurationError(f"environment {_name(variants, variant)}: {error}") from error
+            raise ConfigurationError(f"environment {variant_name(variants, variant)}: {error}") from error
         if spec is not None and made.spec != spec:
             made.close()
             require_same_spaces(made.spec, spec, variants, variant)
@@ -146,12 +149,13 @@ def require_same_spaces(
     if found != expected:
         raise ConfigurationError(
             f"one policy needs the same spaces in all variants, and {found.id} has {_differences(found, expected)} as"
-            f" {_name(variants, variant)} and as {_name(variants, 0)}; remove one of them from environment.variants, or"
-            " wrap the environment so that they agree"
+            f" {variant_name(variants, variant)} and as {variant_name(variants, 0)}; remove one of them from"
+            " environment.variants, or wrap the environment so that they agree"
         )
 
 
-def _name(variants: Sequence[Arguments], variant: int) -> str:
+def variant_name(variants: Sequence[Arguments], variant: int) -> str:
+    """Returns the number and the arguments of a variant, for messages."""
     arguments = ", ".join(f"{name}={value}" for name, value in variants[variant].items())
     return f"variant {variant} ({arguments or 'plain'})"
 

@@ -20,8 +20,8 @@ _LARGEST = 1e15
 class MomentsUpdate:
     """Effect of one update on the moments.
 
-    Attributes: left_out: Number of values left out because they were not finite or far beyond all others. scale_change:
-    Largest factor, at least 1, by which the scale of an element that had varied changed.
+    `left_out` values were left out because they were not finite or far beyond all others. `scale_change` is the largest
+    factor, at least 1, by which the scale of an element that had varied changed.
     """
 
     left_out: int = 0

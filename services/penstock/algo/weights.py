@@ -17,17 +17,13 @@ METADATA_KEY = "penstock"
 
 def describe(policy: Policy, version: int) -> str:
     """Returns the metadata of a policy's weights as JSON: version, spaces and architecture."""
-    description = {
-        "version": version,
-        "environment": {
-            "id": policy.spec.id,
-            "observation": policy.spec.observation.to_json(),
-            "action": policy.spec.action.to_json(),
-            "frames": policy.spec.frames,
-        },
-        "network": dataclasses.asdict(policy.network),
+    environment = {
+        "id": policy.spec.id,
+        "observation": policy.spec.observation.to_json(),
+        "action": policy.spec.action.to_json(),
+        "frames": policy.spec.frames,
     }
-    return json.dumps(description)
+    return json.dumps({"version": version, "environment": environment, "network": dataclasses.asdict(policy.network)})
 
 
 def build(metadata: str) -> Policy:
@@ -80,10 +76,7 @@ def load_into(policy: Policy, weights: Weights) -> None:
 
 
 def read_metadata(data: bytes) -> str:
-    """Returns Penstock's metadata from the bytes of a safetensors file.
-
-    Raises `ConfigurationError` if the bytes are not such a file.
-    """
+    """Returns Penstock's metadata from a safetensors file's bytes. Raises `ConfigurationError` for other bytes."""
     try:
         length = int.from_bytes(data[:8], "little")
         metadata: str = json.loads(data[8 : 8 + length])["__metadata__"][METADATA_KEY]

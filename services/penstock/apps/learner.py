@@ -41,10 +41,8 @@ _Serving = tuple[LoopThread, RunServicer, RunSnapshots]
 def run(config: Config) -> None:
     """Trains until the run is done or the service is stopped.
 
-    Raises:
-        ConfigurationError: A folder, checkpoint, address or device can't be used, or the replay service refuses the
-            plan.
-        TrainingFailed: The same, after a batch was trained.
+    Raises `ConfigurationError` if a folder, checkpoint, address or device can't be used, or the replay service refuses
+    the plan, and `TrainingFailed` for the same after a batch was trained.
     """
     settings, started = config.learner, time.monotonic()
     with Service("learner", config.telemetry, listen=settings.listen, metrics_port=settings.metrics_port) as service:

@@ -75,10 +75,14 @@ async def _serve(
     def note_storage(sound: bool) -> None:
         asyncio.run_coroutine_threadsafe(servicer.server.report_storage(sound), loop)
 
+    def note_damage(segments: int) -> None:
+        service.logger.error("dropped damaged segments", segments=segments)
+        metrics.REPLAY_DAMAGED.inc(segments)
+
     disk_watch = DiskWatch(Path(settings.folder), note_storage) if settings.folder else None
     tasks = [
         asyncio.create_task(servicer.tick()),
-        asyncio.create_task(scrub.run(partial(_note_damage, service.logger))),
+        asyncio.create_task(scrub.run(note_damage)),
     ]
     # A launcher ends its services itself.
     stops_with_run = settings.stop_with_run and not service.supervised
@@ -96,8 +100,3 @@ async def _serve(
     for task in ended:
         # Raises the task's error: tasks end only by an error.
         task.result()
-
-
-def _note_damage(logger: Logger, segments: int) -> None:
-    logger.error("dropped damaged segments", segments=segments)
-    metrics.REPLAY_DAMAGED.inc(segments)

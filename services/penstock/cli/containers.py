@@ -1,7 +1,4 @@
-"""Checks whether this machine can run docker-compose.yml: engine, Compose, NVIDIA Container Toolkit, published ports.
-
-Runs the `docker` command as a user would, and changes nothing. Called by `cli.doctor`.
-"""
+"""Checks whether this machine can run docker-compose.yml: engine, Compose, NVIDIA's toolkit, published ports."""
 
 import json
 import os

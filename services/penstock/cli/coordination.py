@@ -6,7 +6,7 @@ from rich.text import Text
 
 from penstock.cli.hints import actors_waiting_share, hints
 from penstock.summary import EvaluationOutcome, Summary
-from penstock.types.statistics import Ages, CoordinatorStatistics, Declared, Drops, LearningNumbers, declared
+from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 
 _SHOWN_WAITS = 3
 _SMALLEST_SHARE = 0.005
@@ -26,9 +26,9 @@ def sections(statistics: CoordinatorStatistics) -> RenderableType:
         ("lag", _ages(statistics.lag)),
         ("staleness", _ages(statistics.staleness)),
         ("collect", _collect(statistics)),
-        ("wait", f"{_seconds(times.batch_wait_s)} per batch{_waits(statistics)}"),
-        ("train", f"{_seconds(times.batch_train_s)} per batch"),
-        ("evaluation", _seconds(times.evaluation_s)),
+        ("wait", f"{_text(times.batch_wait_s, 'seconds')} per batch{_waits(statistics)}"),
+        ("train", f"{_text(times.batch_train_s, 'seconds')} per batch"),
+        ("evaluation", _text(times.evaluation_s, "seconds")),
         ("drops", _drops(statistics.drops)),
     ]
     facts = [named(name, line) for name, line in rows]
@@ -66,9 +66,9 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
         rows.append(
             named(
                 "learning",
-                f"effective sample share {_share(recent.effective_sample_share)}, clipped ratios"
-                f" {_share(recent.clipped_share)}, KL {_plain(recent.approximate_kl)}, entropy"
-                f" {_plain(recent.entropy)}, explained variance {_plain(recent.explained_variance)}",
+                f"effective sample share {_text(recent.effective_sample_share, 'share')}, clipped ratios"
+                f" {_text(recent.clipped_share, 'share')}, KL {_text(recent.approximate_kl)}, entropy"
+                f" {_text(recent.entropy)}, explained variance {_text(recent.explained_variance)}",
             )
         )
     if statistics.lag and statistics.staleness:
@@ -77,7 +77,8 @@ def in_short(statistics: CoordinatorStatistics) -> list[Text]:
             named(
                 "pace",
                 f"{statistics.mode}, lag {statistics.lag.mean:.1f}, staleness {statistics.staleness.mean:.1f} versions;"
-                f" per batch {_seconds(times.batch_wait_s)} waiting, {_seconds(times.batch_train_s)} training",
+                f" per batch {_text(times.batch_wait_s, 'seconds')} waiting, {_text(times.batch_train_s, 'seconds')}"
+                " training",
             )
         )
     return rows
@@ -115,8 +116,8 @@ def _learning(statistics: CoordinatorStatistics) -> Table:
     table.add_column("", style="dim", no_wrap=True)
     for name, each in declared(LearningNumbers).items():
         first = getattr(statistics, f"first_{name}", None)
-        remark = each.remark if first is None else f"{each.remark}; {_shown(each, first)} at the start"
-        table.add_row(each.label, _shown(each, getattr(last, name)), _shown(each, getattr(recent, name)), remark)
+        remark = each.remark if first is None else f"{each.remark}; {_text(first, each.unit)} at the start"
+        table.add_row(each.label, *(_text(getattr(numbers, name), each.unit) for numbers in (last, recent)), remark)
     return table
 
 
@@ -130,9 +131,9 @@ def _collect(statistics: CoordinatorStatistics) -> str:
     times = statistics.times
     if times.collect_environment_s is None or times.collect_policy_s is None:
         return "-"
-    activities = ", ".join(f"{label} {_seconds(seconds)}" for label, seconds in times.collect_work.items())
+    activities = ", ".join(f"{label} {_text(seconds, 'seconds')}" for label, seconds in times.collect_work.items())
     return (
-        f"{_seconds(times.collect_busy_s)} of actor time per batch ({activities}); actors wait"
+        f"{_text(times.collect_busy_s, 'seconds')} of actor time per batch ({activities}); actors wait"
         f" {actors_waiting_share(statistics):.0%} of the time"
     )
 
@@ -146,35 +147,23 @@ def _waits(statistics: CoordinatorStatistics) -> str:
 def _drops(drops: Drops) -> str:
     # A healthy run has no faults, so they are shown only where they occurred.
     counts = [(getattr(drops, name), each) for name, each in declared(Drops).items()]
-    return ", ".join(f"{_shown(each, count)} {each.label}" for count, each in counts if count or not each.fault)
+    return ", ".join(f"{_text(count, each.unit)} {each.label}" for count, each in counts if count or not each.fault)
 
 
-def _shown(each: Declared, value: float | None) -> str:
-    """Returns a value in the unit of its declaration; a dash if it is not known."""
-    match each.unit:
+def _text(value: float | None, unit: Unit = "number") -> str:
+    """Returns a value in its unit; a dash if it is not known."""
+    if value is None:
+        return "-"
+    match unit:
         case "count":
-            return "-" if value is None else f"{value:,}"
+            return f"{value:,}"
         case "seconds":
-            return _seconds(value)
+            return f"{value:.2f} s" if value >= 1.0 else f"{1e3 * value:.3g} ms"
         case "share":
-            return _share(value)
+            return f"{value:.0%}"
         case "number":
-            return _plain(value)
+            return f"{value:.3g}"
 
 
 def _spread(outcome: EvaluationOutcome) -> str:
     return f" ± {outcome.return_std:.1f} over {outcome.episodes} episodes"
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds:.2f} s" if seconds >= 1.0 else f"{1e3 * seconds:.3g} ms"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _plain(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"

@@ -23,15 +23,13 @@ _ENLARGEMENT = 4
 def film(
     policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
 ) -> Path:
-    """Plays an episode with the variant's arguments, and films it into the folder; returns the path of the film.
+    """Films an episode with the variant's arguments in the folder; returns the film's path.
 
-    Raises:
-        ConfigurationError: The environment can't be made or rendered.
+    Raises `ConfigurationError` if the environment can't be made or rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if is_image(policy.policy.spec.observation):
-        return _film_observations(policy, environment, kwargs, folder=folder, seed=seed)
-    return _film_rendering(policy, environment, kwargs, folder=folder, seed=seed)
+    film_into = _film_observations if is_image(policy.policy.spec.observation) else _film_rendering
+    return film_into(policy, environment, kwargs, folder=folder, seed=seed)
 
 
 def _film_rendering(

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check.
+    """Result of one check: its subject, and the result and remedy in one line.
 
-    Attributes:
-        subject: Name of the thing that was checked.
-        fit: Whether the check passed; None if the thing is missing and may not be needed, or can't be examined.
-        detail: Result and remedy in one line.
+    `fit` is whether the check passed; None if the subject is missing and may not be needed, or can't be examined.
     """
 
     subject: str

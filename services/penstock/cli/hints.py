@@ -1,7 +1,4 @@
-"""Hints on what to change in a run that learns slowly or not at all, derived from its statistics.
-
-A pure function computes them, so that `penstock status` and the end of `penstock train` show the same.
-"""
+"""Hints on what to change in a run that learns slowly or not at all, derived from its statistics."""
 
 from penstock.types.statistics import CoordinatorStatistics, LearningNumbers
 

@@ -50,17 +50,10 @@ class Options:
 
 
 def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool, operand: str = "") -> Options:
-    """Parses a command line.
+    """Parses the arguments after a command's name. Raises `ConfigurationError`, in one line, if a setting is wrong.
 
-    Args:
-        prog: Name of the command, for messages.
-        description: Description of the command for --help.
-        arguments: Arguments after the command's name.
-        trains: Whether the command is `penstock train`, which selects presets and resumes runs.
-        operand: Name of the optional positional argument; empty: the command has none.
-
-    Raises:
-        ConfigurationError: An option, a variable or a setting is unknown or wrong; the message is one line.
+    `prog` and `description` name the command in messages and in --help. `trains` is for `penstock train`, which selects
+    presets and resumes runs. `operand` names the optional positional argument; empty: there is none.
     """
     parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")

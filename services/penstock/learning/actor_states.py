@@ -1,6 +1,5 @@
 """State of the run's actors: progress, whether they are stuck, and failures of their environments.
 
-Streams update it on the server's thread. The training thread and readers of the status query it. One lock guards it.
 Actors are identified by name, so a process that replaces a crashed one continues its counts.
 """
 

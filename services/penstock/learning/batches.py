@@ -73,13 +73,10 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
 
 
 def _stacked(frames: Tensor, age: Tensor) -> Tensor:
-    """Stacks the k frames that the policy saw at each row along the channel axis, oldest first.
+    """Stacks the k frames that the policy saw at each row along the channel axis, oldest first: [B, T + 1, k C, ...].
 
-    Args:
-        frames: [B, T + k, C, ...] the k - 1 frames before the first row, then one frame per row.
-        age: <uint8>[B, T + 1] rows since the episode's first frame, which replaces the frames before it.
-
-    Returns [B, T + 1, k C, ...] stacked frames.
+    `frames`, [B, T + k, C, ...], has the k - 1 frames before the first row, then one per row. `age`, <uint8>[B, T + 1],
+    counts the rows since the episode's first frame, which replaces the frames before it.
     """
     segments, rows = age.shape
     count = frames.shape[1] - rows + 1

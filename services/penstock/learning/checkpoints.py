@@ -202,8 +202,7 @@ def restore(learner: Learner, path: Path) -> RunProgress:
 
 def newest(folder: RunFolder) -> Path | None:
     """Returns the newest numbered checkpoint of a run; None if there is none."""
-    numbered = folder.numbered_checkpoints()
-    return numbered[-1] if numbered else None
+    return next(reversed(folder.numbered_checkpoints()), None)
 
 
 def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile]) -> CheckpointFile | None:

@@ -66,14 +66,11 @@ class ChosenDegree:
         smallest: int = LEAST,
         largest: int = LARGEST,
     ) -> bool:
-        """Observes one batch and returns whether the degree has changed.
+        """Observes one batch, `elapsed_s` seconds after the previous one, and returns whether the degree has changed.
 
-        Args:
-            waited_s: Seconds that the learner waited for the batch.
-            elapsed_s: Seconds since the previous batch.
-            effective_share: Effective share of the fresh segments' behaviour weights, 0 to 1.
-            smallest: Smallest degree that admits every actor's window (`least_degree`). It overrides `largest`.
-            largest: Largest degree for which the store has room.
+        The learner waited `waited_s` seconds for the batch. `effective_share` is that of its fresh segments' behaviour
+        weights, 0 to 1. The degree is at least `smallest`, which admits every actor's window (`least_degree`), and
+        otherwise at most `largest`, for which the store has room.
         """
         seen = self._seen
         seen.batches += 1

@@ -177,15 +177,14 @@ class Evaluations:
         if result.failure:
             self._note_cut("error", f"the evaluation of version {version} failed: {result.failure}")
         elif result.unfinished:
-            did_not_end = (
-                f"evaluation of version {version}: {result.unfinished} of {task.episodes} episodes did not end"
+            reason = "seconds" if result.out_of_time else "steps"
+            bound = (
+                f"{task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best evaluation"
+                if result.out_of_time
+                else f"{task.max_episode_steps:,} steps (evaluation.max_episode_steps); their partial returns count"
             )
-            if result.out_of_time:
-                bound = f"within {task.max_seconds:.0f} s (evaluation.timeout_s); it can't become the best evaluation"
-                self._note_cut("seconds", f"{did_not_end} {bound}")
-            else:
-                bound = f"within {task.max_episode_steps:,} steps (evaluation.max_episode_steps)"
-                self._note_cut("steps", f"{did_not_end} {bound}; their partial returns count")
+            unfinished = f"{result.unfinished} of {task.episodes} episodes did not end within {bound}"
+            self._note_cut(reason, f"evaluation of version {version}: {unfinished}")
         return result
 
     def _note_cut(self, reason: str, text: str) -> None:
@@ -201,17 +200,14 @@ class Evaluations:
         self._latest_version = summary.version
         # A return cut by the time limit depends on the evaluator's speed.
         if not result.out_of_time:
-            self._note_threshold(summary, asked.training_s)
+            threshold = self._config.threshold
+            if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:
+                self.env_steps_to_threshold, self.learn_wall_s_to_threshold = summary.env_steps, asked.training_s
             # On a tie the later policy wins, because it has trained longer.
             if self.best is None or summary.return_mean >= self.best.return_mean:
                 self._crown(asked.snapshot, summary)
         self._statistics.evaluated(summary, result.seconds)
         self._records.write(Record.of_evaluation(summary, asked.training_s, final=False))
-
-    def _note_threshold(self, summary: EvaluationSummary, training_s: float) -> None:
-        threshold = self._config.threshold
-        if self.env_steps_to_threshold is None and threshold is not None and summary.return_mean >= threshold:
-            self.env_steps_to_threshold, self.learn_wall_s_to_threshold = summary.env_steps, training_s
 
     def _crown(self, snapshot: Snapshot, summary: EvaluationSummary) -> None:
         """Makes this snapshot the best checkpoint."""

@@ -1,11 +1,11 @@
-"""Execution of gradient steps: eager, compiled, or captured into a CUDA graph.
+"""Execution of gradient steps: eager, compiled, or captured into a CUDA graph. All modes take the same steps.
 
-All modes take the same steps. Compiled and captured code needs inputs of a constant shape, but the number of valid
-steps varies between batches. There, every minibatch has the size it would have if every step of the largest batch were
-valid, and the surplus rows do not count (`ppo_loss`). This is exact and needs one shape for the whole run.
+Compiled and captured code needs inputs of a constant shape, but the number of valid steps varies between batches.
+There, every minibatch has the size it would have if every step of the largest batch were valid, and the surplus rows do
+not count (`ppo_loss`). This is exact and needs one shape for the whole run.
 
-A captured step is a single launch instead of several hundred. It reads its inputs from the addresses at which they
-were captured, so they are copied there first: the steps once per batch, and the row numbers once per minibatch.
+A captured step is a single launch instead of several hundred. It reads its inputs from the addresses at which they were
+captured, so they are copied there first: the steps once per batch, and the row numbers once per minibatch.
 """
 
 import dataclasses

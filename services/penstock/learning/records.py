@@ -1,7 +1,4 @@
-"""Records of a run's progress, and the sinks that store them.
-
-`Records` passes every record to each sink. The journal is one sink; another format is another `RecordSink`.
-"""
+"""Records of a run's progress, and the sinks that store them, such as the journal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

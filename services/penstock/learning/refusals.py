@@ -1,7 +1,4 @@
-"""Data that the learner refused to learn from: counts, notices to the user, and the end of a run that diverges.
-
-`TrainingRun` passes the outcome of every batch to a `Refusals`, which keeps only counts.
-"""
+"""Data that the learner refused to learn from: counts, notices to the user, and the end of a run that diverges."""
 
 import math
 
@@ -26,10 +23,7 @@ class Refusals:
         self._steps, self._rows, self._values, self._changes = (_Milestones() for _ in range(4))
 
     def observe(self, outcome: TrainingOutcome) -> None:
-        """Counts the refusals of a batch.
-
-        Raises `Diverged` if `ppo.max_refused_batches` batches in a row had refused steps.
-        """
+        """Counts a batch's refusals. Raises `Diverged` after `ppo.max_refused_batches` in a row with refused steps."""
         moments = {"observations": outcome.moments.observations, "returns": outcome.moments.returns}
         values = {kind: update.left_out for kind, update in moments.items()}
         self._statistics.session.left_out(steps=outcome.refused_steps, rows=outcome.unsound_rows, values=values)

@@ -1,8 +1,7 @@
 """Writes to the run's folder. Those that fail are reported, counted and retried while training continues.
 
-A full, read-only or broken disk does not end training. Each kind of file ("checkpoint", "roster.json") keeps its newest
-failed write, so memory is bounded by one file of each kind. A write that still fails raises an error only at the end of
-a run.
+Each kind of file ("checkpoint", "roster.json") keeps its newest failed write, so memory is bounded by one file of each
+kind. A write that still fails raises an error only at the end of a run.
 """
 
 import threading

@@ -1,14 +1,14 @@
 """Membership of the run: slots, environment numbers, incarnations and tokens.
 
-Actor replicas share one configuration, so the learner numbers them. The roster receives the time as an argument. It is
-used from one thread; only `connected` and `largest_window` may be read from others. It is written to the run's folder
-before an assignment is given out. Incarnations, and hence random streams, therefore never repeat, and a restarted
-learner recognises its actors by their tokens.
+Actor replicas share one configuration, so the learner numbers them. The roster is used from one thread; only
+`connected` and `largest_window` may be read from others. It is written to the run's folder before an assignment is
+given out. Incarnations, and hence random streams, therefore never repeat, and a restarted learner recognises its actors
+by their tokens.
 
 If the folder can't be written, actors are still admitted, up to `_SPARE` incarnations above all those on disk. A
 learner that finds no mark of a clean end therefore begins above these. Two copies of the file are kept, each with a
-digest, so that a damaged one costs nothing. If both are lost, incarnations continue from the clock, in seconds, because
-actors join less than once per second.
+digest. If both are lost, incarnations continue from the clock, in seconds, because actors join less than once per
+second.
 """
 
 import json
@@ -74,11 +74,8 @@ def decode_roster(data: bytes) -> dict[str, Any]:
 def write_successor(former: Path, path: Path, stores: Iterable[Mapping[int, int]]) -> None:
     """Writes the roster of a run that continues from another run's store: no members, and later incarnations.
 
-    `former` is the other run's roster, which may be missing. `stores` have the last incarnation of each slot.
-
-    Raises:
-        ConfigurationError: The other run's roster can't be read.
-        OSError: The new roster can't be written.
+    `former` is the other run's roster, which may be missing. `stores` have the last incarnation of each slot. Raises
+    `ConfigurationError` if `former` can't be read, `OSError` if `path` can't be written.
     """
     slots: dict[int, int] = {}
     environments: list[list[int]] = []

@@ -1,11 +1,8 @@
 """Snapshots of the run: its policy and all its stores, as they are between two batches.
 
 The training thread hands over a checkpoint and waits some milliseconds, until each store is frozen in memory. The
-snapshot is then written without blocking training. Policy and stores therefore have the same version, from which a
-restored run continues.
-
-A second snapshot at the same time is refused, and so is any snapshot outside training. Requests come from the server's
-event loop.
+snapshot is then written without blocking training. Policy and stores have the same version, from which a restored run
+continues. Requests come from the server's event loop.
 """
 
 import threading

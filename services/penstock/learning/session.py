@@ -29,8 +29,8 @@ class Session:
 class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
-    Attributes: stopping: Function that returns whether to end the session. Called between batches. largest_window:
-    Function that returns the segments in the largest window of any actor.
+    `stopping` is called between batches and returns whether to end the session. `largest_window` returns the segments
+    in the largest window of any actor.
     """
 
     learner: Learner

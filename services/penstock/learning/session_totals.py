@@ -1,7 +1,6 @@
 """Counts and times of collection and training in one session, which explain why a run does not learn.
 
-Reports arrive on the server's thread, answers to commits on the source's thread, and results of training on the main
-thread. A batch costs a few additions. Means are computed on request.
+Reports arrive on the server's thread, answers to commits on the source's, and results of training on the main thread.
 """
 
 import dataclasses

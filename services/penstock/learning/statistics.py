@@ -1,7 +1,6 @@
 """Statistics of the run: reports of actors, results of training, and results of evaluations.
 
-Every number is recorded here once, for the status of the run as well as for the metrics. Reports arrive on the server's
-thread and results of training on the main thread. Readers get frozen values.
+Every number is recorded here once, for the status of the run as well as for the metrics.
 """
 
 import math
@@ -46,14 +45,11 @@ class RunStatistics:
         variants: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins a session.
+        """Begins a session of a run that ends at `total_steps` environment steps.
 
-        Args:
-            total_steps: Environment steps at which the run ends.
-            earlier_s: Seconds of training in earlier sessions of this run.
-            earlier_steps_taken: Environment steps that actors reported in earlier sessions.
-            variants: Arguments of each environment variant, as shown to the user; empty if there are none.
-            clock: Function that returns monotonic seconds.
+        `earlier_steps_taken` are the environment steps that actors reported in earlier sessions. `variants` are the
+        arguments of each environment variant, as shown to the user; empty if there are none. `clock` returns monotonic
+        seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s

@@ -84,9 +84,8 @@ class TrainingRun:
     def run(self) -> Conclusion:
         """Trains until the run ends and returns its outcome. Saves a checkpoint before it raises an error.
 
-        Raises:
-            Diverged: Training has diverged. No checkpoint is saved.
-            PenstockError: Training can't continue, or the last checkpoint can't be written.
+        Raises `Diverged` without saving a checkpoint, or `PenstockError` if training can't continue or the last
+        checkpoint can't be written.
         """
         self._begin()
         stopped = self._train()

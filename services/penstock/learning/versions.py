@@ -9,6 +9,7 @@ A damaged or missing file skips version numbers but never repeats one. Ages do n
 (`penstock.replay.store.ages`). Used by the training thread.
 """
 
+import contextlib
 import json
 import os
 import zlib
@@ -73,16 +74,11 @@ class VersionMark:
         notice: Callable[[str], None] = lambda event: None,
         boot: str | None = None,
     ) -> None:
-        """Reads the record of an earlier process and changes nothing.
+        """Reads the record of an earlier process and changes nothing. Raises `ConfigurationError` if it can't be read.
 
-        Args:
-            path: Path of the file.
-            newest_checkpoint: Version of the checkpoint from which the run resumes; None: there is none. If it is the
-                last version used, the run continues at it, because the parameters are the same.
-            notice: Function that notifies the user of damage to the file or of a failed write.
-            boot: Identifier of this machine's boot; None: the kernel's.
-
-        Raises `ConfigurationError` if the file can't be read.
+        If the last version used is that of the checkpoint from which the run resumes, `newest_checkpoint` (None: there
+        is none), the run continues at it, because the parameters are the same. `notice` notifies the user of damage to
+        the file or of a failed write. `boot` identifies this machine's boot; None: the kernel's.
         """
         self._path, self._notice, self._boot = path, notice, _boot_id() if boot is None else boot
         self._file: int | None = None
@@ -180,12 +176,10 @@ class VersionMark:
 
 def _plain_number(data: bytes) -> tuple[int, str]:
     """Decodes the previous format, one number not below any version used. Returns as `VersionMark._last_used`."""
-    try:
+    with contextlib.suppress(ValueError):
         content = json.loads(data)
-    except ValueError:
-        return -1, "is damaged"
-    if isinstance(content, int) and not isinstance(content, bool) and content >= 0:
-        return content, ""
+        if isinstance(content, int) and not isinstance(content, bool) and content >= 0:
+            return content, ""
     return -1, "is damaged"
 
 

@@ -1,8 +1,4 @@
-"""Restores a run's folder if the run ends before its first training batch.
-
-A mistake in an option, or a Ctrl-C while services start, must neither damage an existing run nor leave a new run
-folder behind. Once a batch has been trained, nothing is removed.
-"""
+"""Restores a run's folder if the run ends before its first training batch, such as after a mistake in an option."""
 
 import contextlib
 import shutil

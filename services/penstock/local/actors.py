@@ -31,14 +31,10 @@ class Actors:
     ) -> None:
         """Adds the first actors to the run's list of services; `start` starts them.
 
-        Args:
-            places: Address (host:port) and metrics port of each of the first actors.
-            count: Rule for the number of actors; None: the number does not change.
-            children: Child processes of the run, to which the actors are added.
-            folder: Folder of the run, whose list of services is kept current.
-            settings: Command-line options of every service.
-            others: Names and addresses of all services other than actors.
-            step_timeout_s: Seconds after which an actor with a hanging environment ends itself.
+        `places` are the address (host:port) and the metrics port of each of the first actors. `count` decides on their
+        number; None: it does not change. `settings` are the command-line options of every service, and `others` the
+        names and addresses of all services other than actors. An actor whose environment hangs ends itself after
+        `step_timeout_s` seconds.
         """
         self._stuck_s, self._killed_at = step_timeout_s + _STUCK_MARGIN_S, dict[str, float]()
         self._first, self._count = places, count

@@ -1,7 +1,6 @@
 """The log file of a child process: bounded in size, and searched for the cause of the child's death.
 
-The child writes it through its own descriptor, opened for appending. Environments print to it as well, possibly a line
-per step. The launcher therefore checks its size periodically and cuts out its middle.
+Environments print to it as well, possibly a line per step. The launcher therefore cuts out its middle periodically.
 """
 
 import contextlib

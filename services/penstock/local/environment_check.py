@@ -1,8 +1,4 @@
-"""Checks a run's environments before any service starts, in a child process that runs `apps.environment_check`.
-
-The launcher never runs an environment itself, because an environment may hang, end its process or change signal
-handlers.
-"""
+"""Checks a run's environments before any service starts, in a child process that runs `apps.environment_check`."""
 
 import contextlib
 import json
@@ -42,12 +38,8 @@ _DOING = {
 def check_environment(config: Config, report: Callable[[str], None]) -> None:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    Args:
-        config: All settings, of which the check uses the environment and the numbers of environments and episodes.
-        report: Callback that receives one line at a time: a warning, or a message that a stage takes long.
-
-    Raises:
-        ConfigurationError: The environment can't be used; the message names the stage, the reason and a remedy.
+    `report` receives one line at a time: a warning, or a message that a stage takes long. Raises `ConfigurationError`,
+    with the stage, the reason and a remedy, if the environment can't be used.
     """
     reading, writing = os.pipe()
     try:

@@ -59,8 +59,10 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     started = time.monotonic() if started is None else started
-    if resume:
-        _refuse_finished(config)
+    resumed = RunFolder(Path(config.run.dir or ".")).summary
+    # Before anything is changed, because resuming a finished run would only replace its summary.
+    if resume and (reason := nothing_left(resumed, config.run)):
+        raise ConfigurationError(f"{reason}; its result is in {resumed}")
     checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the environment check")
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
@@ -84,13 +86,6 @@ def with_run_dir(config: Config) -> Config:
         return config
     name = config.environment.id.replace("/", "-").replace(":", "-")
     return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
-
-
-def _refuse_finished(config: Config) -> None:
-    """Refuses to resume a finished run before anything is changed: that would only replace its summary."""
-    summary = RunFolder(Path(config.run.dir or ".")).summary
-    if reason := nothing_left(summary, config.run):
-        raise ConfigurationError(f"{reason}; its result is in {summary}")
 
 
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:

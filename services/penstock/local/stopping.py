@@ -47,11 +47,8 @@ def finish(
 ) -> bool:
     """Lets the learner finish its batch and save a checkpoint; returns whether it did.
 
-    Args:
-        learner: Process of the learner, which receives SIGTERM.
-        status: Last status of the run.
-        observer: Callback that receives a status and lines of news, a few times per second.
-        reason: Reason for ending the run; empty if the user ended it.
+    The learner receives SIGTERM. `observer` receives the status, at first the given one, and lines of news, a few times
+    per second. `reason` is the reason for ending the run; empty if the user ended it.
     """
     began = time.monotonic()
     pressed: list[float] = []

@@ -78,13 +78,9 @@ class Template(AbstractContextManager["Template"]):
     def fork(self, command: Sequence[str], name: str, output: int) -> "ForkedProcess | None":
         """Starts a service in a process that leads its own session and process group.
 
-        Args:
-            command: Command line of the service; the template forks those that begin with `PENSTOCK`.
-            name: Name of the service in this run.
-            output: Descriptor of the file for standard output and standard error.
-
-        Returns:
-            Process of the service, or None if the template can't fork it now; the caller then starts the command.
+        `name` is the service's name in this run, and `output` the descriptor of the file for its standard output and
+        error. Returns None if the template can't fork the command now; the caller then starts it. It forks those that
+        begin with `PENSTOCK`.
         """
         program, arguments = list(command[: len(PENSTOCK)]), list(command[len(PENSTOCK) :])
         if program != PENSTOCK or self.pending or self._control is None:

@@ -1,7 +1,4 @@
-"""Presets, which are TOML files that a user can read and copy, and the choice of one for an environment.
-
-`configured` makes this choice for the command line and for Python.
-"""
+"""Presets, which are TOML files that a user can read and copy, and the choice of one for an environment."""
 
 import importlib.resources
 import re
@@ -25,15 +22,11 @@ class Configured(NamedTuple):
 
 
 def configured(values: dict[str, object], *, preset: str | None = None) -> Configured:
-    """Returns the configuration of nested values that override a preset or the defaults.
+    """Returns the configuration of nested values that override a preset (`NO_PRESET` or empty: the defaults).
 
-    Args:
-        values: Values given by the user.
-        preset: Name of the preset; `NO_PRESET` or empty: the defaults. None: the preset that ships for the environment,
-            if there is one. Without an environment in `values`, it is that of CartPole.
-
-    Raises:
-        ConfigurationError: The preset does not exist or is for another environment, or a value is invalid.
+    Without a name it is the preset that ships for the environment, if there is one, and CartPole's without an
+    environment. Raises `ConfigurationError` if the preset does not exist or is for another environment, or a value is
+    invalid.
     """
     environment = values.get("environment")
     given = environment.get("id") if isinstance(environment, dict) else None

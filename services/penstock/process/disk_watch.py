@@ -1,8 +1,8 @@
 """Detects that a service's disk can't be written. The service keeps running, because mapped pages work in memory.
 
-A thread writes, flushes and removes a small file in the service's folder every few seconds. The log has a line when
-the fault begins and one when it ends. In between, `penstock_storage_fails` is 1, and the gRPC health of the service
-`penstock.storage` is NOT_SERVING. The health of the service itself stays SERVING, so that its clients continue.
+The log has a line when the fault begins and one when it ends. In between, `penstock_storage_fails` is 1, and the gRPC
+health of the service `penstock.storage` is NOT_SERVING. The health of the service itself stays SERVING, so that its
+clients continue.
 """
 
 import errno
@@ -22,7 +22,7 @@ _PROBE = b"\0" * 4096
 
 
 class DiskWatch:
-    """A watch on the disk of one folder, which runs on its own thread until it is closed."""
+    """A watch that writes, flushes and removes a small file in one folder every few seconds, on its own thread."""
 
     def __init__(self, folder: Path, noted: Callable[[bool], object]) -> None:
         """Starts the watch on an existing folder.

@@ -1,7 +1,6 @@
 """Mapping between Penstock's errors and gRPC status codes, in both directions.
 
-Any client can use the status code. The trailing metadata also names the error, so that Penstock's clients raise the
-error that the server raised.
+The trailing metadata also names the error, so that Penstock's clients raise the error that the server raised.
 """
 
 import grpc

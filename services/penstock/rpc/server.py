@@ -73,11 +73,9 @@ class Server:
     """Server of some of the contract's methods. All calls must run on the event loop that created it."""
 
     def __init__(self, behaviours: Mapping[Method, Callable[..., Awaitable[Any]]], *, max_streams: int) -> None:
-        """Creates the server without starting it.
+        """Creates the server of these methods, each with its coroutine function, without starting it.
 
-        Args:
-            behaviours: Coroutine function of each method.
-            max_streams: Limit on concurrent calls, apart from health checks. Further ones get RESOURCE_EXHAUSTED.
+        Concurrent calls above `max_streams`, apart from health checks, get RESOURCE_EXHAUSTED.
         """
         # The other half of the file descriptors is for files.
         connections = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)

@@ -62,13 +62,7 @@ class Allotment:
     """Parts F_i of the fresh segments, one for each shard of a run."""
 
     def __init__(self, plan: SamplingPlan, shards: int, largest_window: int) -> None:
-        """Divides the plan's fresh segments as equally as possible.
-
-        Args:
-            plan: Plan of the whole run.
-            shards: Number of shards.
-            largest_window: Segments in the largest window of any actor.
-        """
+        """Divides the plan's fresh segments as equally as possible; parts have room for the largest window."""
         self._plan, self._since_review = plan, 0
         self._shards = [_Shard(0, 1.0 / shards) for _ in range(shards)]
         self._apportion(self._shards, largest_window)
@@ -93,11 +87,9 @@ class Allotment:
         self._plan, self._since_review = plan, _REVIEW_BATCHES
 
     def observe(self, arrivals: Sequence[Arrival | None], interval_s: float) -> None:
-        """Updates speeds and fill from one batch.
+        """Updates speeds and fill from one batch, `interval_s` seconds after the previous one.
 
-        Args:
-            arrivals: Arrival from each shard; None if the shard contributed nothing.
-            interval_s: Seconds since the previous batch.
+        `arrivals` has the arrival from each shard; None if the shard contributed nothing.
         """
         self._since_review += 1
         for shard, arrival in zip(self._shards, arrivals, strict=True):
@@ -132,10 +124,8 @@ class Allotment:
     def review(self, largest_window: int) -> bool:
         """Divides the fresh segments again if a review is due, and returns whether any part changed.
 
-        With degree 0 the initial parts stay, because each must be a multiple of the windows of its actors.
-
-        Args:
-            largest_window: Segments in the largest window of any actor. Every part must have room for it.
+        Every part has room for a window of `largest_window` segments. With degree 0 the initial parts stay, because
+        each must be a multiple of the windows of its actors.
         """
         fast = [shard for shard in self._shards if not shard.slow]
         if self._plan.off_policy_degree == 0 or not fast or self._since_review < _REVIEW_BATCHES:
@@ -156,11 +146,7 @@ class Allotment:
 
 
 def apportion(total: int, weights: NDArray[np.float64], smallest: int, largest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Divides `total` in proportion to `weights`, within the bounds.
-
-    Returns:
-        <int64>[n] parts. They sum to `total` unless the bounds rule it out.
-    """
+    """Divides `total` in proportion to `weights` into <int64>[n] parts, whose sum differs if the bounds require it."""
     parts, free = np.zeros(weights.size), np.ones(weights.size, np.bool_)
     largest = np.maximum(largest, smallest)
     while free.any():

@@ -1,8 +1,4 @@
-"""Assembly of one training batch from the parts of several shards.
-
-It costs one copy of the columns, which a run with a single replay service avoids. No I/O; only
-`rpc.clients.sharded_source` calls it.
-"""
+"""Assembly of one training batch from the parts of several shards, at the cost of one copy of the columns. No I/O."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,14 +15,11 @@ Rows = NDArray[np.int64]
 
 
 def place(parts: Sequence[Batch]) -> list[Rows]:
-    """Assigns a row of the whole batch to each segment of each part.
+    """Returns <int64>[B_i] rows of the whole batch for the segments of each part.
 
     Fresh segments come first, by environment and then in their shard's order. An environment belongs to one shard, so
     this is the order that a single store would produce. If a shard does not report environments, fresh segments are
     ordered by shard. Replayed segments follow, shard by shard.
-
-    Returns:
-        <int64>[B_i] rows, for each part.
     """
     fresh = [part.fresh_segments for part in parts]
     if all(part.head.environments.size == part.fresh_segments for part in parts):
@@ -47,15 +40,10 @@ def place(parts: Sequence[Batch]) -> list[Rows]:
 def join(
     parts: Sequence[Batch], rows: Sequence[Rows], shares: Sequence[float], schema: Schema, pool: PayloadPool
 ) -> Batch:
-    """Copies the parts into one batch.
+    """Copies parts with the same batch number, at least one segment in total, and rows from `place` into one batch.
 
-    Args:
-        parts: Parts with the same batch number and at least one segment in total.
-        rows: Rows from `place`.
-        shares: Share of each part's shard in the global mass with which the part was drawn. It converts the part's
-            probabilities to global ones.
-        schema: Schema of the segments.
-        pool: Pool that provides the memory for the columns.
+    `shares` are the shares of the parts' shards in the global mass with which the parts were drawn. They convert the
+    parts' probabilities to global ones. The pool provides the memory for the columns.
     """
     heads = [part.head for part in parts]
     columns = allocate(schema, sum(places.size for places in rows), pool)

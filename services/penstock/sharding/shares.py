@@ -1,7 +1,4 @@
-"""Shares of the shards in the global mass, and integer counts that follow them.
-
-Pure functions on a few shards. Only `rpc.clients.sharded_source` calls them.
-"""
+"""Shares of the shards in the global mass, and integer counts that follow them, as pure functions."""
 
 from collections.abc import Sequence
 
@@ -12,13 +9,10 @@ from penstock.types.replay import Mass
 
 
 def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> NDArray[np.float64]:
-    """Computes each shard's share of the global mass.
+    """Returns each shard's share of the global mass: <float64>[n] shares that sum to 1, or zeros if no shard has mass.
 
     A shard's mass is total * 2^(alpha * reference / half_life). The computation uses logarithms because stores rebase
     independently and the ratios of these factors may overflow a double.
-
-    Returns:
-        <float64>[n] shares that sum to 1, or zeros if no shard has mass.
     """
     totals = np.array([mass.total for mass in masses])
     references = np.array([mass.reference for mass in masses], np.float64)
@@ -33,16 +27,10 @@ def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> ND
 
 
 def rounded(shares: NDArray[np.float64], count: int, uniform: float) -> NDArray[np.int64]:
-    """Rounds `count * shares` to integers by systematic sampling (Madow 1949).
+    """Rounds `count` times <float64>[n] shares, which sum to 1 or are 0, by systematic sampling (Madow 1949).
 
-    Args:
-        shares: <float64>[n] shares that sum to 1, or zeros.
-        count: Sum of the result.
-        uniform: Random number in [0, 1). It shifts a grid of `count` points over the concatenated shares.
-
-    Returns:
-        <int64>[n] counts, each within 1 of its exact value and equal to it in expectation. All are zero if the shares
-        are.
+    `uniform` in [0, 1) shifts a grid of `count` points over the concatenated shares. Returns <int64>[n] counts, each
+    within 1 of its exact value and equal to it in expectation; zeros for shares of 0.
     """
     if shares.sum() <= 0.0:
         return np.zeros(shares.size, np.int64)

@@ -1,8 +1,4 @@
-"""Metrics of all services.
-
-Metrics use base units with unit suffixes, and bounded labels. Each process exposes all of them; those of other services
-stay at zero.
-"""
+"""Metrics of all services, with base units as suffixes and bounded labels. Each process exposes all of them."""
 
 import numpy as np
 import prometheus_client

@@ -34,8 +34,7 @@ def note(outcome: Snapshot | PenstockError, logger: Logger) -> None:
     metrics.REPLAY_SNAPSHOTS.inc()
     metrics.REPLAY_SNAPSHOT_TIME.set(outcome.taken_unix_s)
     metrics.REPLAY_SNAPSHOT_SECONDS.set(outcome.seconds)
-    metrics.REPLAY_SNAPSHOT_SEGMENTS.labels("kept").set(outcome.segments)
-    metrics.REPLAY_SNAPSHOT_SEGMENTS.labels("absent").set(outcome.absent)
-    metrics.REPLAY_SNAPSHOT_SEGMENTS.labels("damaged").set(outcome.damaged)
+    for name, count in (("kept", outcome.segments), ("absent", outcome.absent), ("damaged", outcome.damaged)):
+        metrics.REPLAY_SNAPSHOT_SEGMENTS.labels(name).set(count)
     metrics.REPLAY_SNAPSHOT_BYTES.labels("written").set(outcome.written_bytes)
     metrics.REPLAY_SNAPSHOT_BYTES.labels("shared").set(outcome.shared_bytes)

@@ -109,12 +109,7 @@ def _schema_hash(schema: Schema) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Segments, stored column by column.
-
-    Attributes:
-        schema: Names, types and extents of the columns.
-        arrays: One C-ordered array per column, [segments, rows, *shape].
-    """
+    """Segments, stored column by column, each in a C-ordered array, [segments, rows, *shape]."""
 
     schema: Schema
     arrays: tuple[NDArray[np.generic], ...]

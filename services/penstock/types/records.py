@@ -1,7 +1,7 @@
 """Conversion between records and nested mappings of plain values, as JSON and the contract contain them.
 
-A record is a dataclass of numbers, texts, records, and tuples of records. Its plain form has the same names, lists for
-tuples, and text for a wait's reason.
+A record is a dataclass of numbers, texts, records, and tuples of records. In its plain form, tuples are lists and a
+wait's reason is text.
 """
 
 import dataclasses
@@ -34,8 +34,7 @@ def _plain(value: Any) -> Any:
 def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
     """Returns the record with this plain form. A missing value is the field's default.
 
-    Raises:
-        TypeError: A value without a default is missing, a name is unknown, or there are no names.
+    Raises `TypeError` if a value without a default is missing, a name is unknown, or there are no names.
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{kind.__name__} has named values, not {values!r}")

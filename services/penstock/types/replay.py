@@ -42,12 +42,7 @@ class WindowHead:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The segments that an actor collected at the same time, one per environment.
-
-    Attributes:
-        head: Origin of the N segments.
-        columns: Columns of the segments.
-    """
+    """The segments that an actor collected at the same time, one per environment."""
 
     head: WindowHead
     columns: Columns
@@ -63,12 +58,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class StagingOffer:
-    """A file in which a client on the service's host may place its windows, each in one of its equal slots.
-
-    Attributes:
-        path: Path of the file.
-        slot_bytes: Size of a slot in bytes.
-    """
+    """A file in which a client on the service's host may place its windows, in slots of `slot_bytes` bytes each."""
 
     path: str
     slot_bytes: int
@@ -183,12 +173,7 @@ class BatchHead:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A leased training batch of B segments. The properties are those fields of the head that training reads.
-
-    Attributes:
-        head: Origin, priorities and counts of the segments.
-        columns: Columns of the segments.
-    """
+    """A leased training batch of B segments. The properties are those fields of the head that training reads."""
 
     head: BatchHead
     columns: Columns
@@ -207,11 +192,6 @@ class Batch:
     def keys(self) -> NDArray[np.uint64]:
         """<uint64>[B] keys of the segments in the store."""
         return self.head.keys
-
-    @property
-    def versions(self) -> NDArray[np.int64]:
-        """<int64>[B] policy versions that acted."""
-        return self.head.versions
 
     @property
     def priorities(self) -> NDArray[np.float64]:

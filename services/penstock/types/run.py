@@ -22,11 +22,7 @@ skips 1,000 more, so that a run reaches this lead only after 16,000 unclean ends
 
 
 def largest_incarnation(unix_s: float) -> int:
-    """Returns the largest incarnation that an actor can have now. It grows with time, so that none is the last one.
-
-    Args:
-        unix_s: Current time, in seconds since the Unix epoch.
-    """
+    """Returns the largest incarnation that an actor can have at this Unix time. It grows, so none is the last one."""
     return min(int(unix_s) + _INCARNATIONS_AHEAD, 2**32 - 1)
 
 
@@ -106,10 +102,7 @@ class EnvironmentFault:
 
 @dataclass(frozen=True, slots=True)
 class LostPlace:
-    """A slot that an actor gave up, because the replay service had a newer incarnation of it.
-
-    The fields are those of the contract's LostPlace.
-    """
+    """A slot that an actor gave up, whose newer incarnation `taken_by` the replay service has; as in the contract."""
 
     slot: int
     taken_by: int

@@ -1,8 +1,7 @@
 """Statistics of collection and training: the one declaration of each number that a run reports.
 
-The status, the summary and the journal contain all fields by name. The metadata of a field declares its display and the
-Prometheus metric that exports it, so that a new number needs its field here, its field in the contract, and the code
-that measures it.
+The metadata of a field declares its display and the Prometheus metric that exports it, so that a new number needs its
+field here, its field in the contract, and the code that measures it.
 """
 
 import dataclasses
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from penstock.types.waits import Awaited, WaitReason
 
+Unit = Literal["count", "seconds", "share", "number"]
 Mode = Literal["synchronous", "asynchronous", "chosen"]
 """Mode of collection; chosen: asynchronous, with a degree that the learner chooses."""
 
@@ -30,7 +30,7 @@ class Declared:
 
     label: str
     metric: str
-    unit: Literal["count", "seconds", "share", "number"] = "number"
+    unit: Unit = "number"
     remark: str = ""
     fault: bool = False
     activity: str = ""

@@ -33,6 +33,9 @@ _MAX_FIELDS = 10_000
 """Limit on the fields of one message. A window has at most two per segment. A message of 4 MiB could have two million,
 which take seconds to scan."""
 
+_LAYOUT = ("schema_hash", "segments", "column_offsets", "total_bytes", "parts")
+"""Fields that all parts of a block share."""
+
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
 """Wire types of protobuf's encoding; the fixed-size ones with their sizes in bytes."""
@@ -75,17 +78,11 @@ def heads(schema: Schema, segments: int) -> Iterator[tuple[block_pb2.Block, slic
 
 
 def blank_message(heads_outermost_first: Sequence[bytes], size: int) -> tuple[bytes, NDArray[np.uint8]]:
-    """Allocates a serialised message whose payload is to be written by the caller.
+    """Allocates a serialised message and its uninitialised payload, <uint8>[size], to be written before any other use.
 
-    gRPC accepts only `bytes`, and creating one from a filled buffer would copy it. CPython permits the creator of a
-    bytes object to fill it until other code uses it (PyBytes_FromStringAndSize with NULL).
-
-    Args:
-        heads_outermost_first: Nested messages without the final field; each is the final field of the one before.
-        size: Payload size in bytes.
-
-    Returns:
-        The message, and its uninitialised payload, <uint8>[size]. Write the payload before any use of the message.
+    Each of the nested heads, outermost first, lacks its final field, which is the next head or the payload. gRPC
+    accepts only `bytes`, and creating one from a filled buffer would copy it. CPython permits the creator of a bytes
+    object to fill it until other code uses it (PyBytes_FromStringAndSize with NULL).
     """
     prefix = b""
     for head in reversed(heads_outermost_first):
@@ -107,14 +104,10 @@ def _varint(value: int) -> bytes:
 
 
 def split_final(message: bytes | memoryview) -> tuple[bytes, memoryview | None]:
-    """Separates the final field from a serialised message without parsing or copying its content.
+    """Returns a message without field 15, for protobuf to parse, and the uncopied content of that field (None: absent).
 
-    Returns:
-        The message without field 15, for protobuf to parse, and the content of that field, None if it is absent. The
-        fields may be in any order.
-
-    Raises:
-        InvalidSegment: The bytes are not a message, or it has the field twice or too many fields.
+    The fields may be in any order. Raises `InvalidSegment` if the bytes are not a message, or it has the field twice or
+    too many fields.
     """
     view = memoryview(message)
     head, final, position, end = [], None, 0, len(view)
@@ -206,14 +199,9 @@ class BlockReader:
     def add(self, schema: Schema, message: bytes | memoryview, staged: NDArray[np.uint8] | None = None) -> BlockPart:
         """Takes the next serialised block. Part 0 starts a new block, even if the last one is incomplete.
 
-        Args:
-            schema: Schema of the segments.
-            message: Serialised block.
-            staged: <uint8>[...] staging slot that begins with the payload, if the message has none.
-
-        Raises:
-            InvalidSegment: The block does not fit the schema, or the part is not the expected one.
-            Overloaded: The payload exceeds `max_bytes`.
+        `staged` is the <uint8>[...] staging slot that begins with the payload, if the message has none. Raises
+        `InvalidSegment` if the block does not fit the schema or the part is not the expected one, and `Overloaded`
+        above `max_bytes`.
         """
         head_bytes, payload = split_final(message)
         head = block_pb2.Block.FromString(head_bytes)
@@ -247,7 +235,7 @@ class BlockReader:
         due = former.part + 1 if former is not None else 0
         if former is None or head.part != due:
             raise _malformed(f"got part {head.part} of a block, expected part {due}")
-        if not _same_layout(former, head):
+        if any(getattr(former, field) != getattr(head, field) for field in _LAYOUT):
             raise _malformed(f"part {head.part} differs from the part before")
 
     def _check(self, schema: Schema, block: block_pb2.Block) -> None:
@@ -278,12 +266,7 @@ class BlockAssembler:
     """Assembler of successive blocks' parts into columns. Holds at most one payload of `max_bytes`."""
 
     def __init__(self, max_bytes: int, pool: PayloadPool | None = None) -> None:
-        """Creates an assembler.
-
-        Args:
-            max_bytes: Largest payload in bytes.
-            pool: Pool for payloads of several parts. A payload in one part stays in its message.
-        """
+        """Limits payloads to `max_bytes` bytes. Those of several parts are assembled in memory of the `pool`."""
         self._reader, self._pool = BlockReader(max_bytes), pool or PayloadPool()
         self._payload: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
@@ -299,11 +282,6 @@ class BlockAssembler:
             return None
         payload, self._payload = self._payload, np.zeros(0, np.uint8)
         return views(schema, part.segments, part.column_offsets, payload)
-
-
-def _same_layout(one: block_pb2.Block, other: block_pb2.Block) -> bool:
-    fields = ("schema_hash", "segments", "column_offsets", "total_bytes", "parts")
-    return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
 def _malformed(reason: str) -> InvalidSegment:

@@ -72,9 +72,8 @@ class WeightsAssembler:
     def add(self, chunk: run_pb2.WeightsChunk) -> Weights | None:
         """Takes the next chunk. Returns the weights once they are complete.
 
-        Raises:
-            InvalidSegment: The chunk is not the expected one, or the digest differs.
-            Overloaded: The weights are too large.
+        Raises `InvalidSegment` if the chunk is not the expected one or the digest differs, `Overloaded` for too large
+        weights.
         """
         if chunk.total_bytes > MAX_WEIGHTS_BYTES:
             raise Overloaded(f"weights of {chunk.total_bytes} bytes; the maximum is {MAX_WEIGHTS_BYTES}")
@@ -182,11 +181,7 @@ def encode_result(result: EvaluationResult) -> evaluation_pb2.EvaluationResult:
 
 
 def decode_result(message: evaluation_pb2.EvaluationResult, task: EvaluationTask) -> EvaluationResult:
-    """Decodes the result of this task.
-
-    Raises:
-        InvalidSegment: The version or the number of episodes differs, or the values are impossible.
-    """
+    """Decodes the result of this task. Raises `InvalidSegment` for another version or impossible values."""
     if message.version != task.weights.version:
         raise InvalidSegment(
             f"evaluation {task.id} has version {task.weights.version}, but its result has version {message.version}"
@@ -313,9 +308,7 @@ class JoinReader:
     def add(self, response: run_pb2.JoinResponse) -> Assignment | Weights | None:
         """Takes the next response. Returns an assignment, or weights once they are complete.
 
-        Raises:
-            RunFinished: The run is over.
-            InvalidSegment, Overloaded: As `WeightsAssembler.add`.
+        Raises `RunFinished` at the end of the run, else as `WeightsAssembler.add`.
         """
         match response.WhichOneof("message"):
             case "finished":
@@ -349,11 +342,7 @@ def encode_result_request(result: EvaluationResult) -> evaluation_pb2.RunEvaluat
 def decode_result_request(
     message: evaluation_pb2.RunEvaluationsRequest, task: EvaluationTask
 ) -> EvaluationResult | None:
-    """Decodes the result of this task; None for the result of another task.
-
-    Raises:
-        InvalidSegment: The message carries no result, or as `decode_result`.
-    """
+    """Decodes the result of this task; None for that of another. Raises `InvalidSegment` as `decode_result`."""
     if message.WhichOneof("message") != "result":
         raise InvalidSegment(f"expected the result of evaluation {task.id}, got another message")
     return decode_result(message.result, task) if message.result.id == task.id else None
@@ -373,9 +362,7 @@ class TaskAssembler:
     def add(self, response: evaluation_pb2.RunEvaluationsResponse) -> EvaluationTask | None:
         """Takes the next response. Returns the task once it is complete.
 
-        Raises:
-            RunFinished: The run is over.
-            InvalidSegment, Overloaded: As `WeightsAssembler.add` and `decode_task`.
+        Raises `RunFinished` at the end of the run, else as `WeightsAssembler.add` and `decode_task`.
         """
         match response.WhichOneof("message"):
             case "finished":

@@ -48,17 +48,13 @@ def _encode_space(space: Space) -> run_pb2.Space:
 def _decode_space(message: run_pb2.Space) -> Space:
     match message.WhichOneof("kind"):
         case "discrete":
-            return _decode_discrete(message.discrete)
+            if message.discrete.n < 1:
+                raise InvalidSegment("a discrete space without elements")
+            return DiscreteSpace(message.discrete.n, message.discrete.start)
         case "box":
             return _decode_box(message.box)
         case _:
             raise InvalidSegment("a space of no known kind")
-
-
-def _decode_discrete(message: run_pb2.DiscreteSpace) -> DiscreteSpace:
-    if message.n < 1:
-        raise InvalidSegment("a discrete space without elements")
-    return DiscreteSpace(message.n, message.start)
 
 
 def _decode_box(message: run_pb2.BoxSpace) -> BoxSpace:

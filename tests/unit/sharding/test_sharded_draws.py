@@ -232,7 +232,7 @@ def test_fresh_segments_are_ordered_by_environment_and_followed_by_replayed_ones
     sequence = [(0, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 3), (1, 1, 2), (0, 1, 4), (1, 1, 3), (1, 1, 4), (2, 1, 1)]
     assert_same_columns(batch.columns, make_columns(sequence))
     assert (batch.number, batch.fresh_segments) == (3, 5)
-    assert batch.versions.tolist() == [name[0] for name in sequence]
+    assert batch.head.versions.tolist() == [name[0] for name in sequence]
     assert batch.head.environments.tolist() == [0, 0, 2, 5, 6]
     assert batch.priorities.tolist() == [0.0] * 5 + [0.5, 1.5, 1.5, 2.5]
     np.testing.assert_allclose(batch.head.probabilities, [1.0] * 5 + [0.05, 0.03, 0.03, 0.02])

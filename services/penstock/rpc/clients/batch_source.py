@@ -1,7 +1,6 @@
 """The learner's batches from one replay service, requested ahead, and the commits that return priorities.
 
-A stream on a loop thread fills the queue of batches. The training thread takes them. Commits are sent again after a
-break until they are answered.
+A stream on a loop thread fills the queue of batches, which the training thread takes.
 """
 
 import asyncio
@@ -134,10 +133,7 @@ class ReplayBatchSource:
         """Ends a batch's lease with <float64>[B] new priorities.
 
         The future yields the answer, even if the stream breaks meanwhile. Waits while too many commits are unanswered.
-
-        Raises:
-            Unavailable: There is no room for the commit and the process is to stop.
-            PenstockError: The error that ended the stream for good.
+        Raises `Unavailable` if the process is to stop first, or the error that ended the stream for good.
         """
         return self.commit_keys(batch.number, batch.keys, priorities)
 

@@ -1,8 +1,4 @@
-"""Commits of a learner to one replay service, from their creation until they are answered.
-
-Commits leave in the order of their creation and are answered in that order. After a break, all unanswered ones leave
-again. A commit without keys passes over batches. It leaves only once all earlier ones are answered, and until then a
-later one replaces it, so that no queue grows while the service is away. docs/concurrency.md has the whole protocol.
+"""Commits of a learner to one replay service, from their creation until they are answered (docs/concurrency.md).
 
 No I/O and no lock: `rpc.clients.batch_source` calls it under its lock.
 """
@@ -37,10 +33,10 @@ class Commit:
 
 
 class CommitLedger:
-    """Commits that are not sent or not answered.
+    """Commits that are not sent or not answered, in the order of their creation, in which they are also answered.
 
-    Attributes:
-        newest: Number of the newest commit; None before the first.
+    A commit without keys leaves only once all earlier ones are answered, and until then a later one replaces it, so
+    that no queue grows while the service is away. `newest` is the number of the newest commit; None before the first.
     """
 
     def __init__(self) -> None:
@@ -95,13 +91,9 @@ class CommitLedger:
         self._unsent = deque(self._unanswered)
 
     def answer(self, number: int | None) -> Commit:
-        """Removes and returns the oldest unanswered commit.
+        """Removes and returns the oldest unanswered commit. Raises `InvalidSegment` if another is answered.
 
-        Args:
-            number: Batch that the answer names; None if it names none.
-
-        Raises:
-            InvalidSegment: The answer is for another commit.
+        `number` is the batch that the answer names; None if it names none.
         """
         oldest = self._unanswered[0].number if self._unanswered else None
         if oldest is None or number not in (None, oldest):

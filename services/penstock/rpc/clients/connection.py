@@ -26,14 +26,7 @@ _SERVICES = {"replay": "the replay service", "learner": "the learner"}
 
 
 class Connection:
-    """Channel to one service, used on a loop thread.
-
-    Attributes:
-        thread: Thread whose loop runs the calls.
-        service: Label of the service in metrics.
-        peer: Name of the service in messages.
-        channel: gRPC's channel.
-    """
+    """Channel to one service, used on a loop thread. Metrics label the service, and messages name it `peer`."""
 
     def __init__(self, thread: LoopThread, service: Literal["replay", "learner"], address: str) -> None:
         """Creates a channel to host:port, which connects on first use. Must not be called on the loop."""

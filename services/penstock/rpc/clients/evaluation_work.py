@@ -1,7 +1,7 @@
 """An evaluator's stream to the learner, which receives tasks and sends results.
 
-The stream runs on a loop thread and reopens after every break; the learner then sends an unfinished task again.
-Callers use it from one other thread. Their next call raises the end of the run, or an error that no retry can fix.
+The stream runs on a loop thread and reopens after every break; the learner then sends an unfinished task again. Callers
+use it from one other thread.
 """
 
 import asyncio
@@ -19,10 +19,7 @@ from penstock.wire import run as wire
 
 
 class EvaluationWork:
-    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`.
-
-    It owns the tasks that are not taken and the results that are not sent.
-    """
+    """Tasks for an evaluator, one at a time; implements `acting.protocols.EvaluationQueue`."""
 
     def __init__(self, thread: LoopThread, address: str, spec: EnvironmentSpec) -> None:
         """Starts the stream."""
@@ -35,9 +32,7 @@ class EvaluationWork:
     def next(self, timeout_s: float) -> EvaluationTask | None:
         """Waits for a task; None after `timeout_s`.
 
-        Raises:
-            RunFinished: The run is over.
-            PenstockError: The error that ended the stream for good.
+        Raises `RunFinished` at the end of the run, or the error that ended the stream for good.
         """
         with self._stream.changed:
             self._stream.wait_for(lambda: self._tasks, timeout_s)

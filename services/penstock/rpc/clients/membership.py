@@ -1,7 +1,6 @@
 """An actor's stream to the learner, which receives its slot and the latest weights and sends reports.
 
-The stream runs on a loop thread and reopens with the token after every break. Callers use the membership from one other
-thread. Their next call raises the end of the run, or an error that no retry can fix.
+The stream runs on a loop thread and reopens with the token after every break. Callers use it from one other thread.
 """
 
 import asyncio
@@ -29,10 +28,7 @@ _PROGRESS_S = 1.0
 
 
 class Membership:
-    """An actor's slot in the run; implements `acting.protocols.RunLink`.
-
-    It owns the assignment, the newest weights and the reports that are not sent.
-    """
+    """An actor's slot in the run; implements `acting.protocols.RunLink`. Owns unsent reports and the newest weights."""
 
     def __init__(
         self,
@@ -56,13 +52,9 @@ class Membership:
         self._stream.open()
 
     def assignment(self, timeout_s: float) -> Assignment | None:
-        """Waits for the assignment; None after `timeout_s`.
+        """Waits for the assignment; None after `timeout_s`. A break may change it.
 
-        It changes after a break if the learner does not restore the actor's slot.
-
-        Raises:
-            RunFinished: The run is over.
-            PenstockError: The error that ended the membership for good.
+        Raises `RunFinished` at the end of the run, or the error that ended the membership for good.
         """
         with self._lock:
             self._stream.wait_for(lambda: self._assignment, timeout_s)
@@ -70,21 +62,14 @@ class Membership:
             return self._assignment
 
     def at_least(self, version: int, timeout_s: float) -> Weights | None:
-        """Waits for weights of at least this version and returns the newest; None after `timeout_s`.
-
-        Raises as `assignment`.
-        """
+        """Waits for weights of this version or newer; returns the newest, None on timeout. Raises as `assignment`."""
         with self._lock:
             self._stream.wait_for(lambda: self._weights is not None and self._weights.version >= version, timeout_s)
             self._stream.check()
             return self._weights if self._weights is not None and self._weights.version >= version else None
 
     def join_again(self, taken_by: int = 0) -> None:
-        """Gives up the slot and joins again as a new actor. Does not wait.
-
-        Args:
-            taken_by: Incarnation that has taken the slot at the replay service; 0 if none has.
-        """
+        """Gives up the slot, which incarnation `taken_by` has (0: none), and joins as a new actor. Does not wait."""
         with self._lock:
             lost, self._assignment = self._assignment, None
         self._thread.call(self._restart, LostPlace(lost.slot, taken_by) if lost is not None and taken_by else None)

@@ -1,7 +1,7 @@
 """An actor's stream to the replay service, which sends windows and receives acknowledgements and grants.
 
-The stream runs on a loop thread, reopens after every break, and resends unacknowledged windows. Callers use the sink
-from one other thread. Their next call raises an error that no retry can fix.
+The stream runs on a loop thread, reopens after every break, and resends unacknowledged windows. Callers use it from one
+other thread.
 """
 
 import asyncio
@@ -102,9 +102,8 @@ class ReplaySegmentSink:
     def send(self, window: Window) -> None:
         """Copies a window and sends it. Waits while too many windows are unacknowledged.
 
-        Raises:
-            Unavailable: There was no room for the window within a minute.
-            PenstockError: The error that ended the stream for good.
+        Raises `Unavailable` if there was no room for the window within a minute, or the error that ended the stream for
+        good.
         """
         with self._lock:
             self._stream.wait_for(lambda: len(self._pending) < _MAX_UNACKNOWLEDGED, _SEND_PATIENCE_S)
@@ -176,8 +175,7 @@ class ReplaySegmentSink:
     def _resume(self, first: wire.AppendResponse) -> None:
         """Drops windows that the service has stored and resends the others under the first grants of this stream.
 
-        Raises:
-            PlaceLost: The store was replaced by an older one or by another run's.
+        Raises `PlaceLost` if the store was replaced by an older one or by another run's.
         """
         if not self._stored <= first.stored_sequence <= self._sent:
             raise PlaceLost(

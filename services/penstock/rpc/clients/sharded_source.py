@@ -1,18 +1,16 @@
 """The learner's batches from several replay services that behave as one buffer.
 
 Batch k consists of one part from every shard, each with number k. `sharding.allotment` divides the fresh segments among
-the shards, and `sharding.shares` divides the replayed segments by each shard's share of the global mass.
-`sharding.parts` joins the parts into one batch, at the cost of one copy. The masses arrive with the parts, so a batch
-uses the shares known when it was requested. Its probabilities follow from these shares.
+the shards, and `sharding.shares` divides the replayed segments by each shard's share of the global mass. The masses
+arrive with the parts, so a batch uses the shares known when it was requested. Its probabilities follow from these.
 
 After the first part with fresh segments has arrived, the batch waits up to `timeout_s` for each other part. Then it
 *hurries* the shard, which sends the fresh segments that it has. A shard that does not answer within `timeout_s` either
 is left out, and its batches are passed over, until it sends a message again. A shard without actors therefore costs one
 round trip per batch, and a shard without a service costs nothing.
 
-`penstock.apps.learner` calls `open_batch_source`. The training thread uses the source, the shards' streams run on the
-loop thread, and one lock guards their shared state. A batch with a part from every shard is joined on the loop while
-the previous batch trains. A batch that lacks a part is joined when it is taken.
+The training thread uses the source, the shards' streams run on the loop thread, and one lock guards their shared state.
+A batch with a part from every shard is joined on the loop while the previous batch trains, any other when it is taken.
 """
 
 import asyncio
@@ -156,8 +154,7 @@ class ShardedBatchSource:
     def open(self, plan: SamplingPlan) -> None:
         """Starts the streams: sends every shard its plan and requests the first batches.
 
-        Raises:
-            ConfigurationError: A batch has fewer fresh segments than there are shards.
+        Raises `ConfigurationError` if a batch has fewer fresh segments than there are shards.
         """
         if reason := shards_conflict(plan.fresh_segments, len(self._sources)):
             raise ConfigurationError(reason)

@@ -1,7 +1,4 @@
-"""Clients for snapshots. Commands request one of a run from its learner, which requests one from all stores at once.
-
-Each store's snapshot includes the policy, so that neither exists without the other.
-"""
+"""Clients for snapshots. Commands request one of a run from its learner, which requests one from all stores at once."""
 
 import asyncio
 import functools
