@@ -66,11 +66,7 @@ class SampleResponse:
             return "batch"
         if message.HasField("committed"):
             return "answer"
-        if message.waiting:
-            return "waiting"
-        if message.HasField("opened"):
-            return "opened"
-        return "proof" if message.HasField("proof") else "batch"
+        return message.WhichOneof("notice") or "batch"
 
 
 def read_sample_response(data: bytes) -> SampleResponse:

@@ -25,7 +25,7 @@ def test_a_stored_window_is_drawn_as_a_fresh_batch() -> None:
     assert batch.fresh_segments == 2
     assert batch.head.probabilities.tolist() == [1.0, 1.0]
     assert batch.priorities.tolist() == [0.0, 0.0]
-    assert batch.versions.tolist() == [0, 0]
+    assert batch.head.versions.tolist() == [0, 0]
     assert_same_columns(batch.columns, make_columns([(0, 1, 1), (0, 1, 2)]))
 
 
@@ -161,7 +161,7 @@ def test_replayed_draws_are_proportional_to_mass() -> None:
     assert np.abs(np.bincount(replayed, minlength=12) - 400 * share).max() <= 2.0
     np.testing.assert_allclose(batch.head.probabilities[2:], share[replayed], rtol=1e-9)
     np.testing.assert_array_equal(batch.priorities[2:], priorities[replayed])
-    np.testing.assert_array_equal(batch.versions[2:], replayed // 2)
+    np.testing.assert_array_equal(batch.head.versions[2:], replayed // 2)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))
 
 
@@ -179,7 +179,7 @@ def test_an_adjusted_plan_changes_the_masses_of_trained_segments(changed: dict[s
     buffer.adjust_plan(plan)
     batch = take(buffer, 6)
     assert np.unique(batch.keys[2:]).size > 3
-    masses = ((batch.priorities[2:] + plan.epsilon) * 2.0 ** (batch.versions[2:] / plan.half_life)) ** plan.alpha
+    masses = ((batch.priorities[2:] + plan.epsilon) * 2.0 ** (batch.head.versions[2:] / plan.half_life)) ** plan.alpha
     np.testing.assert_allclose(
         batch.head.probabilities[2:] / masses, batch.head.probabilities[2] / masses[0], rtol=1e-9
     )
@@ -208,7 +208,7 @@ def test_an_unpublished_version_has_the_mass_of_the_newest() -> None:
     commit(buffer, take(buffer, 10))
     actor.send(version=11)
     batch = take(buffer, 11)
-    ahead = batch.versions[2:] == 900
+    ahead = batch.head.versions[2:] == 900
     # Age 0, beside two segments of each age from 2 to 11.
     assert 0 < np.count_nonzero(ahead) < ahead.size
     np.testing.assert_allclose(batch.head.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
@@ -230,7 +230,7 @@ def replayed_ages(buffer: ReplayBuffer, actor: Actor, batches: range, session: i
     for number in batches:
         actor.send(version=number)
         batch = take(buffer, number)
-        ages.extend((number - batch.versions[batch.fresh_segments :]).tolist())
+        ages.extend((number - batch.head.versions[batch.fresh_segments :]).tolist())
         commit(buffer, batch, session=session)
     return ages
 
@@ -315,7 +315,7 @@ def test_segments_overwritten_before_the_copy_are_drawn_again() -> None:
     assert batch.keys[:2].tolist() == [7, 8]
     replayed = batch.keys[2:].astype(np.int64)
     assert set(replayed.tolist()) <= {3, 4, 5, 6}
-    assert batch.versions[2:].tolist() == ((replayed - 1) // 2).tolist()
+    assert batch.head.versions[2:].tolist() == ((replayed - 1) // 2).tolist()
     assert batch.priorities[2:].tolist() == [1.0, 1.0]
     # Of equal priorities, a version apart, the younger two have 2^(alpha / half_life) times the mass.
     older = 0.5 / (1.0 + 2.0 ** (PLAN.alpha / PLAN.half_life))
