@@ -190,7 +190,7 @@ _LARGE: Changes = {"actor": {"environments": 16}, "sampling": {"batch_segments":
 
 REPLAY = Experiment(
     "Replay",
-    "One version between acting and training at most. Those with replay train on 4 fresh and 28 replayed segments a"
+    "One version between acting and training at most. Those with replay train on 4 fresh and 28 replayed segments per"
     " batch; those without on 4 or on 16 fresh ones, with as many epochs, or with as many gradient steps for each"
     " environment step.",
     (
@@ -230,7 +230,7 @@ def _lags(*lags: int) -> Experiment:
     ]
     return Experiment(
         "Forced lag",
-        "No replay, 16 segments a batch; actors act with exactly the version that many behind the one in training.",
+        "No replay, 16 segments per batch; actors act with exactly the version that many behind the one in training.",
         (Setting("no lag", _LARGE, replay=False, minibatches_times=0.5), *behind),
         sparing=True,
     )

@@ -125,7 +125,7 @@ class SumTree:
                 changed.
         """
         if leaves.shape != masses.shape:
-            raise ValueError(f"there must be one mass a leaf, got {masses.shape} masses for {leaves.shape} leaves")
+            raise ValueError(f"expected one mass per leaf, got {masses.shape} masses for {leaves.shape} leaves")
         leaves, masses = np.ascontiguousarray(leaves, np.int64), np.ascontiguousarray(masses, np.float64)
         if not _update(self._nodes, self._width, self._capacity, leaves, masses):
             if leaves.min() < 0 or leaves.max() >= self._capacity:

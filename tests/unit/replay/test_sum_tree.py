@@ -17,7 +17,7 @@ def make_tree(masses: NDArray[np.float64] | list[float]) -> SumTree:
 
 
 def slow_draw(masses: NDArray[np.float64], uniforms: NDArray[np.float64]) -> list[int]:
-    """Walks along the masses for every draw, as the definition reads."""
+    """Draws leaves by a linear walk along the masses, as in the definition."""
     drawn = []
     for stratum, uniform in enumerate(uniforms):
         target = (stratum + uniform) * masses.sum() / uniforms.size
@@ -28,12 +28,10 @@ def slow_draw(masses: NDArray[np.float64], uniforms: NDArray[np.float64]) -> lis
     return drawn
 
 
-# Batches of one leaf up to more than all of them: levels are recomputed by leaf, in part and as a whole.
+# Batches have one leaf up to more than the capacity. Levels are recomputed per leaf, in part and completely.
 @given(capacity=st.integers(1, 600), largest_batch=st.sampled_from([1, 5, 40, 1000]), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
-def test_after_any_updates_the_root_is_the_sum_of_the_leaves_and_draws_are_those_of_a_tree_built_at_once(
-    capacity: int, largest_batch: int, seed: int
-) -> None:
+def test_an_updated_tree_has_the_sums_and_draws_of_a_new_tree(capacity: int, largest_batch: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     tree, expected = SumTree(capacity), np.zeros(capacity)
     for _ in range(20):
@@ -48,8 +46,8 @@ def test_after_any_updates_the_root_is_the_sum_of_the_leaves_and_draws_are_those
         assert tree.draw(uniforms)[0].tolist() == make_tree(expected).draw(uniforms)[0].tolist()
 
 
-def test_draws_fall_where_the_running_sum_says() -> None:
-    # Whole masses, power-of-two batches and eighths as uniforms leave nothing to round.
+def test_draws_follow_the_running_sum() -> None:
+    # Integer masses, power-of-two batches and multiples of 1/8 as uniforms avoid rounding.
     random = np.random.default_rng(0)
     for capacity in (1, 2, 3, 5, 8, 13, 64, 100, 300):
         masses = random.integers(0, 9, capacity).astype(np.float64)
@@ -59,8 +57,8 @@ def test_draws_fall_where_the_running_sum_says() -> None:
             assert make_tree(masses).draw(uniforms)[0].tolist() == slow_draw(masses, uniforms)
 
 
-def test_a_draw_by_hand() -> None:
-    # Ranges of 2.5 over the running sum 1, 3, 3, 6, 10: targets 0, 3.75, 6.25 and 9.9975.
+def test_a_worked_example() -> None:
+    # The running sum is 1, 3, 3, 6, 10. Strata of width 2.5 give the targets 0, 3.75, 6.25 and 9.9975.
     leaves, masses = make_tree([1.0, 2.0, 0.0, 3.0, 4.0]).draw(np.array([0.0, 0.5, 0.5, 0.999]))
     assert leaves.tolist() == [0, 3, 4, 4]
     assert masses.tolist() == [1.0, 3.0, 4.0, 4.0]
@@ -68,7 +66,7 @@ def test_a_draw_by_hand() -> None:
 
 @given(capacity=st.integers(1, 300), batch=st.integers(1, 512), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
-def test_in_a_stratified_batch_each_count_is_within_two_of_its_share(capacity: int, batch: int, seed: int) -> None:
+def test_counts_in_a_stratified_batch_are_within_two_of_their_shares(capacity: int, batch: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     masses = random.exponential(1.0, capacity) ** 4
     leaves, drawn_masses = make_tree(masses).draw(random.random(batch))
@@ -79,8 +77,8 @@ def test_in_a_stratified_batch_each_count_is_within_two_of_its_share(capacity: i
     assert drawn_masses.tolist() == masses[leaves].tolist()
 
 
-def test_one_uniformly_chosen_draw_of_each_batch_is_proportional_to_mass() -> None:
-    # Draws of one batch depend on each other, draws of different batches do not: the chi-square test needs the latter.
+def test_draws_are_proportional_to_mass() -> None:
+    # The chi-square test needs independent draws. Draws of one batch are dependent, so each batch gives one draw.
     random = np.random.default_rng(1)
     masses = np.concatenate([[0.0, 40.0, 0.5], random.exponential(1.0, 34), [0.0, 20.0]])
     tree, batches, batch = make_tree(masses), 50_000, 16
@@ -110,8 +108,8 @@ def test_a_leaf_without_mass_is_never_drawn_and_leaves_ascend(masses: list[float
 
 
 @pytest.mark.parametrize("empty", [1, 3, 60])
-def test_rounding_at_the_end_of_the_last_range_draws_the_last_leaf_with_mass(empty: int) -> None:
-    # (batch - 1 + uniform) rounds up to batch, so the target is the total itself, past the last mass.
+def test_rounding_at_the_end_of_the_last_stratum_draws_the_last_leaf_with_mass(empty: int) -> None:
+    # (batch - 1 + uniform) rounds up to batch, so the target is the total, which is past the last mass.
     for capacity in range(1, 20):
         masses = np.concatenate([np.full(capacity, 0.1), np.zeros(empty)])
         leaves, drawn_masses = make_tree(masses).draw(np.full(4096, LAST_UNIFORM))
@@ -140,8 +138,8 @@ def test_the_last_duplicate_of_an_update_wins() -> None:
         ([0, 1], [2.0, np.inf], "finite and not negative"),
         ([0, 3], [2.0, 1.0], r"in \[0, 3\), got 0 to 3"),
         ([0, -1], [2.0, 1.0], r"in \[0, 3\), got -1 to 0"),
-        ([0, 1], [2.0], "one mass a leaf"),
-        ([], [2.0], "one mass a leaf"),
+        ([0, 1], [2.0], "one mass per leaf"),
+        ([], [2.0], "one mass per leaf"),
     ],
 )
 def test_an_update_with_a_bad_value_changes_nothing(leaves: list[int], masses: list[float], message: str) -> None:
@@ -163,14 +161,14 @@ def test_scaling_all_masses_keeps_the_draws() -> None:
     assert tree.total == pytest.approx(total * 2.0**-200, rel=1e-12)
 
 
-def test_a_tree_without_mass_refuses_to_draw() -> None:
+def test_a_draw_from_a_tree_without_mass_is_refused() -> None:
     tree = make_tree([1.0, 2.0])
     tree.update(np.array([0, 1]), np.zeros(2))
     with pytest.raises(ValueError, match="no leaf has mass"):
         tree.draw(np.array([0.5]))
 
 
-def test_what_is_empty_is_harmless_but_for_an_empty_tree() -> None:
+def test_empty_updates_and_draws_are_allowed_and_an_empty_tree_is_refused() -> None:
     tree = make_tree([1.0])
     tree.update(np.zeros(0, np.int64), np.zeros(0))
     assert tree.total == 1.0
@@ -180,7 +178,7 @@ def test_what_is_empty_is_harmless_but_for_an_empty_tree() -> None:
         SumTree(0)
 
 
-def test_views_with_strides_are_taken() -> None:
+def test_strided_views_are_accepted() -> None:
     tree = make_tree([1.0, 1.0, 1.0, 1.0])
     tree.update(np.arange(4)[::2], np.array([5.0, 9.0, 7.0, 9.0])[::2])
     assert tree.masses.tolist() == [5.0, 1.0, 7.0, 1.0]
