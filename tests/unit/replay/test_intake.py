@@ -1,4 +1,4 @@
-"""Windows from their first offer to the store."""
+"""Tests windows from the first offer until they are stored."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,7 +37,7 @@ def knows_version(buffer: ReplayBuffer, head: WindowHead) -> bool:
     return intake_of(buffer, head).knows_version(head)
 
 
-def test_a_window_sent_again_is_stored_once() -> None:
+def test_a_resent_window_is_stored_once() -> None:
     buffer = make_buffer()
     actor = Actor(buffer)
     actor.send()
@@ -100,7 +100,7 @@ def test_an_actor_whose_slot_was_taken_is_refused() -> None:
 @pytest.mark.parametrize(
     ("segments", "reason"), [(0, "must have segments"), (41, "1 to 40 segments, slot 0 announced 41")]
 )
-def test_a_window_of_an_impossible_size_is_refused(segments: int, reason: str) -> None:
+def test_a_window_of_invalid_size_is_refused(segments: int, reason: str) -> None:
     with pytest.raises(InvalidSegment, match=reason):
         Actor(make_buffer(plan=None), segments=segments)
 
@@ -113,7 +113,7 @@ def test_another_schema_is_refused() -> None:
 
 
 def test_a_refused_window_changes_nothing() -> None:
-    # Late windows leave the gate at once, so the ring comes round to a row that is leased, beside one that is seen.
+    # Late windows stop counting as outstanding, so the ring wraps around to a leased row next to a seen row.
     buffer = make_buffer(rows=9)
     actor = Actor(buffer)
     train(buffer, actor, range(3))
@@ -140,7 +140,7 @@ def test_a_window_of_an_unpublished_version_is_refused(committed: int) -> None:
     for version in (committed + 1, committed + 990, 10**15):
         with pytest.raises(InvalidSegment, match=f"sent version {version}, and {committed} is the newest"):
             append(buffer, actor.next_window(version), 0.0)
-    # The batch is trained, and its version published, before it is committed.
+    # The learner publishes a version before it commits the batch.
     take(buffer, committed)
     actor.send(version=committed + 1)
 
@@ -158,7 +158,7 @@ def test_leases_plans_and_skipped_batches_make_versions_known() -> None:
     actor.send(version=20)
     take(buffer, 20)
     assert newest() == 21
-    # A learner with several shards goes on without this one, and its stream may be opened again meanwhile.
+    # A learner with several shards continues without this one, and can reopen its stream in the meantime.
     buffer.leases.commit(PLAN.session, 24, np.zeros(0, np.uint64), np.zeros(0))
     assert newest() == 25
     buffer.adopt_plan(replace(PLAN, next_batch=30))
@@ -194,7 +194,7 @@ def fragments(window: Window, size: int) -> Iterator[Fragment]:
 
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])
 @pytest.mark.parametrize("before", [0, 3])
-def test_a_window_received_in_pieces_is_stored_whole_across_the_end_of_the_ring(size: int, before: int) -> None:
+def test_a_window_received_in_fragments_is_stored_across_the_end_of_the_ring(size: int, before: int) -> None:
     buffer = make_open_buffer(rows=14, segments=4)
     for number in range(before):
         assert append(buffer, make_window(4 * number + 1, segments=4, version=number), 0.0) == 4 * number + 4
@@ -261,7 +261,7 @@ def test_a_released_window_leaves_empty_rows_and_unused_keys() -> None:
     assert again.keys.min() > keys.max()
 
 
-def test_one_of_two_streams_with_the_same_window_stores_it() -> None:
+def test_a_window_on_two_streams_is_stored_by_one_of_them() -> None:
     buffer = make_open_buffer(segments=2)
     window = make_window(1)
     first, second = reserve(buffer, window), reserve(buffer, window)

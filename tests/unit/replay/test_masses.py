@@ -18,7 +18,7 @@ def plain_mass(priority: float, version: int, *, now: int, alpha: float, epsilon
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=100, deadline=None)
-def test_stored_masses_are_the_formula_up_to_one_factor(
+def test_stored_masses_match_the_formula_up_to_a_factor(
     alpha: float, epsilon: float, half_life: float, reference: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def test_stored_masses_are_the_formula_up_to_one_factor(
 
 
 def test_a_worked_example() -> None:
-    # Priorities 3 and 0 with epsilon 1; two half-lives apart, the older one counts a quarter, and alpha takes the root.
+    # With epsilon 1 the priorities become 4, 4 and 1. Two half-lives divide the second by 4. Alpha takes the root.
     masses = MassFunction(alpha=0.5, epsilon=1.0, half_life=2.0, reference=4).masses(
         np.array([3.0, 3.0, 0.0]), np.array([4, 0, 4])
     )
@@ -46,7 +46,7 @@ def test_alpha_zero_makes_all_masses_equal() -> None:
     assert masses.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_rebasing_changes_no_ratio() -> None:
+def test_rebasing_keeps_the_ratios_of_masses() -> None:
     old = MassFunction(alpha=0.6, epsilon=1e-3, half_life=2.0, reference=10)
     priorities, versions = np.array([0.1, 2.0, 0.7, 5.0]), np.array([870, 869, 860, 840])
     new, factor = old.rebased(870)
@@ -55,7 +55,7 @@ def test_rebasing_changes_no_ratio() -> None:
     np.testing.assert_allclose(old.masses(priorities, versions) * factor, new.masses(priorities, versions), rtol=1e-9)
 
 
-def test_the_reference_is_raised_only_when_due() -> None:
+def test_the_reference_is_raised_only_at_the_threshold() -> None:
     function = MassFunction(alpha=0.5, epsilon=1e-3, half_life=2.0, reference=0)
     assert function.rebased(1023) == (function, 1.0)
     moved, factor = function.rebased(1024)
@@ -73,7 +73,7 @@ def test_masses_stay_finite_over_many_versions() -> None:
             assert factor > 0.0
 
 
-def test_the_sum_of_a_stores_masses_is_finite_for_all_priorities() -> None:
+def test_the_sum_of_masses_is_finite_for_all_priorities() -> None:
     function = MassFunction(alpha=2.0, epsilon=0.0, half_life=1.0, reference=0)
     masses = function.masses(np.array([1e308, 1e200, 1.0, 0.0]), np.array([0, 400, 0, 3000]))
     assert masses.tolist() == [1e290, 1e290, 1.0, 0.0]

@@ -1,4 +1,4 @@
-"""Mass of a store that is read without a draw. A draw would remove masses of segments that are too old."""
+"""Tests the mass of a store without draws. A draw would remove the masses of segments that are too old."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from penstock.replay.store.ring_store import RingStore
 from penstock.types.replay import SamplingPlan
 
 FRESH_ONLY = replace(PLAN, batch_segments=2, half_life=1e9, max_staleness=3)
-"""Nothing is drawn, and a segment's mass hardly depends on its age."""
+"""Plan without replay, whose masses hardly depend on age."""
 
 ONE_MASS = (1.0 + PLAN.epsilon) ** PLAN.alpha
 
@@ -33,7 +33,7 @@ def make_buffer(store: RingStore, plan: SamplingPlan) -> ReplayBuffer:
 
 
 def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
-    """Batches of what was collected just before; the replayed are drawn, if the plan has any."""
+    """Inserts one window and trains one batch per number. Replayed segments are drawn if the plan has any."""
     for number in batches:
         buffer.intakes.issue_grants(0.0)
         assert append(buffer, make_window(1 + 2 * number, version=number), 0.0) == 2 + 2 * number
@@ -42,13 +42,13 @@ def train(buffer: ReplayBuffer, batches: range, priority: float = 1.0) -> None:
         buffer.leases.commit(PLAN.session, number, lease.keys, np.full(lease.keys.size, priority))
 
 
-def test_what_is_too_old_is_not_in_the_mass_of_a_store() -> None:
+def test_the_mass_of_a_store_excludes_segments_that_are_too_old() -> None:
     buffer = make_buffer(make_store(), FRESH_ONLY)
     sums = []
     for number in range(12):
         train(buffer, range(number, number + 1))
         sums.append(buffer.mass.total / ONE_MASS)
-    # Two segments a version; at version k those of k - 3 to k - 1.
+    # Each version has two segments. At version k, the segments of versions k - 3 to k - 1 have mass.
     assert sums == pytest.approx([2.0, 4.0, 6.0] + [6.0] * 9)
 
 
@@ -61,7 +61,7 @@ def test_segments_of_an_earlier_process_lose_their_mass_with_age(tmp_path: Path)
         assert again.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
-def test_a_larger_max_staleness_gives_old_segments_mass_and_the_former_one_removes_it() -> None:
+def test_changes_of_max_staleness_add_and_remove_the_mass_of_old_segments() -> None:
     buffer = make_buffer(make_store(), FRESH_ONLY)
     train(buffer, range(10))
     buffer.adjust_plan(replace(FRESH_ONLY, max_staleness=100))
@@ -73,7 +73,7 @@ def test_a_larger_max_staleness_gives_old_segments_mass_and_the_former_one_remov
     assert buffer.mass.total / ONE_MASS == pytest.approx(6.0)
 
 
-def test_the_weight_of_an_outlier_for_late_segments_decays() -> None:
+def test_the_effect_of_an_outlier_on_late_segments_decays() -> None:
     buffer = make_buffer(make_store(), replace(FRESH_ONLY, off_policy_degree=2))
     train(buffer, range(1), priority=1e6)
     train(buffer, range(1, 201))
@@ -85,8 +85,8 @@ def test_the_weight_of_an_outlier_for_late_segments_decays() -> None:
     assert np.unique(priorities) == pytest.approx([1.0, 1e6 * 0.999**200, 1e6], rel=1e-9)
 
 
-def test_a_segment_that_is_trained_again_is_counted_once() -> None:
-    # 2 fresh segments and 2 replayed ones in each batch.
+def test_a_segment_trained_again_is_counted_once() -> None:
+    # Each batch has 2 fresh and 2 replayed segments.
     buffer = make_buffer(make_store(), replace(PLAN, half_life=1e9))
     train(buffer, range(20))
     sizes = []
@@ -102,7 +102,7 @@ def test_a_segment_that_is_trained_again_is_counted_once() -> None:
     assert sizes == [4, 2]
 
 
-def test_each_attempt_at_a_batch_draws_others_and_repeats() -> None:
+def test_draws_depend_only_on_the_batch_number_and_the_attempt() -> None:
     store = make_store()
     train(make_buffer(store, FRESH_ONLY), range(40))
     index = PriorityIndex(store, Ages(store.records, 40))
@@ -112,15 +112,15 @@ def test_each_attempt_at_a_batch_draws_others_and_repeats() -> None:
     assert drawn[0] != drawn[2] and drawn[0] != drawn[3]
 
 
-def test_a_segment_that_claims_a_version_ahead_has_the_mass_of_the_newest() -> None:
+def test_a_segment_of_an_uncommitted_version_has_the_mass_of_the_newest() -> None:
     plan = replace(FRESH_ONLY, half_life=1.0)
     buffer = make_buffer(make_store(), plan)
     buffer.intakes.issue_grants(0.0)
-    # The learner went on without this service for a while.
+    # The learner continued without this service for many versions.
     buffer.adjust_plan(replace(plan, next_batch=50))
     append(buffer, make_window(1, version=50), 0.0)
     lease = buffer.leases.draw(0)
     assert lease is not None
     buffer.leases.commit(PLAN.session, 0, lease.keys, np.ones(2))
-    # Masses are relative to version 0; the newest that was committed is 1.
+    # Masses are relative to version 0, and the newest committed version is 1.
     assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0**PLAN.alpha)
