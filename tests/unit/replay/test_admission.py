@@ -21,7 +21,7 @@ def make_plan(fresh: int, degree: int, publish_interval: int = 1) -> SamplingPla
 
 
 def make_gate(plan: SamplingPlan | None, windows: list[int], max_actors: int = 8) -> Gate:
-    """A gate with an actor of each window size, in slots 0 and up."""
+    """Returns a gate with one actor per window size, in slots from 0."""
     gate = Gate(TIMEOUT_S, max_actors)
     for slot, window in enumerate(windows):
         gate.connect(actor(slot), window, 0.0)
@@ -36,7 +36,7 @@ def actor(slot: int) -> ActorKey:
 
 @dataclass
 class World:
-    """Actors that come and go, a store that only counts, and a learner, around one gate."""
+    """Simulates actors that join and leave, a store that only counts, and a learner, with one gate."""
 
     plan: SamplingPlan
     gate: Gate = field(init=False)
@@ -78,18 +78,18 @@ class World:
             self.unseen += self.windows[key]
 
     def train(self) -> None:
-        """Commits the batch that is leased, and leases the next one."""
+        """Commits the leased batch and leases the next one."""
         self.next_batch += self.leased > 0
         self.leased = self.plan.fresh_segments if self.unseen >= self.plan.fresh_segments else 0
         self.unseen -= self.leased
 
     def replace_learner(self, jump: int) -> None:
-        """Another session takes over: what was leased is fresh again."""
+        """Begins a new session. Leased segments become fresh again."""
         self.unseen, self.leased, self.next_batch = self.unseen + self.leased, 0, self.next_batch + jump
         self.gate.adopt(self.plan)
 
     def settle(self) -> None:
-        """Lets the gate work, and checks all that it promises."""
+        """Runs the gate and checks its invariants."""
         self.gate.expire(self.now, self.next_batch)
         for key, returned in self.gate.take_returned().items():
             assert returned == len(self.grants[key]) > 0
@@ -101,7 +101,7 @@ class World:
             assert self.now - self.heard_at[key] <= TIMEOUT_S
             assert self.next_batch <= grant.batch <= self.next_batch + self.plan.off_policy_degree
             assert grant.minimum_version == self.plan.minimum_version(grant.batch)
-            # Whoever waits for these weights waits for a batch that can still be trained without it.
+            # The learner can publish the required version without a window of the waiting actor.
             assert grant.minimum_version <= self.next_batch
         granted = sum(len(grants) * self.windows[key] for key, grants in self.grants.items())
         assert self.gate.granted == granted
@@ -117,12 +117,12 @@ class World:
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_happens_outstanding_segments_keep_the_limit_and_training_goes_on(
+def test_outstanding_segments_stay_within_the_limit_and_training_continues_after_any_events(
     fresh: int, degree: int, publish_interval: int, steps: int, seed: int
 ) -> None:
     chance = random.Random(seed)
     world = World(make_plan(fresh, degree, publish_interval))
-    # Replicas share one configuration: what joins a synchronous run has windows of one size.
+    # With degree 0, all actors must have windows of one size.
     alike = chance.choice([size for size in range(1, fresh + 1) if fresh % size == 0])
     for _ in range(steps):
         match chance.choice(
@@ -197,7 +197,7 @@ def test_without_a_plan_nothing_is_granted() -> None:
     assert make_gate(None, [2]).issue(waiting_segments=0, next_batch=0) == []
 
 
-def test_an_actor_without_a_grant_has_none_to_spend() -> None:
+def test_an_actor_without_a_grant_cannot_spend_one() -> None:
     gate = make_gate(make_plan(4, degree=1), [2])
     assert not gate.spend(actor(0))
     assert not gate.spend(actor(5))
@@ -206,7 +206,7 @@ def test_an_actor_without_a_grant_has_none_to_spend() -> None:
     assert gate.granted == 0
 
 
-def test_the_grants_of_a_silent_actor_return_and_go_to_others() -> None:
+def test_grants_of_a_silent_actor_are_revoked_and_go_to_others() -> None:
     gate = make_gate(make_plan(4, degree=0), [2, 2])
     assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [0, 1]
     gate.heard(actor(1), 9.0)
@@ -218,7 +218,7 @@ def test_the_grants_of_a_silent_actor_return_and_go_to_others() -> None:
     assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [1]
 
 
-def test_a_silent_actor_is_granted_again_once_it_is_heard() -> None:
+def test_a_silent_actor_gets_grants_again_after_a_message() -> None:
     gate = make_gate(make_plan(4, degree=1), [4])
     gate.expire(11.0, version=0)
     assert gate.issue(waiting_segments=0, next_batch=0) == []
@@ -231,7 +231,7 @@ def beat(gate: Gate, slot: int, now: float, steps: int) -> None:
 
 
 @pytest.mark.parametrize("degree", [0, 1])
-def test_heartbeats_of_an_actor_that_takes_no_step_do_not_keep_its_grants(degree: int) -> None:
+def test_heartbeats_without_new_steps_do_not_keep_grants(degree: int) -> None:
     gate = make_gate(make_plan(4, degree), [4, 4])
     gate.expire(0.0, version=0)
     stuck = next(key for key, _ in gate.issue(waiting_segments=0, next_batch=0)).slot
@@ -239,7 +239,7 @@ def test_heartbeats_of_an_actor_that_takes_no_step_do_not_keep_its_grants(degree
         beat(gate, stuck, second, 7)
         gate.expire(second, version=0)
         assert gate.timed_out_grants == 0
-    # The first heartbeat reported steps. No other step was reported since.
+    # The first heartbeat reported steps. The later ones report no new step.
     for now in (10.0, 11.1):
         beat(gate, stuck, now, 7)
         beat(gate, 1 - stuck, now, int(now))
@@ -247,13 +247,13 @@ def test_heartbeats_of_an_actor_that_takes_no_step_do_not_keep_its_grants(degree
     assert gate.take_returned() == {actor(stuck): 1}
     assert (gate.timed_out_grants, gate.stuck_actors, gate.take_returned()) == (1, 1, {})
     for batch in range(5):
-        # The other goes on alone, also where turns are strict.
+        # The other actor continues alone, also with strict turns.
         assert {key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=batch)} == {1 - stuck}
         while gate.spend(actor(1 - stuck)):
             pass
 
 
-def test_a_stuck_actor_is_granted_again_once_it_takes_a_step_and_has_no_arrears() -> None:
+def test_a_stuck_actor_gets_grants_again_after_a_step_and_has_no_arrears() -> None:
     gate = make_gate(make_plan(2, degree=0), [1, 1])
     gate.expire(0.0, version=0)
     gate.issue(waiting_segments=0, next_batch=0)
@@ -272,7 +272,7 @@ def test_a_stuck_actor_is_granted_again_once_it_takes_a_step_and_has_no_arrears(
     assert sorted(key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=20)) == [0, 1]
 
 
-def test_an_actor_that_steps_slowly_keeps_its_grants() -> None:
+def test_a_slow_actor_keeps_its_grants() -> None:
     gate = make_gate(make_plan(4, degree=1), [4])
     gate.expire(0.0, version=0)
     assert len(gate.issue(waiting_segments=0, next_batch=0)) == 2
@@ -287,7 +287,7 @@ def test_an_actor_that_waits_for_weights_or_for_a_grant_is_not_stuck() -> None:
     beat(gate, 0, 100.0, 0)
     gate.expire(100.0, version=0)
     assert gate.stuck_actors == 0
-    # Both its grants are for weights that the learner has not published yet.
+    # Both grants require versions that are not published yet.
     assert [grant.minimum_version for _, grant in gate.issue(waiting_segments=0, next_batch=5)] == [4, 5]
     for second in range(100, 200):
         beat(gate, 0, second, 0)
@@ -326,12 +326,12 @@ def test_revoked_grants_do_not_count_as_received() -> None:
     for _ in range(2):
         assert gate.spend(actor(0))
     assert [key for key, _ in gate.issue(0, 0)] == [actor(0)] * 2
-    # Of its 4 grants actor 0 has used 2, and actor 1 has been given 2.
+    # Actor 0 has spent 2 of its 4 grants. Actor 1 has received 2 grants.
     gate.heard(actor(1), 11.0)
     gate.expire(11.0, 0)
     gate.heard(actor(0), 11.0)
     assert gate.spend(actor(1))
-    # There is room for one more window.
+    # The limit allows one more window.
     assert [key for key, _ in gate.issue(12, 0)] == [actor(0)]
 
 
@@ -344,7 +344,7 @@ def test_no_returned_grants_are_reported_for_an_actor_that_has_left() -> None:
     assert gate.take_returned() == {}
 
 
-def test_the_grants_of_a_leaving_actor_return_at_once() -> None:
+def test_grants_of_a_leaving_actor_are_returned_at_once() -> None:
     gate = make_gate(make_plan(4, degree=1), [4, 4])
     assert [key.slot for key, _ in gate.issue(waiting_segments=0, next_batch=0)] == [0, 1]
     gate.disconnect(actor(0))
@@ -360,11 +360,11 @@ def test_a_returning_actor_starts_without_grants() -> None:
     assert not gate.spend(actor(0))
 
 
-def test_what_is_out_when_the_learner_is_replaced_stays_good_and_keeps_its_room() -> None:
+def test_outstanding_grants_stay_valid_when_the_learner_is_replaced() -> None:
     gate = make_gate(make_plan(4, degree=0), [2, 2])
     gate.issue(waiting_segments=0, next_batch=0)
     assert gate.spend(actor(0))
-    # The batch of the first window and of the second, which is being collected: no other window is granted for it.
+    # The stored window and the one being collected fill the batch, so no other window is granted.
     gate.adopt(make_plan(4, degree=0))
     assert gate.issue(waiting_segments=2, next_batch=7) == []
     assert gate.spend(actor(1))
@@ -387,7 +387,7 @@ def test_a_new_session_begins_without_arrears() -> None:
         while gate.spend(actor(slot)):
             pass
     gate.adopt(make_plan(4, degree=0))
-    # With degree 0 the turn is strict: the slower one would have to collect alone for several batches.
+    # With degree 0 turns are strict. With arrears, the slower actor would collect alone for several batches.
     assert {key for key, _ in gate.issue(waiting_segments=0, next_batch=9)} == {actor(0), actor(1)}
 
 
@@ -395,7 +395,7 @@ def test_a_new_session_begins_without_arrears() -> None:
     ("windows", "before", "after", "in_force"),
     [([4, 20], 3, 2, 3), ([4, 20], 3, 1, 3), ([4], 3, 0, 0), ([16], 2, 1, 2), ([4, 8], 1, 0, 1), ([4, 20], 3, 4, 4)],
 )
-def test_a_degree_is_not_lowered_below_what_a_window_needs(
+def test_a_lowered_degree_still_admits_every_connected_window(
     windows: list[int], before: int, after: int, in_force: int
 ) -> None:
     gate = make_gate(make_plan(8, before), windows)
@@ -403,7 +403,7 @@ def test_a_degree_is_not_lowered_below_what_a_window_needs(
     assert len(gate.issue(waiting_segments=0, next_batch=0)) > 0
 
 
-def test_actors_of_equal_speed_get_equally_many_grants() -> None:
+def test_actors_of_equal_speed_get_equal_numbers_of_grants() -> None:
     world = World(make_plan(6, degree=1))
     for slot in range(5):
         world.join(slot, 2)
@@ -446,7 +446,7 @@ def test_a_silent_actor_accumulates_no_arrears() -> None:
         assert gate.spend(actor(1))
 
 
-def test_with_degree_above_zero_nobody_waits_for_a_slow_actor() -> None:
+def test_with_a_degree_above_zero_a_slow_actor_does_not_delay_training() -> None:
     world = World(make_plan(2, degree=2))
     world.join(0, 1)
     world.join(1, 1)
@@ -459,7 +459,7 @@ def test_with_degree_above_zero_nobody_waits_for_a_slow_actor() -> None:
     assert world.next_batch > 40
 
 
-def test_with_degree_zero_every_actor_gives_as_much_to_every_batch() -> None:
+def test_with_degree_zero_all_actors_contribute_equally_to_each_batch() -> None:
     chance = random.Random(4)
     world = World(make_plan(24, degree=0))
     for slot in range(3):
@@ -493,7 +493,7 @@ def test_more_actors_than_configured_are_refused() -> None:
         (6, 2, 13, "slot 0 .* 13 segments.*degree 2 .* 6 fresh"),
     ],
 )
-def test_a_window_that_could_never_be_granted_is_refused_with_the_numbers(
+def test_a_window_that_can_never_be_granted_is_refused_with_the_numbers(
     fresh: int, degree: int, window: int, numbers: str
 ) -> None:
     plan = make_plan(fresh, degree)
@@ -506,11 +506,12 @@ def test_a_window_that_could_never_be_granted_is_refused_with_the_numbers(
 
 
 @pytest.mark.parametrize(("fresh", "degree", "window"), [(6, 0, 6), (6, 0, 2), (6, 1, 6), (6, 2, 12)])
-def test_the_largest_window_that_fits_is_taken(fresh: int, degree: int, window: int) -> None:
+def test_the_largest_window_that_fits_is_accepted(fresh: int, degree: int, window: int) -> None:
     assert len(make_gate(make_plan(fresh, degree), [window]).issue(waiting_segments=0, next_batch=0)) > 0
 
 
-def test_with_degree_zero_windows_of_two_sizes_are_refused_since_a_batch_could_wait_for_one_that_does_not_fit() -> None:
+def test_with_degree_zero_windows_of_two_sizes_are_refused() -> None:
+    # A batch could wait for a window that does not fit.
     gate = make_gate(make_plan(4, degree=0), [2])
     with pytest.raises(ConfigurationError, match=r"slot 1 .* 4 segments.* 2"):
         gate.connect(actor(1), 4, 0.0)

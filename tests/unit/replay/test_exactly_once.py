@@ -1,4 +1,4 @@
-"""Each segment is stored once and trained fresh once, wherever a stream is cut or the process killed."""
+"""Tests that each segment is stored once and trained fresh once, also after cut streams and kills."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ ANY = replace(PLAN, fresh_segments=0, batch_segments=4, min_replay_segments=1)
 
 
 class Killed(BaseException):
-    """Where the process was killed; no `except Exception` catches it."""
+    """Simulates a kill of the process. `except Exception` does not catch it."""
 
 
 def open_buffer(
@@ -38,7 +38,7 @@ def open_buffer(
 
 
 def connect(buffer: ReplayBuffer, slot: int = 0, *, segments: int = 4, incarnation: int = 1) -> int:
-    """Connects an actor, and grants all there is room for; the last sequence stored for it."""
+    """Connects an actor, issues all possible grants and returns the last sequence stored for the actor."""
     intake = buffer.intakes.open(ActorKey(slot, incarnation), SCHEMA, segments, 0.0)
     buffer.intakes.issue_grants(0.0)
     return intake.stored_sequence
@@ -53,7 +53,7 @@ def reserve(buffer: ReplayBuffer, window: Window) -> Intake:
 
 
 def put(intake: Intake, window: Window, *, from_byte: int = 0, share: float = 1.0) -> None:
-    """Puts each column's bytes from one on, up to a share of them."""
+    """Puts the bytes of each column from `from_byte` up to a share of the column."""
     for fragment in fragments_of(window.columns):
         data = fragment.data
         intake.put(Fragment(fragment.column, from_byte, data[from_byte : int(share * data.size)]))
@@ -75,7 +75,7 @@ def commit(buffer: ReplayBuffer, batch: Batch, session: int = PLAN.session) -> C
 
 
 def stored(store: RingStore) -> list[tuple[int, int, int]]:
-    """(slot, incarnation, sequence) of all segments in the order of their keys."""
+    """Returns (slot, incarnation, sequence) of all segments, ordered by key."""
     rows = np.flatnonzero(store.headers["key"])
     rows = rows[np.argsort(store.headers["key"][rows])]
     headers = store.headers[rows]
@@ -91,7 +91,7 @@ def sequences(first: int, last: int, slot: int = 0, incarnation: int = 1) -> lis
     return [(slot, incarnation, sequence) for sequence in range(first, last + 1)]
 
 
-# Killed in the middle of a commit
+# Kills during a commit
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_next_batch_follows_a_commit_interrupted_by_a_kill(tmp_path: Path, m
         patched.setattr(FreshSegments, "close", die)
         commit(buffer, batch)
     again, _ = open_buffer(tmp_path)
-    # A learner sends what was not answered first, but may have asked for what follows on an earlier stream.
+    # A learner first resends unanswered commits, but may have requested the next batch on an earlier stream.
     commit(again, batch)
     connect(again)
     send(again, make_window(5, segments=4, version=1))
@@ -149,7 +149,7 @@ def test_batches_without_fresh_segments_survive_a_restart(tmp_path: Path) -> Non
     commit(buffer, batches[0])
     again, _ = open_buffer(tmp_path, ANY)
     assert commit(again, batches[1]) == CommitOutcome(updated=4, overwritten=0)
-    # The third has arrived, the fourth was asked for and had not.
+    # The third batch has arrived. The fourth was requested and has not arrived.
     assert take(again, 3).keys.size == 4
     assert commit(again, batches[2]).updated == 4
 
@@ -165,10 +165,10 @@ def test_a_batch_requested_when_the_service_died_is_drawn_again(tmp_path: Path) 
     assert commit(again, batch).updated == 4
 
 
-# Streams cut in a window
+# Streams cut during a window
 
 
-def test_a_window_cut_in_the_middle_leaves_nothing_and_can_be_sent_again() -> None:
+def test_a_window_cut_in_the_middle_stores_nothing_and_can_be_resent() -> None:
     buffer, store = open_buffer()
     connect(buffer)
     window = make_window(1, segments=4)
@@ -178,7 +178,7 @@ def test_a_window_cut_in_the_middle_leaves_nothing_and_can_be_sent_again() -> No
     cut.release()
     assert buffer.counts().stored == buffer.counts().inserted == 0
     assert send(buffer, window) == 4
-    # The rows of the cut one are passed over: a key is never used again.
+    # The rows of the cut window are skipped, because keys are never reused.
     assert store.headers["key"][5:9].tolist() == [5, 6, 7, 8]
     assert stored(store) == sequences(1, 4)
     assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
@@ -201,7 +201,7 @@ def test_a_cut_window_removes_only_the_segments_in_its_rows() -> None:
     assert stored(store) == sequences(9, 24)
 
 
-def test_the_room_of_a_cut_window_returns_to_the_gate() -> None:
+def test_a_cut_window_no_longer_counts_as_outstanding() -> None:
     buffer, _ = open_buffer()
     connect(buffer)
     for _ in range(10):
@@ -227,7 +227,7 @@ def test_a_window_is_released_while_another_arrives() -> None:
     assert stored(store) == sequences(1, 4, slot=1) + sequences(1, 4)
 
 
-def test_a_reserved_row_is_given_to_no_other_window() -> None:
+def test_a_reserved_row_is_not_given_to_another_window() -> None:
     buffer, store = open_buffer(rows=20)
     connect(buffer, 0)
     connect(buffer, 1)
@@ -264,7 +264,7 @@ def test_a_window_sent_by_two_streams_is_stored_by_one() -> None:
     assert take(buffer, 0).keys.tolist() == [5, 6, 7, 8]
 
 
-def test_a_window_of_a_former_incarnation_is_refused_and_its_rows_are_released() -> None:
+def test_a_window_of_an_earlier_incarnation_is_refused_and_its_rows_are_released() -> None:
     buffer, store = open_buffer(plan=replace(WIDE, off_policy_degree=4), rows=28)
     connect(buffer)
     window = make_window(1, segments=4)
@@ -276,7 +276,7 @@ def test_a_window_of_a_former_incarnation_is_refused_and_its_rows_are_released()
         former.seal(0.0)
     former.close()
     commit(buffer, take(buffer, 0))
-    # The ring comes round, over the rows of the one that was refused.
+    # The ring wraps around over the rows of the refused window.
     for number in range(1, 9):
         send(buffer, make_window(1 + 4 * number, segments=4, incarnation=2, version=number))
         commit(buffer, take(buffer, number))
@@ -296,11 +296,11 @@ def test_the_rows_of_a_window_with_bad_values_are_used_again() -> None:
     assert stored(store) == sequences(9, 28)
 
 
-# The ring's end, and kills
+# The end of the ring, and kills
 
 
 @pytest.mark.parametrize("from_byte", [0, 1, 37])
-def test_a_window_over_the_rings_end_is_stored_in_pieces_of_any_size(from_byte: int) -> None:
+def test_a_window_across_the_end_of_the_ring_is_stored_from_fragments_of_any_size(from_byte: int) -> None:
     buffer, store = open_buffer(rows=21)
     connect(buffer)
     for number in range(4):
@@ -330,7 +330,7 @@ def test_a_window_partly_stored_at_a_kill_is_completed_when_sent_again(tmp_path:
     put(reserved, window)
     keys, watermark = reserved.keys, store._records.watermark(0)
     reserved.seal(0.0)
-    # As a kill leaves it: keys are written one after another, then the watermark.
+    # State after a kill: keys are written one by one, then the watermark.
     store.headers["key"][store.rows(keys[whole:])] = 0
     store._records.set_watermark(0, *watermark)
 
@@ -344,7 +344,7 @@ def test_a_window_partly_stored_at_a_kill_is_completed_when_sent_again(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["_raise_watermark", "seal"])
-def test_a_kill_before_the_end_of_a_window_loses_and_repeats_nothing(
+def test_a_kill_before_the_end_of_a_window_loses_and_duplicates_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     buffer, _ = open_buffer(tmp_path)
@@ -374,16 +374,16 @@ def test_a_learner_of_another_run_is_refused_and_changes_nothing() -> None:
     with pytest.raises(SchemaMismatch, match="trained up to version 1, and the learner begins at 0"):
         buffer.adopt_plan(replace(WIDE, session=9, next_batch=0))
     assert (buffer.session, buffer.version) == (WIDE.session, 1)
-    # One that goes on with the run begins above all that it has published.
+    # A learner that continues the run begins at the stored version or later.
     buffer.adopt_plan(replace(WIDE, session=9, next_batch=1))
     assert buffer.session == 9
 
 
-def test_a_learner_that_connects_during_a_kill_can_connect_again(
+def test_a_learner_can_connect_again_after_a_kill_during_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dying:
-        """A copy of the session's record: killed in the middle of a write, or after it."""
+        """Copy of the session record. A kill interrupts a write or follows it."""
 
         steps = 0
 
@@ -409,7 +409,7 @@ def test_a_learner_that_connects_during_a_kill_can_connect_again(
         Dying.steps = steps
         with pytest.raises(Killed):
             buffer.adopt_plan(successor)
-        # The write into the first copy decides.
+        # The new session is in force once the first copy is written.
         left = RingStore(folder, store._capacity_bytes)
         assert left.session.session == (WIDE.session if steps == 1 else 9)
         again, _ = open_buffer(folder, successor)
@@ -419,7 +419,7 @@ def test_a_learner_that_connects_during_a_kill_can_connect_again(
 
 def test_a_store_whose_creation_was_interrupted_never_assigns_key_zero(tmp_path: Path) -> None:
     RingStore(tmp_path, capacity_bytes(40))
-    # As a kill leaves the file: nothing written yet, or half of it.
+    # State after a kill: the file is zeroed or partly written.
     for whole in (0, 1_000, 70_000):
         content = (tmp_path / "records.bin").read_bytes()
         (tmp_path / "records.bin").write_bytes(content[:whole].ljust(len(content), b"\0"))

@@ -1,8 +1,8 @@
-"""The replay service is killed before every line of its own code that follows a change of the store's memory.
+"""Tests kills of the replay service before each line of its code that follows a change of the store's memory.
 
-The files are copied while a short story of windows, batches and learners runs, whenever a line of `penstock.replay` is
-about to run and the mapped memory is not what it was. Each copy is a store as a kill leaves it. It must open undamaged,
-with everything that was acknowledged.
+The test runs a short sequence of windows, batches and learners. It copies the files when a line of `penstock.replay` is
+about to run and the mapped memory has changed. Each copy is the store after a kill. It must open undamaged, with all
+acknowledged segments and commits.
 """
 
 import sys
@@ -31,7 +31,7 @@ SECOND = replace(FIRST, session=FIRST.session + 1)
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Store as a kill leaves it, and the state acknowledged by then.
+    """Store after a kill, and the state acknowledged before the kill.
 
     Attributes:
         files: Contents of the files by name.
@@ -71,7 +71,7 @@ class Story:
         try:
             buffer.adopt_plan(self.plan)
             buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0)
-            # More windows than there are rows, so that the ring turns over.
+            # The windows have more segments than the ring has rows, so that the ring wraps around.
             for number in range(9):
                 if number == 5:
                     self.plan = replace(SECOND, next_batch=self.trained + 3)
@@ -119,28 +119,28 @@ def check(copy: Copy, folder: Path) -> None:
         assert_same_columns(into, make_columns([(0, 1, int(sequence)) for sequence in sequences]))
     present = set(sequences.tolist())
     assert len(present) == rows.size
-    # Each batch has a window's fresh segments, in order: what comes later has not been trained, and is still there.
+    # Each batch trains the fresh segments of one window, in order. Later segments are untrained and must be present.
     assert set(range(copy.trained * WINDOW + 1, copy.stored + 1)) <= present
-    # Of what was trained, the ring and one window on its way into it may have taken the place.
+    # Trained segments may be overwritten by newer ones, including the window that is being written.
     assert set(range(max(1, copy.sent + 1 - ROWS), copy.stored + 1)) <= present
     buffer = ReplayBuffer(store, Gate(10.0, max_actors=8))
     buffer.adopt_plan(copy.plan)
     watermark = buffer.intakes.open(ACTOR, SCHEMA, WINDOW, 0.0).stored_sequence
     assert copy.stored <= watermark <= copy.sent
-    # The sequence that is acknowledged now is stored as well.
+    # All segments up to the sequence that is acknowledged now are stored.
     assert set(range(copy.trained * WINDOW + 1, watermark + 1)) <= present
     if copy.batch is not None:
         keys = copy.batch.keys
         outcome = buffer.leases.commit(copy.plan.session, copy.batch.number, keys, np.ones(keys.size))
         assert outcome.repeated or outcome.updated == keys.size
-    # It goes on: the window that was not acknowledged comes again.
+    # The actor sends the unacknowledged window again.
     if watermark < copy.sent:
         buffer.intakes.issue_grants(0.0)
         window = make_window(watermark + 1, segments=copy.sent - watermark, version=buffer.version)
         assert append(buffer, window, 0.0) == copy.sent
 
 
-def test_a_kill_before_any_line_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_kill_before_any_line_loses_no_acknowledged_data(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     story = Story(folder)
     story.play()

@@ -1,4 +1,4 @@
-"""Batches from the draw to the commit."""
+"""Tests batches from the draw to the commit."""
 
 import threading
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_a_batch_waits_for_enough_fresh_segments() -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 0, 2])
-def test_a_batch_out_of_turn_is_refused(number: int) -> None:
+def test_a_batch_requested_out_of_order_is_refused(number: int) -> None:
     buffer = make_buffer()
     actor = Actor(buffer)
     train(buffer, actor, range(1))
@@ -91,7 +91,7 @@ def test_late_segments_are_replayed_and_counted() -> None:
     assert batch.keys[:2].tolist() == [3, 4]
     assert set(batch.keys[2:].tolist()) <= {1, 2}
     assert batch.keys.size == 4
-    # Nothing was trained that could say what a large priority is.
+    # No segment was trained, so the largest priority is the default of 1.
     assert batch.priorities[2:].tolist() == [1.0, 1.0]
     counts = buffer.counts()
     assert (counts.late, counts.unseen, counts.leased) == (2, 0, 2)
@@ -131,7 +131,7 @@ def test_overwritten_segments_do_not_count_as_trained() -> None:
     actor = Actor(buffer)
     train(buffer, actor, range(3))
     actor.send(version=3)
-    # Segments 9 and 10 take the places of 1 and 2, so that of the 6 that were trained 4 are left.
+    # Segments 9 and 10 overwrite 1 and 2, so 4 of the 6 trained segments remain.
     actor.send(version=3)
     assert take(buffer, 3).keys.tolist() == [7, 8]
 
@@ -186,7 +186,7 @@ def test_an_adjusted_plan_changes_the_masses_of_trained_segments(changed: dict[s
 
 
 def test_masses_stay_exact_over_many_versions() -> None:
-    # The factor of age grows by 2^50 a version: it would overflow after 20, and the reference moves every six.
+    # The age factor grows by 2^50 per version. It would overflow after 20 versions, and the reference moves every 6.
     plan = replace(PLAN, batch_segments=52, alpha=1.0, half_life=0.02, max_staleness=2**31)
     buffer = make_buffer(plan, rows=100)
     actor = Actor(buffer)
@@ -202,14 +202,14 @@ def test_an_unpublished_version_has_the_mass_of_the_newest() -> None:
     buffer = make_buffer(plan, rows=100)
     actor = Actor(buffer)
     train(buffer, actor, range(10))
-    # The learner went on without this service for a while.
+    # The learner continued without this service for many versions.
     buffer.adjust_plan(replace(plan, next_batch=900))
     actor.send(version=900)
     commit(buffer, take(buffer, 10))
     actor.send(version=11)
     batch = take(buffer, 11)
     ahead = batch.head.versions[2:] == 900
-    # Age 0, beside two segments of each age from 2 to 11.
+    # Two segments have age 0, and two segments have each age from 2 to 11.
     assert 0 < np.count_nonzero(ahead) < ahead.size
     np.testing.assert_allclose(batch.head.probabilities[2:][ahead], 1 / 3, rtol=1e-3)
 
@@ -250,7 +250,7 @@ def test_segments_of_a_slow_actor_expire_at_the_same_age() -> None:
     assert max(ages) == 15
 
 
-def test_a_batch_drawn_ahead_has_no_segment_that_is_too_old_when_it_is_trained() -> None:
+def test_a_batch_drawn_ahead_has_no_segment_too_old_for_its_training() -> None:
     plan = replace(PLAN, max_staleness=5, half_life=1e6, off_policy_degree=3)
     buffer = make_buffer(plan, rows=400)
     actor = Actor(buffer)
@@ -281,7 +281,7 @@ def test_a_larger_max_staleness_makes_old_segments_replayable_again() -> None:
 
 
 def make_buffer_that_draws_1_and_2() -> tuple[ReplayBuffer, Actor, Lease]:
-    """The next window overwrites them, before or after the third batch is gathered."""
+    """Returns a buffer, its actor and a lease with keys 1 and 2, which the next window overwrites."""
     buffer = make_buffer(rows=8)
     actor = Actor(buffer)
     train(buffer, actor, range(1), priority=1e30)
@@ -317,7 +317,7 @@ def test_segments_overwritten_before_the_copy_are_drawn_again() -> None:
     assert set(replayed.tolist()) <= {3, 4, 5, 6}
     assert batch.head.versions[2:].tolist() == ((replayed - 1) // 2).tolist()
     assert batch.priorities[2:].tolist() == [1.0, 1.0]
-    # Of equal priorities, a version apart, the younger two have 2^(alpha / half_life) times the mass.
+    # Priorities are equal. The newer two are one version younger and have 2^(alpha / half_life) times the mass.
     older = 0.5 / (1.0 + 2.0 ** (PLAN.alpha / PLAN.half_life))
     expected = np.where(replayed <= 4, older, 0.5 - older)
     np.testing.assert_allclose(batch.head.probabilities[2:], expected, rtol=1e-9)
@@ -408,7 +408,7 @@ def test_a_segment_drawn_twice_keeps_one_priority() -> None:
     assert buffer.counts().stored == 6
 
 
-def test_segments_missing_from_a_commit_are_fresh_again_and_first() -> None:
+def test_segments_missing_from_a_commit_are_fresh_in_the_next_batch() -> None:
     buffer = make_buffer(replace(PLAN, fresh_segments=3, batch_segments=3))
     actor = Actor(buffer, segments=3)
     actor.send(version=0)
