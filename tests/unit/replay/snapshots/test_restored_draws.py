@@ -1,4 +1,4 @@
-"""A store that was restored from a snapshot is drawn from as it was when the snapshot was taken."""
+"""Tests that a restored store gives the same draws as the store at the time of the snapshot."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from penstock.types.snapshots import SnapshotRequest
 ROWS = 5000
 BATCHES = 40
 DRAWS = 4000
-"""So many that every segment with a mass is among them."""
+"""Number of draws, high enough that each segment with mass is drawn."""
 DRAWN = replace(
     PLAN,
     batch_segments=DRAWS + 4,
@@ -41,7 +41,7 @@ class Run:
         self.sent, self._random = 0, np.random.default_rng(5)
 
     def insert(self, version: int) -> None:
-        """One window of two segments that were collected by this version."""
+        """Inserts one window of two segments collected with this version."""
         key = ActorKey(0, 1)
         intake = self.buffer.intakes.open(key, SCHEMA, 2, 0.0)
         self.buffer.intakes.issue_grants(0.0)
@@ -50,7 +50,7 @@ class Run:
         self.sent += 2
 
     def train(self, number: int) -> None:
-        """Few segments are replayed; the priorities are of two orders of magnitude."""
+        """Trains a batch with few replayed segments and priorities from 0.1 to 10."""
         lease = self.buffer.leases.draw(number, replay_segments=16)
         assert lease is not None
         priorities = 10.0 ** self._random.uniform(-1.0, 1.0, lease.keys.size)
@@ -58,11 +58,11 @@ class Run:
 
 
 def trained(folder: Path) -> Run:
-    """A run with seen, stale, late, leased and unseen segments; batch 40 is prefetched, 41 would be next."""
+    """Returns a run with seen, stale, late, leased and unseen segments, after batch 40 was prefetched."""
     run = Run(RingStore(folder, capacity_bytes(ROWS)))
     run.buffer.adopt_plan(DRAWN)
     for number in range(BATCHES):
-        # Every tenth batch a window comes that is too old for it.
+        # Before each tenth batch, a window arrives that is too old for it.
         for version in (number, number, *([max(0, number - 5)] if number % 10 == 9 else [])):
             run.insert(version)
         run.train(number)
@@ -85,7 +85,7 @@ def test_restored_segments_are_drawn_as_at_the_snapshot(tmp_path: Path) -> None:
     prefetched, expected = run.buffer.leases.draw(BATCHES), run.buffer.leases.draw(BATCHES + 1)
     assert prefetched is not None and expected is not None
     counts = run.buffer.counts()
-    # The run goes on, far beyond what any segment of the snapshot would be replayed at.
+    # The run continues until all segments of the snapshot are too old to be replayed.
     for number in range(BATCHES, BATCHES + 2 * DRAWN.max_staleness):
         run.train(number)
         run.insert(number + 1)
@@ -94,11 +94,11 @@ def test_restored_segments_are_drawn_as_at_the_snapshot(tmp_path: Path) -> None:
     source = SnapshotFolder(tmp_path / "snapshots")
     restore_store(source, source.read("then"), tmp_path / "new", capacity_bytes(ROWS))
     again = ReplayBuffer(RingStore(tmp_path / "new", capacity_bytes(ROWS)), Gate(1e9, max_actors=8))
-    # A resumed learner begins at its policy's version, which is the store's, in a session of its own.
+    # A resumed learner begins a new session at its policy's version, which equals the store's version.
     again.adopt_plan(replace(DRAWN, session=8, next_batch=BATCHES))
     first, lease = again.leases.draw(BATCHES), again.leases.draw(BATCHES + 1)
     assert first is not None and lease is not None
-    # What was leased is fresh again, in the same batch; what was unseen comes next, and none of it is late.
+    # Leased segments are fresh again in the same batch. Unseen segments follow, and none is late.
     assert first.keys[:4].tolist() == prefetched.keys[:4].tolist()
     assert first.fresh_segments == lease.fresh_segments == 4
     assert (again.counts().late, again.counts().unseen, again.counts().stored) == (
@@ -106,7 +106,7 @@ def test_restored_segments_are_drawn_as_at_the_snapshot(tmp_path: Path) -> None:
         counts.unseen,
         counts.stored,
     )
-    # The same seed draws the same segments, each with the probability that it had.
+    # The same seed draws the same segments with the same probabilities.
     assert np.unique(expected.keys[4:]).tolist() == sorted(replayable.tolist())
     assert 60 < replayable.size < np.count_nonzero(states == State.SEEN)
     assert lease.keys.tolist() == expected.keys.tolist()

@@ -38,7 +38,7 @@ REPLAY_ONLY = replace(PLAN, fresh_segments=0, batch_segments=4)
 
 
 class Service:
-    """What a replay service is made of, without its server: one actor, one learner, and snapshots."""
+    """Replay service without its server, with one actor, one learner and snapshots."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Service:
         self.sent, self.key = sent, ActorKey(0, incarnation)
 
     def insert(self, segments: int, *, schema: Schema = SCHEMA) -> None:
-        """Windows of two; with one actor, sequences and keys are the same numbers."""
+        """Inserts windows of two segments. With one actor, sequences equal keys."""
         intake = self.buffer.intakes.open(self.key, schema, 2, 0.0)
         assert intake.stored_sequence == self.sent
         for _ in range(segments // 2):
@@ -76,7 +76,7 @@ class Service:
         intake.close()
 
     def begin(self, name: str, *, automatic: bool = False) -> RunningSnapshot:
-        """As the learner does, whose policy is at the store's version."""
+        """Begins a snapshot with a policy of the store's version, as a learner does."""
         version = self.buffer.version
         running = self.snapshots.begin(SnapshotRequest(name, version, automatic))
         running.policy.set_result(Weights.of(version, f"policy of {name}".encode()))
@@ -100,7 +100,7 @@ def new_service(tmp_path: Path, rows: int = 40, plan: SamplingPlan = REPLAY_ONLY
 def restore(tmp_path: Path, name: str, rows: int = 40, into: str = "again") -> tuple[RingStore, Restored]:
     source = SnapshotFolder(tmp_path / "snapshots")
     restored = restore_store(source, source.read(name), tmp_path / into, capacity_bytes(rows))
-    # As the service that is started there finds it.
+    # Opens the store as a service in that folder does.
     return RingStore(tmp_path / into, capacity_bytes(rows)), restored
 
 
@@ -109,7 +109,7 @@ def keys_in(store: RingStore) -> list[int]:
 
 
 def assert_holds(store: RingStore, sequences: list[int]) -> None:
-    """These segments of the first actor, under keys of the same numbers, and no others."""
+    """Asserts that the store has exactly these segments of the first actor, with keys equal to the sequences."""
     assert keys_in(store) == sequences
     keys = np.array(sequences, np.uint64)
     into = SCHEMA.empty(keys.size)
@@ -119,7 +119,7 @@ def assert_holds(store: RingStore, sequences: list[int]) -> None:
 
 
 def chunks(tmp_path: Path, name: str) -> dict[str, int]:
-    """Inode by the name of each chunk's file."""
+    """Returns the inode of each chunk file by file name."""
     return {path.name: path.stat().st_ino for path in sorted((tmp_path / "snapshots" / name).glob("*.chunk"))}
 
 
@@ -133,7 +133,7 @@ def flip(path: Path, place: int) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond this: what a full disk is like."""
+    """Limits the size of the files of this process in bytes, to simulate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -142,7 +142,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-# There and back
+# Taking and restoring
 
 
 def test_segments_states_priorities_watermarks_and_counters_are_restored(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_segments_states_priorities_watermarks_and_counters_are_restored(tmp_pat
     assert store.session.identity != service.store.session.identity
 
 
-def test_a_learner_continues_with_a_restored_store_whose_leases_are_fresh_again(tmp_path: Path) -> None:
+def test_leased_segments_of_a_restored_store_are_fresh_again(tmp_path: Path) -> None:
     plan = replace(PLAN, batch_segments=2)
     service = new_service(tmp_path, plan=plan)
     service.insert(2)
@@ -181,7 +181,7 @@ def test_a_learner_continues_with_a_restored_store_whose_leases_are_fresh_again(
 
     store, _ = restore(tmp_path, "before")
     again = Service(store, tmp_path / "snapshots", sent=6)
-    # The learner went on meanwhile, and comes back in the same session from further on.
+    # The learner continued in the meantime and reconnects in the same session at a later batch.
     again.buffer.adopt_plan(replace(plan, next_batch=2))
     lease = again.buffer.leases.draw(2)
     assert lease is not None
@@ -191,7 +191,7 @@ def test_a_learner_continues_with_a_restored_store_whose_leases_are_fresh_again(
     assert_holds(store, list(range(1, 9)))
 
 
-def test_a_restored_store_survives_as_any_other(tmp_path: Path) -> None:
+def test_a_restored_store_can_be_reopened(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(30)
     service.take("before")
@@ -201,7 +201,7 @@ def test_a_restored_store_survives_as_any_other(tmp_path: Path) -> None:
     assert_holds(reopened, list(range(1, 31)))
 
 
-def test_a_ring_that_has_wrapped_is_restored(tmp_path: Path) -> None:
+def test_a_wrapped_ring_is_restored(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=20)
     service.insert(50)
     service.take("round")
@@ -209,7 +209,7 @@ def test_a_ring_that_has_wrapped_is_restored(tmp_path: Path) -> None:
     assert_holds(store, list(range(31, 51)))
 
 
-def test_arriving_windows_are_not_in_a_snapshot_and_are_in_a_later_one(tmp_path: Path) -> None:
+def test_an_arriving_window_is_only_in_a_later_snapshot(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(2)
     intake = service.buffer.intakes.open(ActorKey(1, 1), SCHEMA, 2, 0.0)
@@ -238,14 +238,14 @@ def test_a_store_in_memory_can_have_a_snapshot_folder(tmp_path: Path) -> None:
 # Sharing
 
 
-def test_snapshots_share_the_chunks_that_have_not_changed(tmp_path: Path) -> None:
+def test_snapshots_share_unchanged_chunks(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=40, chunk_rows=4)
     service.insert(22)
     first = service.take("first")
     service.insert(6)
     second = service.take("second")
     one, two = chunks(tmp_path, "first"), chunks(tmp_path, "second")
-    # Keys 1 to 22, and then to 28, in ranges from multiples of 4: that from 20 to 23 has become longer.
+    # Chunks begin at multiples of 4. When keys 23 to 28 are added, the chunk of keys 20 to 23 grows.
     shared = {name for name in one if two.get(name) == one[name]}
     assert len(one) == 6 and len(two) == 8 and set(one) - shared == {f"{20:020}.chunk"}
     assert first.shared_bytes == 0
@@ -255,7 +255,7 @@ def test_snapshots_share_the_chunks_that_have_not_changed(tmp_path: Path) -> Non
     assert_holds(store, list(range(1, 29)))
 
 
-def test_a_chunk_is_shared_while_the_ring_overwrites_its_beginning(tmp_path: Path) -> None:
+def test_a_chunk_is_shared_after_the_ring_overwrites_its_first_segments(tmp_path: Path) -> None:
     service = new_service(tmp_path, rows=20, chunk_rows=8)
     service.insert(20)
     service.take("first")
@@ -266,7 +266,7 @@ def test_a_chunk_is_shared_while_the_ring_overwrites_its_beginning(tmp_path: Pat
     assert_holds(store, list(range(5, 25)))
 
 
-def test_new_priorities_alone_write_no_chunk_again(tmp_path: Path) -> None:
+def test_new_priorities_do_not_rewrite_chunks(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(20)
     service.take("first")
@@ -278,7 +278,7 @@ def test_new_priorities_alone_write_no_chunk_again(tmp_path: Path) -> None:
     assert restore(tmp_path, "second", into="two")[0].headers["priority"].max() == 9.0
 
 
-def test_after_a_restore_the_same_keys_of_another_history_are_not_shared(tmp_path: Path) -> None:
+def test_chunks_with_the_same_keys_from_another_history_are_not_shared(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(8)
     service.take("early")
@@ -297,27 +297,27 @@ def test_after_a_restore_the_same_keys_of_another_history_are_not_shared(tmp_pat
     assert_same_columns(into, make_columns([(0, 2, sequence) for sequence in range(1, 9)]))
 
 
-# While the store goes on
+# Snapshots of a store in use
 
 
 def slow_pace(folder: Path, rows: int) -> int:
-    """Bytes per second at which copying so many rows takes longer than a second, and than inserting them some times."""
+    """Returns the bytes per second at which copying takes a second plus five times as long as inserting."""
     service = new_service(folder, rows=rows)
-    # The first window waits until compiled code is loaded.
+    # The first window waits until the compiled code is loaded.
     service.insert(2)
     return int(rows * ROW_BYTES / (1.0 + 5.0 * seconds_of(lambda: service.insert(rows))))
 
 
-def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(tmp_path: Path) -> None:
+def test_rows_overwritten_during_the_copy_are_absent_and_counted(tmp_path: Path) -> None:
     rows = 100
-    # The ring comes round while it is copied.
+    # The ring wraps around during the copy.
     pace = slow_pace(tmp_path / "baseline", rows)
     service = new_service(tmp_path, rows=rows, chunk_rows=4, bytes_per_s=pace)
     service.insert(rows)
     going_on = threading.Event()
 
     def insert() -> None:
-        # Not for ever: a thread that never waits would keep the copying from its turns.
+        # Bounded, because a thread that never waits would starve the copying thread.
         while not going_on.is_set() and service.sent < 4 * rows:
             service.insert(2)
 
@@ -336,14 +336,14 @@ def test_rows_that_are_overwritten_while_they_are_copied_are_absent_and_counted(
     assert taken.segments + taken.absent == rows
     store, restored = restore(tmp_path, "busy", rows=rows)
     assert (restored.segments, restored.damaged) == (taken.segments, 0)
-    # What is there is as it was when the snapshot began, watermark included.
+    # The segments and the watermark are those at the start of the snapshot.
     assert_holds(store, keys_in(store))
     assert keys_in(store)[-1] <= rows
     assert store.watermark(0, 1) == rows
 
 
 def test_inserts_and_draws_continue_while_a_snapshot_is_written(tmp_path: Path) -> None:
-    # It would take a quarter of an hour.
+    # The snapshot would take a quarter of an hour at this rate.
     service = new_service(tmp_path, rows=100, bytes_per_s=40 * ROW_BYTES // int(PATIENCE_S))
     service.insert(40)
     running = service.begin("slow")
@@ -357,7 +357,7 @@ def test_inserts_and_draws_continue_while_a_snapshot_is_written(tmp_path: Path) 
     service.snapshots.stop()
 
 
-# With the policy
+# Snapshots and policies
 
 
 def test_a_store_is_frozen_after_the_commit_of_the_policys_version(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_store_is_frozen_after_the_commit_of_the_policys_version(tmp_path: Pat
     assert not running.frozen.wait(0.05)
     service.buffer.leases.commit(PLAN.session, 0, lease.keys, np.full(lease.keys.size, 9.0))
     assert running.frozen.wait(PATIENCE_S)
-    # Too late to be a part of it.
+    # This batch is trained after the freeze and is not in the snapshot.
     service.train(1, priority=5.0)
     running.policy.set_result(Weights.of(1, b"policy"))
     assert running.outcome.result(PATIENCE_S).version == 1
@@ -397,7 +397,7 @@ def test_a_missing_commit_or_policy_fails_the_snapshot_and_leaves_no_files(
 
 
 def test_an_abandoned_snapshot_ends_at_once_and_leaves_no_files(tmp_path: Path) -> None:
-    # It would take more than a minute.
+    # The snapshot would take about 10 seconds at this rate.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
     running = service.begin("slow")
@@ -408,7 +408,7 @@ def test_an_abandoned_snapshot_ends_at_once_and_leaves_no_files(tmp_path: Path) 
     assert list((tmp_path / "snapshots").iterdir()) == []
 
 
-def test_a_policy_that_is_damaged_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_policy_is_refused(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(4)
     service.take("rotten")
@@ -421,7 +421,7 @@ def test_a_policy_that_is_damaged_is_refused(tmp_path: Path) -> None:
 # Damage
 
 
-def test_a_row_that_is_damaged_in_the_store_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_a_damaged_row_of_the_store_is_left_out_and_counted(tmp_path: Path) -> None:
     service = new_service(tmp_path)
     service.insert(10)
     service.store.columns[0][service.store.rows(np.array([3], np.uint64))[0], 0] ^= 1
@@ -437,7 +437,7 @@ def test_damaged_segments_of_a_snapshot_are_dropped_and_counted_at_the_restore(t
     service.insert(22)
     service.take("rotten")
     place = tmp_path / "snapshots" / "rotten"
-    # In the range from 8: the last byte of its last row. Of that from 16, a key. Of that from 4, the end is lost.
+    # Damages the last byte of the chunk from 8 and a key of the chunk from 16. Truncates the chunk from 4.
     flip(place / f"{8:020}.chunk", (place / f"{8:020}.chunk").stat().st_size - 1)
     flip(place / f"{16:020}.chunk", 0)
     with (place / f"{4:020}.chunk").open("r+b") as file:
@@ -448,7 +448,7 @@ def test_damaged_segments_of_a_snapshot_are_dropped_and_counted_at_the_restore(t
 
 
 @pytest.mark.parametrize("file", ["headers.bin", "records.bin", "manifest.json"])
-def test_a_snapshot_whose_one_consistent_part_is_damaged_is_refused(tmp_path: Path, file: str) -> None:
+def test_a_snapshot_with_damaged_headers_records_or_manifest_is_refused(tmp_path: Path, file: str) -> None:
     service = new_service(tmp_path)
     service.insert(10)
     service.take("rotten")
@@ -456,16 +456,16 @@ def test_a_snapshot_whose_one_consistent_part_is_damaged_is_refused(tmp_path: Pa
     with pytest.raises(ConfigurationError, match=f"{file}.*choose another"):
         restore(tmp_path, "rotten")
     assert not (tmp_path / "again").exists()
-    # A new one is not built on it.
+    # A new snapshot shares all intact chunks or none.
     assert service.take("sound").shared_bytes in (0, 10 * (ROW_BYTES + 8))
     assert_holds(restore(tmp_path, "sound")[0], list(range(1, 11)))
 
 
-# Which are there
+# Names and retention
 
 
 def test_old_automatic_snapshots_are_removed_and_requested_ones_are_kept(tmp_path: Path) -> None:
-    # The clock is set back by an hour before each.
+    # The clock is set back by an hour before each snapshot.
     clock = iter(range(2_000_000_000, 0, -3600))
     service = new_service(tmp_path, kept=2)
     service.snapshots._now = lambda: float(next(clock))
@@ -480,7 +480,7 @@ def test_old_automatic_snapshots_are_removed_and_requested_ones_are_kept(tmp_pat
     assert_holds(restore(tmp_path, "a")[0], list(range(1, 13)))
 
 
-def test_a_folder_with_too_many_named_snapshots_refuses_another(
+def test_a_request_beyond_the_limit_of_requested_snapshots_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "MOST_NAMED", 2)
@@ -490,7 +490,7 @@ def test_a_folder_with_too_many_named_snapshots_refuses_another(
     service.take("two")
     with pytest.raises(ConfigurationError, match=r"there are 2 requested snapshots in .*; remove the folders of some"):
         service.take("three")
-    # Those on the interval go on: nobody's names keep them out.
+    # Snapshots on the interval are still taken.
     service.take("on-the-interval", automatic=True)
     shutil.rmtree(tmp_path / "snapshots" / "one")
     service.take("three")
@@ -506,7 +506,7 @@ def test_a_snapshot_is_listed_as_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", ".hidden", "", "a b", "x" * 101])
-def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_are_not_plain_file_names_are_refused(tmp_path: Path, name: str) -> None:
     service = new_service(tmp_path)
     service.insert(2)
     if name:
@@ -516,7 +516,7 @@ def test_names_that_are_no_plain_file_names_are_refused(tmp_path: Path, name: st
         restore(tmp_path, name)
 
 
-def test_a_snapshot_that_can_not_be_taken_names_the_reason(tmp_path: Path) -> None:
+def test_a_refused_snapshot_reports_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"replay\.snapshot_folder"):
         Service(RingStore(None, capacity_bytes(4)), None).begin("memory")
     service = new_service(tmp_path)
@@ -565,8 +565,8 @@ def test_a_snapshot_interrupted_by_a_kill_is_removed_by_the_next(tmp_path: Path)
     assert_holds(restore(tmp_path, "next")[0], list(range(1, 41)))
 
 
-def test_a_snapshot_cut_off_by_the_stop_leaves_no_files(tmp_path: Path) -> None:
-    # It would take more than a minute.
+def test_a_snapshot_interrupted_by_a_stop_leaves_no_files(tmp_path: Path) -> None:
+    # The snapshot would take about 10 seconds at this rate.
     service = new_service(tmp_path, bytes_per_s=4 * ROW_BYTES)
     service.insert(40)
     running = service.begin("late")
@@ -579,7 +579,7 @@ def test_a_snapshot_cut_off_by_the_stop_leaves_no_files(tmp_path: Path) -> None:
         service.begin("later")
 
 
-def test_a_full_disk_fails_the_snapshot_leaves_nothing_and_the_next_succeeds(tmp_path: Path) -> None:
+def test_a_snapshot_on_a_full_disk_leaves_no_files_and_the_next_succeeds(tmp_path: Path) -> None:
     service = new_service(tmp_path, chunk_rows=16)
     service.insert(40)
     with largest_file(4 * ROW_BYTES):
@@ -604,7 +604,7 @@ def test_an_unknown_name_is_refused_with_the_existing_names(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("rows", [13, 64])
-def test_another_capacity_keeps_the_newest_that_fit(tmp_path: Path, rows: int) -> None:
+def test_a_restore_into_another_capacity_keeps_the_newest_segments(tmp_path: Path, rows: int) -> None:
     service = new_service(tmp_path, rows=40)
     service.insert(50)
     service.take("forty")
