@@ -1,4 +1,4 @@
-"""Damage is found between recoveries, and nothing else is taken for it."""
+"""Tests that scrubbing finds damage between recoveries and drops no intact segment."""
 
 import threading
 from dataclasses import replace
@@ -18,7 +18,7 @@ ACTOR = ActorKey(0, 1)
 
 
 def open_buffer(windows: int = 10, **plan: int) -> tuple[RingStore, ReplayBuffer]:
-    """40 rows, and windows of 4 segments; to be replayed, if the plan does not say otherwise."""
+    """Opens a store of 40 rows with windows of 4 segments. The default plan only replays."""
     store = RingStore(None, capacity_bytes(40))
     buffer = ReplayBuffer(store, Gate(1e9, max_actors=8))
     buffer.adopt_plan(replace(PLAN, **{"fresh_segments": 0, "batch_segments": 20, **plan}))
@@ -39,14 +39,14 @@ def test_a_damaged_segment_is_dropped_and_never_drawn_again(monkeypatch: pytest.
     row = int(store.rows(np.array([29], np.uint64))[0])
     store.columns[-1][row, 3] ^= 1
     scrub = Scrub(buffer)
-    # 40 rows in steps of 16; key 29 is in the second.
+    # A step scrubs 16 of the 40 rows. Key 29 is in the second step.
     assert [scrub.step() for _ in range(6)] == [0, 1, 0, 0, 0, 0]
     assert buffer.counts().stored == 39
     for number in range(20):
         lease = buffer.leases.draw(number)
         assert lease is not None and 29 not in lease.keys
         buffer.leases.commit(PLAN.session, number, lease.keys, np.ones(20))
-    # The ring comes by, and the row is as good as any.
+    # The ring wraps around and uses the row again.
     for window in range(10, 20):
         insert(buffer, window)
     assert buffer.counts().stored == 40
@@ -77,7 +77,7 @@ def test_an_empty_store_has_nothing_to_scrub() -> None:
     assert Scrub(ReplayBuffer(store, Gate(1e9, max_actors=8))).step() == 0
 
 
-def test_segments_overwritten_meanwhile_do_not_count_as_damaged() -> None:
+def test_segments_overwritten_during_a_scrub_do_not_count_as_damaged() -> None:
     _, buffer = open_buffer()
     scrub, done, dropped = Scrub(buffer), threading.Event(), []
 

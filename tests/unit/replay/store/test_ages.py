@@ -1,4 +1,4 @@
-"""The age clock beside an oracle that counts numbers one by one."""
+"""Compares the age clock with an oracle that counts batch numbers one by one."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from penstock.replay.store.records import make_record
 NEWEST = 400
 
 GAPS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 30)), max_size=8)
-"""Batches that a session trains, and numbers that are skipped after it."""
+"""Pairs of the number of batches that a session trains and the number of batches skipped after it."""
 
 
 def records() -> np.ndarray:
@@ -25,7 +25,7 @@ def records() -> np.ndarray:
 
 
 def make(sessions: list[tuple[int, int]], memory: np.ndarray | None = None) -> tuple[Ages, set[int], int]:
-    """A clock, all numbers in its gaps, and the version at which the last session began."""
+    """Returns a clock, all batch numbers in its gaps and the version after the last gap."""
     ages, version, skipped = Ages(records() if memory is None else memory, 0), 0, set[int]()
     for trained, jump in sessions:
         ages.skip(version + trained, version + trained + jump)
@@ -35,7 +35,7 @@ def make(sessions: list[tuple[int, int]], memory: np.ndarray | None = None) -> t
 
 
 def counted(skipped: set[int], until: int) -> np.ndarray:
-    """<int64>[until + 1] how many numbers below each version were not skipped."""
+    """Returns <int64>[until + 1], the number of batches below each version that were not skipped."""
     return np.cumsum([0, *(number not in skipped for number in range(until))])
 
 
@@ -55,7 +55,7 @@ def test_ages_do_not_count_skipped_numbers(sessions: list[tuple[int, int]]) -> N
 
 @given(GAPS, st.integers(0, 60), st.integers(0, NEWEST))
 @settings(max_examples=200, deadline=None)
-def test_the_oldest_version_of_an_age_is_the_first_that_is_no_older(
+def test_the_oldest_version_of_an_age_bounds_all_younger_versions(
     sessions: list[tuple[int, int]], age: int, number: int
 ) -> None:
     ages, skipped, _ = make(sessions)
@@ -77,7 +77,7 @@ def test_another_process_reads_the_same_clock(sessions: list[tuple[int, int]]) -
 
 def test_a_worked_example() -> None:
     ages, _, _ = make([(10, 5)])
-    # Batches 0 to 9 were trained; the next is 15. 10 to 14 were published and not committed, or never used.
+    # Batches 0 to 9 were trained, and the next is 15. Versions 10 to 14 were published but not committed, or unused.
     assert ages.clock(np.array([0, 9, 10, 12, 15, 16])).tolist() == [0, 9, 10, 10, 10, 11]
     assert ages.between(np.array([9, 12, 15]), 16).tolist() == [5, 3, 0]
     assert ages.between(np.array([15, 16]), 16).size == 0
@@ -90,7 +90,7 @@ def test_a_session_that_did_not_begin_leaves_no_gap() -> None:
     ages = Ages(memory, 0)
     ages.skip(3, 5)
     ages.skip(10, 200)
-    # Killed before the store's version moved: the next session begins elsewhere.
+    # The process was killed before the store's version changed. The next session begins at another version.
     again = Ages(memory, 10)
     assert again.skipped == 2
     again.skip(10, 11)
@@ -103,7 +103,7 @@ def test_the_oldest_gaps_are_joined_when_there_are_too_many() -> None:
     assert Ages(memory, version).skipped == ages.skipped == len(skipped)
     versions = np.arange(version)
     exact = counted(skipped, version)[:-1]
-    # What is younger than the joined gaps, and what is older than all, has its age; the rest is taken for younger.
+    # Versions newer than the joined gaps or older than all gaps have exact ages. The others count as younger.
     recent = versions >= 5 * 21
     assert (ages.clock(versions)[recent] == exact[recent]).all()
     assert (ages.clock(versions)[:3] == exact[:3]).all()
@@ -127,7 +127,7 @@ def test_a_damaged_copy_leaves_the_other_intact(bit: int, copy: int) -> None:
     assert Ages(memory, 9).skipped == 3
 
 
-def test_windows_granted_under_a_higher_degree_are_judged_by_it() -> None:
+def test_a_window_granted_under_a_higher_degree_may_be_as_old_as_that_degree_allows() -> None:
     memory = records()
     ages = Ages(memory, 0)
     ages.work_by(replace(PLAN, off_policy_degree=3), 10)
@@ -142,12 +142,12 @@ def test_a_degree_lowered_twice_keeps_the_bounds_of_both() -> None:
     for degree, next_batch in ((5, 0), (4, 10), (2, 12)):
         ages.work_by(replace(PLAN, off_policy_degree=degree), next_batch)
     assert [ages.oldest_fresh(number) for number in (15, 16, 17)] == [10, 11, 15]
-    # Long after, only what was in force just before counts.
+    # Much later, only the previous degree counts.
     ages.work_by(replace(PLAN, off_policy_degree=1), 100)
     assert [ages.oldest_fresh(number) for number in (102, 103)] == [100, 102]
 
 
-def test_a_raised_degree_holds_at_once() -> None:
+def test_a_raised_degree_applies_at_once() -> None:
     ages = Ages(records(), 0)
     ages.work_by(PLAN, 0)
     ages.work_by(replace(PLAN, off_policy_degree=4), 3)

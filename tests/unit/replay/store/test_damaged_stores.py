@@ -1,4 +1,4 @@
-"""Each file of a store and of a snapshot, damaged in every way: it is noticed, and nothing else is served for it."""
+"""Tests that damage in each file of a store and of a snapshot is detected and never served as data."""
 
 import shutil
 from collections import Counter
@@ -47,7 +47,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def fill(folder: Path | None) -> tuple[RingStore, ReplayBuffer]:
-    """Two actors' segments: 16 trained, 4 in training, 8 waiting; the learner was replaced once."""
+    """Creates a store of two actors with 16 seen, 4 leased and 8 unseen segments. Its learner was replaced once."""
     store = RingStore(folder, SIZE)
     buffer = ReplayBuffer(store, Gate(1e9, max_actors=8))
     plan = replace(PLAN, batch_segments=8, fresh_segments=4, off_policy_degree=6)
@@ -70,7 +70,7 @@ def fill(folder: Path | None) -> tuple[RingStore, ReplayBuffer]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a store, as a kill leaves them."""
+    """Returns the files of a store after a kill, by name."""
     folder = tmp_path_factory.mktemp("whole")
     fill(folder)
     return {name: (folder / name).read_bytes() for name in FILES}
@@ -98,7 +98,7 @@ def test_a_lost_file_is_named_in_the_error(whole: dict[str, bytes], tmp_path: Pa
     else:
         (tmp_path / name).write_bytes(DAMAGES[damage](whole[name]))
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    # The next start says the same.
+    # The next start reports the same error.
     for _ in range(2):
         with pytest.raises(DamagedFile) as raised:
             RingStore(tmp_path, SIZE)
@@ -126,14 +126,14 @@ def test_a_damaged_size_in_the_description_is_not_reported_as_another_configurat
         RingStore(tmp_path, SIZE)
 
 
-def test_headers_that_were_zeroed_are_counted(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_zeroed_headers_are_counted(whole: dict[str, bytes], tmp_path: Path) -> None:
     content = bytearray(whole["segments.bin"])
-    # Of keys 5 to 14.
+    # Headers of keys 5 to 14.
     content[5 * HEADER.itemsize : 15 * HEADER.itemsize] = bytes(10 * HEADER.itemsize)
     lay(tmp_path, {**whole, "segments.bin": bytes(content)})
     store = RingStore(tmp_path, SIZE)
     assert (store.recovery.segments, store.recovery.damaged) == (18, 10)
-    # Once.
+    # The damage is counted once.
     assert RingStore(tmp_path, SIZE).recovery.damaged == 0
 
 
@@ -143,18 +143,18 @@ def test_one_copy_of_the_records_suffices(whole: dict[str, bytes], tmp_path: Pat
     content[half * RECORDS_BYTES // 2 : (half + 1) * RECORDS_BYTES // 2] = bytes(RECORDS_BYTES // 2)
     lay(tmp_path, {**whole, "records.bin": bytes(content)})
     store = RingStore(tmp_path, SIZE)
-    # All watermarks, the session and the ages.
+    # The 4096 watermarks, the session and the ages.
     assert store.recovery.repaired == 4096 + 2
     assert served(store) == expected(whole, tmp_path)
     assert RingStore(tmp_path, SIZE).recovery.repaired == 0
 
 
-def test_a_copy_left_behind_by_a_kill_is_repaired_from_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_an_outdated_copy_after_a_kill_is_replaced_from_the_other(whole: dict[str, bytes], tmp_path: Path) -> None:
     records = np.frombuffer(bytearray(whole["records.bin"]), np.uint8)
     kept, before = KeptTwice(ages_copies(records)), ages_copies(records).copy()
     kept.record["lag"] = 9
     kept.save()
-    # Killed between the two writes.
+    # The process was killed between the two writes.
     ages_copies(records)[1] = before[1]
     lay(tmp_path, {**whole, "records.bin": records.tobytes()})
     store = RingStore(tmp_path, SIZE)
@@ -172,20 +172,20 @@ def test_an_invalid_state_counts_as_damage(tmp_path: Path, state: int) -> None:
     assert (again.recovery.segments, again.recovery.damaged) == (3, 1)
 
 
-def test_no_row_blocks_the_ring_by_its_state(tmp_path: Path) -> None:
+def test_a_damaged_state_does_not_block_the_ring(tmp_path: Path) -> None:
     store, buffer = fill(tmp_path)
     scrub = Scrub(buffer)
     assert scrub.step() == 0
     rows = {state: int(np.flatnonzero(store.headers["state"] == state)[0]) for state in (1, 2, 4)}
     for row in rows.values():
         store.headers["state"][row] ^= 64
-    # What waits for its training gets its state back; what was trained is dropped.
+    # Unseen and leased segments get their states back. Seen segments are dropped.
     assert scrub.step() == 1
     assert store.headers["state"][rows[State.UNSEEN]] == State.UNSEEN
     assert store.headers["state"][rows[State.LEASED]] == State.LEASED
     assert store.headers["key"][rows[State.SEEN]] == 0
     assert buffer.counts().stored == 27
-    # The ring comes round, over all of them.
+    # The ring wraps around over all rows.
     for number in range(54, 70):
         lease = buffer.leases.draw(number)
         assert lease is not None and lease.fresh_segments == 4
@@ -215,10 +215,10 @@ def test_invalid_header_values_count_as_damage(
 
 
 def served(store: RingStore) -> dict[str, bytes]:
-    """What a service would work with: the records by name, and each segment by its key."""
+    """Returns the data that a service would use: fields of the records by name and segments by key."""
     content = {"marks": read_watermarks(store.records)[0].tobytes()}
     ages = KeptTwice(ages_copies(store.records)).record[0]
-    # Each write has a sequence and a checksum of its own.
+    # The first two fields, sequence and checksum, differ between writes.
     for kind, record in (("session", store.session._kept.record[0]), ("ages", ages)):
         content |= {f"{kind}.{name}": record[name].tobytes() for name in record.dtype.names[2:]}
     for row in np.flatnonzero(store.headers["key"]).tolist():
@@ -235,12 +235,12 @@ def expected(whole: dict[str, bytes], tmp_path: Path) -> dict[str, bytes]:
 
 
 def offset_in(memory: np.ndarray, view: np.ndarray) -> int:
-    """Where a view's first byte is in the memory."""
+    """Returns the offset in bytes of a view in the memory."""
     return int(view.__array_interface__["data"][0] - memory.__array_interface__["data"][0])
 
 
 def flips(whole: dict[str, bytes]) -> Iterator[tuple[str, str, int]]:
-    """What is hit, the file, and the bit: 900 of them."""
+    """Yields 900 flips, each with the damaged part, the file name and the index of the bit."""
     random = np.random.default_rng(5)
     for name in HEADER.names or ():
         start, width = int(HEADER.fields[name][1]), int(HEADER.fields[name][0].itemsize)  # type: ignore[index]
@@ -272,10 +272,10 @@ def test_900_flipped_bits_in_a_store_are_noticed_or_change_nothing(whole: dict[s
     for kind, count in outcomes.items():
         assert not count["silent"], (kind, count)
         if kind in ("priority", "batch"):
-            # These have bounds and no checksum: within them, a bit changes how likely a draw is, at most.
+            # These fields have bounds but no checksum. Within the bounds, a flip changes only draw probabilities.
             assert set(count) == {"noticed", "unchecked"}, (kind, count)
         elif kind not in ("anywhere", "description"):
-            # Nothing of this is unused.
+            # These parts have no unused bits.
             assert set(count) == {"noticed"}, (kind, count)
 
 
@@ -288,7 +288,7 @@ def outcome_of(folder: Path, name: str, intact: dict[str, bytes]) -> str:
     found = store.recovery
     content: dict[str, Any] = served(store)
     noticed = bool(found.damaged or found.torn or found.repaired)
-    # Whether noticed or not: what is there is as it was.
+    # The remaining content must be unchanged, even if the damage is noticed.
     wrong = [key for key, value in content.items() if intact.get(key) != value]
     lost = len(intact) - len(content)
     assert lost <= found.damaged + found.torn
@@ -299,7 +299,7 @@ def outcome_of(folder: Path, name: str, intact: dict[str, bytes]) -> str:
 
 
 def changed_fields(before: bytes, after: bytes) -> set[str]:
-    """The fields of a segment's header that differ; `payload`, if that does, or if it is no segment."""
+    """Returns the header fields that differ, or `payload` if the payload differs or a value is not a segment."""
     if (
         len(before) != len(after)
         or len(after) <= HEADER.itemsize
@@ -315,7 +315,7 @@ def changed_fields(before: bytes, after: bytes) -> set[str]:
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one snapshot, `then`."""
+    """Returns a folder with one snapshot, `then`."""
     root = tmp_path_factory.mktemp("snapshots")
     _, buffer = fill(None)
     snapshots = Snapshots(buffer, root, kept=3, bytes_per_s=2**40, chunk_bytes=8 * SCHEMA.segment_bytes)
@@ -326,7 +326,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def restored(root: Path, into: Path) -> tuple[str, dict[str, bytes]]:
-    """What restoring said, and the store that came out of it."""
+    """Restores the snapshot and returns the error or the damage count, and the content of the new store."""
     source = SnapshotFolder(root)
     try:
         manifest = source.read("then")
@@ -379,5 +379,5 @@ def test_100_flipped_bits_in_a_snapshot_are_noticed_or_change_nothing(snapshot: 
         assert said or found == intact, (path.name, bit)
         assert found.items() <= intact.items(), (path.name, bit)
         unused += not said
-    # Rows of a chunk whose segments were overwritten, and blanks of the manifest.
+    # Unused bits are in rows of overwritten segments in a chunk and in blanks of the manifest.
     assert unused < 10

@@ -1,4 +1,4 @@
-"""The session record as typed fields over two copies in a file."""
+"""Tests the session record, which has typed fields and two copies in a file."""
 
 import numpy as np
 import pytest

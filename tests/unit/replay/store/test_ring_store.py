@@ -24,7 +24,7 @@ def keys_of(first: int, last: int) -> NDArray[np.uint64]:
 
 
 def write(store: RingStore, window: Window, first_key: int) -> None:
-    """Stores a window, as trained already: the ring may overwrite it."""
+    """Stores a window as already trained, so that the ring can overwrite it."""
     keys = keys_of(first_key, first_key + window.columns.segments - 1)
     write_rows(store, keys, window, 0)
     store.headers["state"][store.rows(keys)] = State.SEEN
@@ -38,7 +38,7 @@ def gather(store: RingStore, keys: NDArray[np.uint64]) -> Columns:
 
 
 def flip(path: Path, needle: bytes) -> None:
-    """Inverts one bit in the middle of the only place in a file where these bytes are."""
+    """Inverts one bit in the middle of a byte string that occurs once in the file."""
     content = path.read_bytes()
     assert content.count(needle) == 1
     with path.open("r+b") as file:
@@ -52,7 +52,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return tmp_path / "replay" if request.param == "a folder" else None
 
 
-def test_what_is_written_is_gathered_in_any_order(folder: Path | None) -> None:
+def test_written_segments_are_gathered_in_any_order(folder: Path | None) -> None:
     store = make_store(10, folder)
     write(store, make_window(1, segments=3), 1)
     write(store, make_window(1, segments=4, slot=2, version=5), 4)
@@ -90,7 +90,7 @@ def test_the_ring_holds_the_latest_segments_and_no_others(capacity: int, sizes: 
 
 @pytest.mark.parametrize("first", [0, 1, 3])
 @pytest.mark.parametrize("next_key", [1, 18], ids=["within the ring", "over the ring's end"])
-def test_all_bytes_of_a_window_are_summed_wherever_they_are_copied(first: int, next_key: int) -> None:
+def test_the_checksum_covers_all_bytes_of_a_window(first: int, next_key: int) -> None:
     store, window = make_store(20), make_window(segments=4)
     keys = np.arange(next_key, next_key + 4 - first, dtype=np.uint64)
     store.reserve(keys)
@@ -139,13 +139,13 @@ def test_a_reopened_folder_has_every_segment_and_watermark(tmp_path: Path) -> No
     assert again.session.next_batch == 11
 
 
-def test_a_folder_that_never_had_a_schema_opens_empty(tmp_path: Path) -> None:
+def test_a_folder_without_a_schema_opens_empty(tmp_path: Path) -> None:
     RingStore(tmp_path, capacity_bytes(5))
     again = RingStore(tmp_path, capacity_bytes(5))
     assert (again.schema, again.capacity, again.recovery.segments) == (None, 0, 0)
 
 
-def test_a_torn_row_is_not_found_again(tmp_path: Path) -> None:
+def test_a_torn_row_is_not_recovered(tmp_path: Path) -> None:
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=4), 1)
     store.headers["key"][store.rows(keys_of(3, 3))] = 0
@@ -165,7 +165,7 @@ def test_a_row_with_a_flipped_payload_bit_is_dropped_and_counted(tmp_path: Path,
 
 
 @pytest.mark.parametrize("field", ["key", "sequence", "version", "slot", "incarnation", "environment", "checksum"])
-def test_a_row_with_another_identity_is_dropped_and_counted(tmp_path: Path, field: str) -> None:
+def test_a_row_with_a_changed_identity_is_dropped_and_counted(tmp_path: Path, field: str) -> None:
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=4), 1)
     store.headers[field][store.rows(keys_of(2, 2))] += 5
@@ -174,7 +174,7 @@ def test_a_row_with_another_identity_is_dropped_and_counted(tmp_path: Path, fiel
     assert again.present(keys_of(1, 7)).tolist() == [True, False, True, True, False, False, False]
 
 
-def test_a_new_priority_or_state_damages_no_row(tmp_path: Path) -> None:
+def test_a_new_priority_or_state_does_not_count_as_damage(tmp_path: Path) -> None:
     store = make_store(5, tmp_path)
     write(store, make_window(1, segments=2), 1)
     store.headers["priority"], store.headers["state"], store.headers["batch"] = 4.5, State.LEASED, 8
@@ -278,13 +278,13 @@ def test_a_folder_of_another_user_is_not_reported_as_a_full_disk(
     def refuse(*given: object) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    # As the kernel refuses whoever is not root.
+    # Simulates the kernel's refusal, because tests may run as root.
     monkeypatch.setattr("os.open", refuse)
     with pytest.raises(ConfigurationError, match=r"can't write .*Permission denied; change who owns the folder"):
         RingStore(tmp_path, capacity_bytes(5))
 
 
-def test_a_disk_that_is_too_small_is_reported_before_space_is_taken(
+def test_a_disk_that_is_too_small_is_reported_before_space_is_allocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.posix_fallocate", lambda *given: pytest.fail("asked for room that there is not"))
@@ -293,11 +293,11 @@ def test_a_disk_that_is_too_small_is_reported_before_space_is_taken(
     assert (tmp_path / "segments.bin").stat().st_blocks == 0
 
 
-def test_a_store_that_can_not_be_allocated_frees_its_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_allocation_frees_its_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allocate = os.posix_fallocate
 
     def give_half(descriptor: int, offset: int, size: int) -> None:
-        # As ext4 does when its disk fills up on the way.
+        # ext4 does this when the disk fills up during the allocation.
         allocate(descriptor, offset, size // 2)
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -316,7 +316,7 @@ def test_the_files_have_their_full_size_from_the_start(tmp_path: Path) -> None:
     assert segments.st_blocks * 512 >= capacity_bytes(50)
 
 
-def test_a_store_that_never_held_a_segment_opens_again(tmp_path: Path) -> None:
+def test_a_store_without_segments_can_be_reopened(tmp_path: Path) -> None:
     RingStore(tmp_path, capacity_bytes(8)).adopt(SCHEMA)
     again = RingStore(tmp_path, capacity_bytes(8))
     assert (again.schema, again.recovery.segments) == (SCHEMA, 0)

@@ -32,7 +32,7 @@ def test_rows_have_independent_checksums(size: int) -> None:
     assert checksums.tolist() == [checksum(row.tobytes(), seed) for seed, row in enumerate(rows)]
 
 
-def test_words_that_change_places_change_the_checksum() -> None:
+def test_swapped_words_change_the_checksum() -> None:
     words = np.random.default_rng(1).integers(0, 2**63, 96).astype(np.uint64)
     original = checksum(words.tobytes())
     for one, other in [(0, 1), (0, 32), (31, 32), (5, 69), (64, 95)]:
@@ -62,7 +62,7 @@ def test_booleans_above_one_are_refused() -> None:
 
 
 @given(data=st.binary(max_size=200), before=st.integers(0, 9), sums=st.sampled_from([1, 3, 509]))
-def test_bytes_are_copied_and_their_words_added(data: bytes, before: int, sums: int) -> None:
+def test_bytes_are_copied_and_their_words_are_summed(data: bytes, before: int, sums: int) -> None:
     source, target = (np.full(before + len(data) + 1, fill, np.uint8) for fill in (0, 7))
     source[before:-1] = np.frombuffer(data, np.uint8)
     added = np.ones(sums, np.uint64)
