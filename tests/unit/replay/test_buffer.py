@@ -1,4 +1,4 @@
-"""The buffer as a whole: plans, sessions, restarts, and the limit on outstanding segments."""
+"""Tests the whole buffer: plans, sessions, restarts and the limit on outstanding segments."""
 
 import random
 from collections import Counter
@@ -38,7 +38,7 @@ def test_granted_unseen_and_leased_segments_never_exceed_the_limit() -> None:
     assert len(leased) > 50
 
 
-def test_every_segment_is_committed_fresh_exactly_once_despite_deaths() -> None:
+def test_each_segment_is_committed_fresh_exactly_once_when_learners_die() -> None:
     chance = random.Random(6)
     plan = replace(PLAN, off_policy_degree=3)
     buffer = make_buffer(plan)
@@ -109,7 +109,7 @@ def test_a_new_session_returns_leased_segments_in_their_order() -> None:
         commit(buffer, dead)
 
 
-def test_outstanding_grants_outlive_every_plan() -> None:
+def test_outstanding_grants_survive_plan_changes() -> None:
     buffer = make_buffer()
     Actor(buffer)
     buffer.intakes.issue_grants(0.0)
@@ -137,7 +137,7 @@ def test_a_store_too_small_for_the_plan_is_refused_with_the_numbers() -> None:
     Actor(make_buffer(PLAN, rows=8))
 
 
-def test_a_restart_restores_the_leases_of_a_living_session(tmp_path: Path) -> None:
+def test_a_restart_restores_the_leases_of_the_current_session(tmp_path: Path) -> None:
     buffer = make_buffer(folder=tmp_path)
     actor = Actor(buffer)
     train(buffer, actor, range(2))
@@ -208,13 +208,13 @@ def test_keys_of_lost_rows_are_not_used_again(tmp_path: Path, lost: list[int]) -
     assert take(again, 2).keys[:2].tolist() == [5, 6]
 
 
-def test_without_fresh_segments_windows_are_replayed_at_once_at_the_largest_priority() -> None:
+def test_without_fresh_segments_windows_are_replayed_at_once_with_the_largest_priority() -> None:
     buffer = make_open_buffer(segments=2)
     buffer.adopt_plan(replace(PLAN, session=9, fresh_segments=0, batch_segments=6, min_replay_segments=2))
     assert buffer.leases.draw(0) is None
     assert buffer.training_waits_for() == "fresh segments"
     for sequence in (1, 3, 5, 7, 9, 11, 13):
-        # The store has 12 rows, and nothing is ever committed: the gate stays open all the same.
+        # The store has 12 rows and no batch is committed, but the gate stays open.
         buffer.intakes.issue_grants(0.0)
         assert append(buffer, make_window(sequence), 0.0) == sequence + 1
     lease = buffer.leases.draw(0)
@@ -248,7 +248,7 @@ def test_an_adjusted_plan_opens_the_gate_and_keeps_grants_and_leases() -> None:
     granted = buffer.intakes.issue_grants(0.0)
     assert [grant.batch for _, grant in granted] == [2, 2]
     buffer.adjust_plan(replace(PLAN, batch_segments=4, fresh_segments=4, off_policy_degree=1))
-    # Fewer would be given now; those that are out are good.
+    # The new plan allows fewer grants, but outstanding grants stay valid.
     assert buffer.counts().granted == 4
     assert append(buffer, make_window(9), 0.0) == 10
     assert lease is not None

@@ -1,4 +1,4 @@
-"""A learner that dies or is stopped, and another that goes on: no segment becomes older by it, none becomes late."""
+"""Tests that the replacement of a learner makes no segment older or late."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from penstock.sharding.shares import shares_of_mass
 from penstock.types.replay import Mass, SamplingPlan
 
 AGEING = replace(PLAN, alpha=0.6, max_staleness=64)
-"""Two fresh segments a batch, half a mass every 3.3 versions."""
+"""Plan with two fresh segments per batch, whose masses halve every 3.3 versions."""
 
 
 def make_buffer(plan: SamplingPlan | None = AGEING, *, rows: int = 60, folder: Path | None = None) -> ReplayBuffer:
@@ -30,7 +30,7 @@ def join(buffer: ReplayBuffer, slot: int = 0, segments: int = 2) -> int:
 
 
 def send(buffer: ReplayBuffer, version: int, *, slot: int = 0, segments: int = 2, first: int | None = None) -> bool:
-    """Sends the actor's next window; whether there was a grant for it."""
+    """Sends the actor's next window. Returns True if the actor had a grant."""
     buffer.intakes.issue_grants(0.0)
     last = buffer.store.watermark(slot, 1) if first is None else first - 1
     window = make_window(last + 1, segments=segments, slot=slot, version=version)
@@ -44,7 +44,7 @@ def train(buffer: ReplayBuffer, number: int, session: int = PLAN.session) -> Non
 
 
 def trained(until: int, **options: object) -> ReplayBuffer:
-    """A buffer trained up to this version, with the window of the next batch waiting."""
+    """Returns a buffer that was trained up to this version and stores the window of the next batch."""
     buffer = make_buffer(**options)  # type: ignore[arg-type]
     join(buffer)
     for number in range(until):
@@ -55,7 +55,7 @@ def trained(until: int, **options: object) -> ReplayBuffer:
 
 
 def true_mass(buffer: ReplayBuffer, plan: SamplingPlan = AGEING) -> float:
-    """The sum of ((p + epsilon) 2^(-age / half_life))^alpha, in terms of the committed version."""
+    """Returns the sum of ((p + epsilon) 2^(-age / half_life))^alpha, with ages at the committed version."""
     mass = buffer.mass
     return mass.total * float(2.0 ** (plan.alpha * (mass.reference - buffer.version) / plan.half_life))
 
@@ -91,12 +91,12 @@ def test_ages_continue_after_a_restart() -> None:
     head = buffer.leases.head(lease, 0, 1, 0)
     expected = [95 - version if version >= 90 else 95 - 70 - version for version in head.versions.tolist()]
     assert head.ages.tolist() == expected
-    # The oldest that is replayed is as old as the plan allows, in batches that were trained.
+    # Ages count trained batches, so the oldest replayable segment has age 25.
     sampled, ages = buffer.sample_replayable()
     assert sampled.size > 0
     assert ages.max() == 25
     assert ages.min() == 1
-    # All priorities are the same, so that probabilities follow ages alone.
+    # All priorities are equal, so probabilities depend only on ages.
     replayed = slice(head.fresh_segments, None)
     weights, everything = (2.0 ** (-AGEING.alpha * each / AGEING.half_life) for each in (head.ages[replayed], ages))
     np.testing.assert_allclose(head.probabilities[replayed], weights / everything.sum(), rtol=1e-9)
@@ -121,7 +121,7 @@ def test_staleness_still_ends_replay_after_a_jump() -> None:
 def test_an_uncommitted_version_is_not_older_than_those_before_it() -> None:
     buffer = trained(until=20)
     join(buffer)
-    # The learner had trained batch 20 and published version 21 when it was killed; its commit did not arrive.
+    # The learner was killed after it trained batch 20 and published version 21. Its commit did not arrive.
     assert buffer.leases.draw(20) is not None
     assert send(buffer, 21)
     buffer.adopt_plan(another(22))
@@ -143,7 +143,7 @@ def test_windows_collected_while_the_learner_is_replaced_are_not_late() -> None:
         assert send(buffer, number, slot=1)
         train(buffer, number)
     assert send(buffer, 5, slot=0)
-    # Killed while the second actor collects with version 5: its grant stays, and nobody is granted in its place.
+    # The learner is killed while the second actor collects with version 5. That grant stays, and no other is issued.
     buffer.adopt_plan(another(6, plan))
     granted = buffer.intakes.issue_grants(0.0)
     assert granted == []
@@ -166,7 +166,7 @@ def test_the_clock_survives_a_restart(tmp_path: Path) -> None:
     assert lease is not None
     assert again.counts().late == 0
     again.leases.commit(8, 80, lease.keys, np.ones(lease.keys.size))
-    # And another learner after that.
+    # A third learner connects.
     after = true_mass(again)
     again.adopt_plan(another(300, session=9))
     assert true_mass(again) == pytest.approx(after, rel=1e-12)
@@ -175,7 +175,7 @@ def test_the_clock_survives_a_restart(tmp_path: Path) -> None:
 def test_a_learner_killed_while_it_connects_leaves_no_gap(tmp_path: Path) -> None:
     buffer = trained(until=20, folder=tmp_path)
     before = true_mass(buffer)
-    # As it is left by a kill between the gap and the session's record.
+    # State after a kill between the writes of the gap and of the session record.
     buffer._segments.ages.skip(20, 400)
     del buffer
     again = make_buffer(None, folder=tmp_path)
@@ -193,7 +193,7 @@ def test_a_learner_killed_while_it_connects_leaves_no_gap(tmp_path: Path) -> Non
 def test_a_first_learner_above_version_0_makes_no_gap() -> None:
     buffer = make_buffer(another(500))
     join(buffer)
-    # A store in memory was lost: what was collected long before is late.
+    # A store in memory was lost, so segments collected long before are late.
     assert send(buffer, 400)
     assert send(buffer, 500)
     lease = buffer.leases.draw(500)
@@ -201,7 +201,7 @@ def test_a_first_learner_above_version_0_makes_no_gap() -> None:
     assert (lease.versions.tolist(), buffer.counts().late) == ([500, 500], 2)
 
 
-def test_stores_that_skipped_other_numbers_have_comparable_masses() -> None:
+def test_stores_with_different_gaps_have_comparable_masses() -> None:
     together, apart = trained(until=20), trained(until=20)
     together.adopt_plan(another(21))
     apart.adopt_plan(another(21))
@@ -210,7 +210,7 @@ def test_stores_that_skipped_other_numbers_have_comparable_masses() -> None:
             join(buffer)
             train(buffer, number, session=8)
             assert send(buffer, number)
-    # One was away while the learner was replaced once more.
+    # One store was disconnected during one replacement of the learner.
     together.adopt_plan(another(60, session=9))
     apart.adopt_plan(another(40, session=9))
     apart.adopt_plan(another(60, session=10))
@@ -219,10 +219,10 @@ def test_stores_that_skipped_other_numbers_have_comparable_masses() -> None:
     assert shares_of_mass([together.mass, Mass()], 0.6, 2.0).tolist() == [1.0, 0.0]
 
 
-# A degree that changes
+# Changes of the degree
 
 
-def test_what_was_granted_under_a_higher_degree_is_not_late_under_a_lower_one() -> None:
+def test_windows_granted_under_a_higher_degree_are_not_late_under_a_lower_one() -> None:
     plan = replace(AGEING, off_policy_degree=3)
     buffer = make_buffer(plan)
     join(buffer)
@@ -234,7 +234,7 @@ def test_what_was_granted_under_a_higher_degree_is_not_late_under_a_lower_one() 
     assert buffer.counts().late == 0
 
 
-def test_a_learner_that_begins_with_a_lower_degree_finds_no_segment_late() -> None:
+def test_a_new_learner_with_a_lower_degree_makes_no_segment_late() -> None:
     plan = replace(AGEING, off_policy_degree=3)
     buffer = make_buffer(plan)
     join(buffer)
@@ -262,7 +262,7 @@ def test_the_lower_degree_applies_after_the_windows_granted_before() -> None:
     assert buffer.counts().late == 2
 
 
-def test_a_degree_lowered_below_a_connected_window_ends_no_run() -> None:
+def test_a_degree_is_not_lowered_below_the_need_of_a_connected_window() -> None:
     plan = replace(AGEING, batch_segments=8, fresh_segments=8, off_policy_degree=3)
     buffer = make_buffer(plan)
     join(buffer, 0, segments=4)
@@ -277,12 +277,12 @@ def test_a_degree_lowered_below_a_connected_window_ends_no_run() -> None:
 
 
 def test_mass_is_0_without_a_draw_when_all_seen_segments_are_too_old() -> None:
-    # Nothing is drawn: what is drawn and too old loses its mass then.
+    # The plan has no replay, because a draw removes the masses of segments that are too old.
     plan = replace(AGEING, batch_segments=2, max_staleness=3, off_policy_degree=9)
     buffer = make_buffer(plan)
     join(buffer, 0), join(buffer, 1)
     buffer.intakes.issue_grants(0.0)
-    # A window is long on its way, while what came after it is trained and becomes too old.
+    # One window arrives slowly. Later windows are trained in the meantime and become too old.
     buffer.adjust_plan(replace(plan, next_batch=5))
     head = make_window(1, slot=1, version=5).head
     intake = intake_of(buffer, head)
@@ -296,7 +296,7 @@ def test_mass_is_0_without_a_draw_when_all_seen_segments_are_too_old() -> None:
     for number in range(6, 10):
         assert send(buffer, 1)
         train(buffer, number)
-    # Of version 5, five versions ago, and others that are older.
+    # The newest seen segments are of version 5, which is five versions old.
     assert buffer.version == 10
     assert buffer.mass.total == 0.0
 
@@ -313,6 +313,6 @@ def test_an_old_segment_behind_a_young_one_loses_its_mass_at_a_commit() -> None:
     masses = buffer._segments.priorities._tree.masses
     assert np.count_nonzero(masses) == 4
     train(buffer, 2)
-    # Versions 3, 0 and 3, of which 0 is three versions old now.
+    # The windows are of versions 3, 0 and 3. Version 0 is now three versions old.
     assert np.count_nonzero(masses) == 4
     assert (masses[buffer.store.rows(np.array([3, 4], np.uint64))] == 0.0).all()
