@@ -129,7 +129,7 @@ class SumTree:
         leaves, masses = np.ascontiguousarray(leaves, np.int64), np.ascontiguousarray(masses, np.float64)
         if not _update(self._nodes, self._width, self._capacity, leaves, masses):
             if leaves.min() < 0 or leaves.max() >= self._capacity:
-                raise ValueError(f"leaves must lie in [0, {self._capacity}), got {leaves.min()} to {leaves.max()}")
+                raise ValueError(f"leaves must be in [0, {self._capacity}), got {leaves.min()} to {leaves.max()}")
             raise ValueError(f"masses must be finite and not negative, got {masses.min()} to {masses.max()}")
 
     def scale(self, factor: float) -> None:
