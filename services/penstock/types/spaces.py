@@ -1,13 +1,24 @@
 """Spaces of observations and actions, and the properties of an environment that a policy depends on.
 
-Each kind of space defines its display, its JSON form and the arrays of its actions. `Space` is the union of all kinds.
+A space is a tree, and its leaves are arrays. Each kind of leaf defines its display, its JSON form, its arrays and the
+choices that an action mask covers. `Space` is the union of all kinds.
 """
 
+import functools
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeGuard, get_args
 
 from penstock.types.records import plain
+
+LEAST_IMAGE = 36
+"""Smallest height and width in pixels of an image; smaller arrays of bytes are boards."""
+
+_INTEGERS = (("uint8", 0, 2**8 - 1), ("int8", -(2**7), 2**7 - 1), ("int32", -(2**31), 2**31 - 1))
+
+ArrayType = tuple[str, tuple[int, ...]]
+"""Element type and shape of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +40,19 @@ class BoxSpace:
         return math.prod(self.shape)
 
     @property
-    def action_array(self) -> tuple[str, tuple[int, ...]]:
+    def observation_array(self) -> ArrayType:
+        """Element type and shape of one observation."""
+        return self.dtype, self.shape
+
+    @property
+    def action_array(self) -> ArrayType:
         """Element type and shape of one action of a policy."""
         return "float32", (self.size,)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of alternatives in each choice among integers; a box has no such choice."""
+        return ()
 
     @property
     def has_choice(self) -> bool:
@@ -64,9 +85,19 @@ class DiscreteSpace:
     start: int = 0
 
     @property
-    def action_array(self) -> tuple[str, tuple[int, ...]]:
+    def observation_array(self) -> ArrayType:
+        """Element type and shape of one observation."""
+        return _integer_type(self.start, self.start + self.n - 1), ()
+
+    @property
+    def action_array(self) -> ArrayType:
         """Element type and shape of one action of a policy."""
         return "int64", ()
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of alternatives in each choice among integers."""
+        return (self.n,)
 
     @property
     def has_choice(self) -> bool:
@@ -87,15 +118,174 @@ class DiscreteSpace:
         return cls(value["n"], value["start"])
 
 
-Space = BoxSpace | DiscreteSpace
+@dataclass(frozen=True, slots=True)
+class MultiDiscreteSpace:
+    """Arrays of integers. Element i, in C order, is one of start[i], ..., start[i] + n[i] - 1."""
+
+    KIND: ClassVar = "multi_discrete"
+
+    shape: tuple[int, ...]
+    n: tuple[int, ...]
+    start: tuple[int, ...]
+
+    @property
+    def observation_array(self) -> ArrayType:
+        """Element type and shape of one observation."""
+        last = max(start + n - 1 for start, n in zip(self.start, self.n, strict=True))
+        return _integer_type(min(self.start), last), self.shape
+
+    @property
+    def action_array(self) -> ArrayType:
+        """Element type and shape of one action of a policy."""
+        return "int64", (len(self.n),)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of alternatives in each choice among integers."""
+        return self.n
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the space has more than one member."""
+        return max(self.n) > 1
+
+    def shown(self) -> str:
+        """Returns a short form for messages."""
+        shape = "" if len(self.shape) == 1 else f", shape={self.shape}"
+        start = f", start={list(self.start)}" if any(self.start) else ""
+        return f"MultiDiscrete({list(self.n)}{shape}{start})"
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the form in the metadata of weights."""
+        return {"kind": self.KIND, **plain(self)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Returns the space with this JSON form."""
+        return cls(tuple(value["shape"]), tuple(value["n"]), tuple(value["start"]))
+
+
+@dataclass(frozen=True, slots=True)
+class MultiBinarySpace:
+    """Arrays of zeros and ones."""
+
+    KIND: ClassVar = "multi_binary"
+
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def observation_array(self) -> ArrayType:
+        """Element type and shape of one observation."""
+        return "uint8", self.shape
+
+    @property
+    def action_array(self) -> ArrayType:
+        """Element type and shape of one action of a policy."""
+        return "int64", (self.size,)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of alternatives in each choice among integers."""
+        return (2,) * self.size
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the space has more than one member."""
+        return self.size > 0
+
+    def shown(self) -> str:
+        """Returns a short form for messages."""
+        return f"MultiBinary({self.size if len(self.shape) == 1 else list(self.shape)})"
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the form in the metadata of weights."""
+        return {"kind": self.KIND, **plain(self)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Returns the space with this JSON form."""
+        return cls(tuple(value["shape"]))
+
+
+Space = BoxSpace | DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace
 
 SPACE_KINDS: dict[str, type[Space]] = {kind.KIND: kind for kind in get_args(Space)}
-"""Kinds of spaces by the `kind` of their JSON form."""
+"""Kinds of leaves by the `kind` of their JSON form."""
+
+Path = tuple[str | int, ...]
+"""Place of a leaf: a text is a key of a Dict, and a number a position in a Tuple."""
 
 
-def is_image(space: Space) -> TypeGuard[BoxSpace]:
-    """Returns whether a space holds images: bytes of shape (H, W), (H, W, C) or (C, H, W)."""
-    return isinstance(space, BoxSpace) and space.dtype == "uint8" and len(space.shape) in (2, 3)
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A space with its place. The path is empty if the space is not nested."""
+
+    path: Path
+    space: Space
+
+    @property
+    def name(self) -> str:
+        """The path as text, such as `camera.0`; empty if the space is not nested."""
+        return ".".join(map(str, self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The leaves of a space. An observation or an action is a tuple of arrays, one per leaf, in this order."""
+
+    leaves: tuple[Leaf, ...]
+
+    KIND: ClassVar = "tree"
+
+    @classmethod
+    def of(cls, space: Space) -> Self:
+        """Returns the tree of a space that is not nested."""
+        return cls((Leaf((), space),))
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The spaces of the leaves."""
+        return tuple(leaf.space for leaf in self.leaves)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of alternatives in each choice among integers, over all leaves. An action mask has their sum bits."""
+        return tuple(n for space in self.spaces for n in space.choices)
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the space has more than one member."""
+        return any(space.has_choice for space in self.spaces)
+
+    def columns(self, prefix: str) -> tuple[str, ...]:
+        """Returns the name of each leaf's column in a segment: `prefix`, or `prefix.path` if the space is nested."""
+        return _column_names(self, prefix)
+
+    def shown(self) -> str:
+        """Returns a short form for messages."""
+        return ", ".join(
+            f"{leaf.name}: {leaf.space.shown()}" if leaf.path else leaf.space.shown() for leaf in self.leaves
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the form in the metadata of weights; that of the space if it is not nested."""
+        if self.leaves[0].path == ():
+            return self.leaves[0].space.to_json()
+        leaves = [{"path": list(leaf.path), "space": leaf.space.to_json()} for leaf in self.leaves]
+        return {"kind": self.KIND, "leaves": leaves}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Returns the tree with this JSON form. Raises `KeyError` with the name of a kind that does not exist."""
+        if value["kind"] != cls.KIND:
+            return cls.of(SPACE_KINDS[value["kind"]].from_json(value))
+        leaves = [(tuple(leaf["path"]), leaf["space"]) for leaf in value["leaves"]]
+        return cls(tuple(Leaf(path, SPACE_KINDS[space["kind"]].from_json(space)) for path, space in leaves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +296,55 @@ class EnvironmentSpec:
         id: Name of the environment, for display.
         observation: Space of the policy's observations.
         action: Space of the policy's actions.
-        frames: Frames stacked along the first axis of an observation, one per step, oldest first. Segments hold each
-            frame once.
+        frames: Frames stacked along the first axis of each box of an observation (`is_stackable`), one per step, oldest
+            first. Segments hold each frame once.
+        mask_bits: Bits of the action mask: one for each alternative of each choice of the action. 0: no masks.
     """
 
     id: str
-    observation: Space
-    action: Space
+    observation: Tree
+    action: Tree
     frames: int = 1
+    mask_bits: int = 0
+
+
+def is_stackable(space: Space) -> TypeGuard[BoxSpace]:
+    """Returns whether frames of this space are stacked where `EnvironmentSpec.frames` is above 1."""
+    return isinstance(space, BoxSpace) and bool(space.shape)
+
+
+def is_image(space: Space) -> TypeGuard[BoxSpace]:
+    """Returns whether a space holds images: bytes of shape (H, W), (H, W, C) or (C, H, W), of 36 x 36 or more."""
+    if not isinstance(space, BoxSpace) or space.dtype != "uint8" or len(space.shape) not in (2, 3):
+        return False
+    return min(channels_first(space.shape)[1:]) >= LEAST_IMAGE
+
+
+def has_channels_last(shape: tuple[int, ...]) -> bool:
+    """Returns whether the last axis of an image or a board is the channels: it is shorter than the first one."""
+    return len(shape) == 3 and shape[2] < shape[0]
+
+
+def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape (C, H, W) of an image or a board of shape (H, W), (H, W, C) or (C, H, W)."""
+    if len(shape) == 2:
+        return (1, *shape)
+    return (shape[2], *shape[:2]) if has_channels_last(shape) else shape
+
+
+@functools.lru_cache(maxsize=64)
+def _column_names(tree: Tree, prefix: str) -> tuple[str, ...]:
+    names: list[str] = []
+    for position, leaf in enumerate(tree.leaves):
+        name = ".".join([prefix, *(re.sub(r"[^A-Za-z0-9_]", "_", str(part)) for part in leaf.path)])
+        # Two keys may differ only in characters that a column's name can't have.
+        names.append(name if name not in names else f"{name}.{position}")
+    return tuple(names)
+
+
+def _integer_type(low: int, high: int) -> str:
+    """Returns the narrowest element type that holds these integers."""
+    return next((dtype for dtype, least, most in _INTEGERS if least <= low and high <= most), "int64")
 
 
 def _bounds_to_json(bounds: tuple[float, ...]) -> list[float | str]:
