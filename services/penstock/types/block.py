@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 DATA_TYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 """NumPy names of the element types of columns, in the order of their numbers in the contract, from 1."""
 
+MAX_COLUMN_NAME = 64
+"""Characters of a column's name."""
 
 COLUMN_ALIGNMENT = 8
 """Alignment of the columns in a payload, in bytes. It keeps every element aligned."""
@@ -33,7 +35,7 @@ class Column:
     """A named, typed array that every segment has.
 
     Attributes:
-        name: Name of the column, unique in its schema.
+        name: Name of the column, unique in its schema, of at most `MAX_COLUMN_NAME` characters.
         dtype: Element type, one of `DATA_TYPES`.
         shape: Shape of one row; empty for a scalar.
         extent: Number of rows in a segment.

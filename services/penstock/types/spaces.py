@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeGuard, get_args
 
+from penstock.types.block import MAX_COLUMN_NAME
 from penstock.types.records import plain
 
 LEAST_IMAGE = 36
@@ -263,7 +264,11 @@ class Tree:
         return any(space.has_choice for space in self.spaces)
 
     def columns(self, prefix: str) -> tuple[str, ...]:
-        """Returns the name of each leaf's column in a segment: `prefix`, or `prefix.path` if the space is nested."""
+        """Returns the name of each leaf's column in a segment: `prefix`, or `prefix.path` if the space is nested.
+
+        The names are unique. One that is too long, or that contains a character which a column's name can't have, ends
+        with the position of its leaf, as in `observation.left_arm-3`.
+        """
         return _column_names(self, prefix)
 
     def shown(self) -> str:
@@ -334,12 +339,18 @@ def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _column_names(tree: Tree, prefix: str) -> tuple[str, ...]:
-    names: list[str] = []
-    for position, leaf in enumerate(tree.leaves):
-        name = ".".join([prefix, *(re.sub(r"[^A-Za-z0-9_]", "_", str(part)) for part in leaf.path)])
-        # Two keys may differ only in characters that a column's name can't have.
-        names.append(name if name not in names else f"{name}.{position}")
-    return tuple(names)
+    return tuple(_column_name(leaf, prefix, position) for position, leaf in enumerate(tree.leaves))
+
+
+def _column_name(leaf: Leaf, prefix: str, position: int) -> str:
+    exact = ".".join([prefix, *map(str, leaf.path)])
+    parts = [re.sub(r"[^A-Za-z0-9_]", "_", str(part)) or "_" for part in leaf.path]
+    name = ".".join([prefix, *parts])
+    if name == exact and len(name) <= MAX_COLUMN_NAME:
+        return name
+    # Two leaves may differ only in characters that are replaced or cut off. No exact name has a hyphen.
+    suffix = f"-{position}"
+    return name[: MAX_COLUMN_NAME - len(suffix)].rstrip(".") + suffix
 
 
 def _integer_type(low: int, high: int) -> str:

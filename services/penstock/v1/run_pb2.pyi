@@ -47,24 +47,32 @@ class LostPlace(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., taken_by: _Optional[int] = ...) -> None: ...
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("id", "observation", "action", "frames")
+    __slots__ = ("id", "observation", "action", "frames", "mask_bits")
     ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    MASK_BITS_FIELD_NUMBER: _ClassVar[int]
     id: str
     observation: Space
     action: Space
     frames: int
-    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ...) -> None: ...
+    mask_bits: int
+    def __init__(self, id: _Optional[str] = ..., observation: _Optional[_Union[Space, _Mapping]] = ..., action: _Optional[_Union[Space, _Mapping]] = ..., frames: _Optional[int] = ..., mask_bits: _Optional[int] = ...) -> None: ...
 
 class Space(_message.Message):
-    __slots__ = ("box", "discrete")
+    __slots__ = ("box", "discrete", "multi_discrete", "multi_binary", "tree")
     BOX_FIELD_NUMBER: _ClassVar[int]
     DISCRETE_FIELD_NUMBER: _ClassVar[int]
+    MULTI_DISCRETE_FIELD_NUMBER: _ClassVar[int]
+    MULTI_BINARY_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
     box: BoxSpace
     discrete: DiscreteSpace
-    def __init__(self, box: _Optional[_Union[BoxSpace, _Mapping]] = ..., discrete: _Optional[_Union[DiscreteSpace, _Mapping]] = ...) -> None: ...
+    multi_discrete: MultiDiscreteSpace
+    multi_binary: MultiBinarySpace
+    tree: Tree
+    def __init__(self, box: _Optional[_Union[BoxSpace, _Mapping]] = ..., discrete: _Optional[_Union[DiscreteSpace, _Mapping]] = ..., multi_discrete: _Optional[_Union[MultiDiscreteSpace, _Mapping]] = ..., multi_binary: _Optional[_Union[MultiBinarySpace, _Mapping]] = ..., tree: _Optional[_Union[Tree, _Mapping]] = ...) -> None: ...
 
 class BoxSpace(_message.Message):
     __slots__ = ("data_type", "shape", "low", "high")
@@ -85,6 +93,44 @@ class DiscreteSpace(_message.Message):
     n: int
     start: int
     def __init__(self, n: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+
+class MultiDiscreteSpace(_message.Message):
+    __slots__ = ("shape", "n", "start")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    n: _containers.RepeatedScalarFieldContainer[int]
+    start: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MultiBinarySpace(_message.Message):
+    __slots__ = ("shape",)
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Tree(_message.Message):
+    __slots__ = ("leaves",)
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    leaves: _containers.RepeatedCompositeFieldContainer[Leaf]
+    def __init__(self, leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ...) -> None: ...
+
+class Leaf(_message.Message):
+    __slots__ = ("path", "space")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SPACE_FIELD_NUMBER: _ClassVar[int]
+    path: _containers.RepeatedCompositeFieldContainer[PathElement]
+    space: Space
+    def __init__(self, path: _Optional[_Iterable[_Union[PathElement, _Mapping]]] = ..., space: _Optional[_Union[Space, _Mapping]] = ...) -> None: ...
+
+class PathElement(_message.Message):
+    __slots__ = ("key", "position")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    position: int
+    def __init__(self, key: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ActorReport(_message.Message):
     __slots__ = ("env_steps", "first_step_at_s", "episodes", "environment_s", "policy_s", "waiting_s", "building_s", "segments")

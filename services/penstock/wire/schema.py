@@ -3,7 +3,7 @@
 import re
 
 from penstock.errors import InvalidSegment
-from penstock.types.block import DATA_TYPES, Column, Extent, Schema
+from penstock.types.block import DATA_TYPES, MAX_COLUMN_NAME, Column, Extent, Schema
 from penstock.v1 import block_pb2
 
 MAX_SEGMENT_BYTES = 2**30
@@ -11,7 +11,8 @@ MAX_COLUMNS, MAX_DIMENSIONS = 1024, 32
 """Limits without which computing a segment's size could take minutes. NumPy allows 64 dimensions, of which Penstock
 uses some."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z0-9_]+)*(-[0-9]+)?")
+"""Pattern of a column's name: `types.spaces.Tree.columns` adds the parts with dots and the number."""
 
 
 def encode_schema(schema: Schema) -> block_pb2.Schema:
@@ -48,9 +49,10 @@ def decode_schema(message: block_pb2.Schema) -> Schema:
 
 
 def _decode_column(message: block_pb2.Column) -> Column:
-    if not _NAME.fullmatch(message.name):
+    if len(message.name) > MAX_COLUMN_NAME or not _NAME.fullmatch(message.name):
         raise InvalidSegment(
-            f"a column's name must be lower_snake_case of at most 64 characters, got {message.name[:80]!r}"
+            f"a column's name must be lower_snake_case, with dots before the parts of a nested space, of at most"
+            f" {MAX_COLUMN_NAME} characters; got {message.name[:80]!r}"
         )
     if not 1 <= message.data_type <= len(DATA_TYPES) or int(message.extent) not in tuple(Extent):
         raise InvalidSegment(
