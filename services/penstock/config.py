@@ -23,6 +23,7 @@ from penstock.setting_types import (
     Address,
     Addresses,
     Device,
+    Encoder,
     Names,
     Port,
     Scalar,
@@ -92,6 +93,9 @@ class EnvironmentConfig(Section):
     training_kwargs: dict[str, Scalar] = {}
     """Arguments that override kwargs for the actors only. Use them for changes to the task that ease learning, such as
     clipped rewards or an episode's end at every lost life. Evaluations do not use them."""
+    action_masks: bool = True
+    """Whether to use the action masks that the environment offers: an `action_mask` in its Dict observation or in info,
+    or a method action_masks(). false: every action is legal for the policy."""
     check_timeout_s: PositiveFloat = 60.0
     """Seconds that each of import, constructor, reset and step may take in the check before a run. Long enough for a
     simulator that compiles or loads a large scene; a longer wait usually means that it hangs."""
@@ -132,9 +136,21 @@ class PolicyConfig(Section):
     squash_actions: bool = False
     """Whether a tanh keeps continuous actions within their bounds; false: clipping."""
     normalise_observations: bool = True
-    """Whether to standardise observations by their running mean and standard deviation."""
+    """Whether to standardise the numbers in observations by their running mean and standard deviation. Images, one-hot
+    codes and bits are never standardised."""
     normalise_returns: bool = True
     """Whether to scale rewards by the running standard deviation of the discounted return."""
+    encoders: dict[str, Encoder] = {}
+    """Encoders of parts of the observation, by the name of the part, such as `camera` or `0`; a space that is not
+    nested has the name `observation`. flat: numbers in one row. one_hot: a code per integer. embedding: learned vectors
+    per integer. board: small convolutional layers, for arrays of any size. image: convolutional layers for pixels.
+    Parts that are not named have the encoder that suits their space (docs/your-environment.md). As an option
+    name=encoder,name=encoder."""
+    memory: Literal["gru", "lstm"] | None = None
+    """Recurrent layer between encoders and hidden layers, for tasks in which one observation is not enough. Unset: the
+    policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
+    memory_size: PositiveInt = 64
+    """Width of the recurrent layer; every segment stores one state of this width, or two for an LSTM."""
 
 
 class PPOConfig(Section):
@@ -184,6 +200,10 @@ class PPOConfig(Section):
     """V-trace's upper bound on the ratio that weights each temporal difference."""
     trace_clip: PositiveFloat = 1.0
     """V-trace's upper bound on the ratio that cuts traces."""
+    burn_in_steps: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Steps before a segment from which policy.memory computes the state at its first step anew, under the current
+    parameters. Each segment stores their observations. 0: the state that the actor had is used unchanged; replay of
+    old segments may need more (docs/memory.md)."""
     behaviour_weight_clip: PositiveFloat = 5.0
     """Upper bound on the ratio of the clip's anchor to the policy that acted, which weights each step in the loss."""
 
@@ -448,6 +468,15 @@ class Config(pydantic.BaseModel):
             raise ValueError(
                 "running normalisation learns from fresh segments, and with sampling.fresh_fraction 0 there are none;"
                 " set policy.normalise_observations and policy.normalise_returns to false, or raise the fraction"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_memory(self) -> "Config":
+        if self.ppo.burn_in_steps and self.policy.memory is None:
+            raise ValueError(
+                f"ppo.burn_in_steps {self.ppo.burn_in_steps} needs policy.memory, which is not set; set it to gru, or"
+                " remove ppo.burn_in_steps"
             )
         return self
 

@@ -8,7 +8,7 @@ import json
 import re
 import types
 import typing
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field, PositiveInt
@@ -95,6 +95,7 @@ def _check_device(name: str) -> str:
     return name
 
 
+Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]

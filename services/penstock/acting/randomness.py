@@ -55,15 +55,15 @@ class Streams:
     incarnation: int
     environments: NDArray[np.uint32]
 
-    def draw(self, noise: Noise, first_step: int, steps: int) -> NDArray[np.float32]:
-        """Returns the random numbers from which a policy samples T actions, <float32>[N, T, noise.size]."""
-        match noise.kind:
-            case NoiseKind.UNIFORM:
-                return self.uniforms(first_step, steps, noise.size)
-            case NoiseKind.NORMAL:
-                return self.normals(first_step, steps, noise.size)
-            case _:
-                assert_never(noise.kind)
+    def draw(self, noise: tuple[Noise, ...], first_step: int, steps: int) -> NDArray[np.float32]:
+        """Returns the random numbers from which a policy samples T actions, <float32>[N, T, total size].
+
+        The numbers of each part of `noise` are side by side, and come from uniform numbers of its own.
+        """
+        widths = [_uniforms_of(part) for part in noise]
+        uniforms = np.split(self.uniforms(first_step, steps, sum(widths)), np.cumsum(widths)[:-1], axis=-1)
+        drawn = [_transformed(part, numbers) for part, numbers in zip(noise, uniforms, strict=True)]
+        return drawn[0] if len(drawn) == 1 else np.concatenate(drawn, axis=-1)
 
     def uniforms(self, first_step: int, steps: int, size: int) -> NDArray[np.float32]:
         """Returns uniform noise in [0, 1) for T steps, <float32>[N, T, size]."""
@@ -82,16 +82,6 @@ class Streams:
         # A float32 has 24 significant bits; more could round up to 1.
         return (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
-    def normals(self, first_step: int, steps: int, size: int) -> NDArray[np.float32]:
-        """Returns standard normal noise, <float32>[N, T, size], by Box and Muller (1958) from `uniforms`."""
-        pairs = -(-size // 2)
-        noise = self.uniforms(first_step, steps, 2 * pairs)
-        # 1 - u is in (0, 1], where the logarithm is finite.
-        radius = np.sqrt(-2.0 * np.log1p(-noise[..., :pairs]))
-        angle = np.float32(2.0 * np.pi) * noise[..., pairs:]
-        both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
-        return both[..., :size].astype(np.float32)
-
     def reset_seeds(self, purpose: Purpose = Purpose.TRAINING, failures: int = 0) -> list[int]:
         """Returns a seed for each environment's generator, from which it draws its resets and its dynamics.
 
@@ -104,3 +94,35 @@ class Streams:
             for environment in self.environments
         )
         return [int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2)) for sequence in sequences]
+
+
+def _uniforms_of(noise: Noise) -> int:
+    """Returns the number of uniform numbers from which the numbers of one action are computed."""
+    match noise.kind:
+        case NoiseKind.UNIFORM:
+            return noise.size
+        case NoiseKind.NORMAL:
+            return 2 * -(-noise.size // 2)
+        case _:
+            assert_never(noise.kind)
+
+
+def _transformed(noise: Noise, uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Converts uniform numbers in [0, 1), <float32>[..., _uniforms_of(noise)], to <float32>[..., noise.size]."""
+    match noise.kind:
+        case NoiseKind.UNIFORM:
+            return uniforms
+        case NoiseKind.NORMAL:
+            return _normals(uniforms, noise.size)
+        case _:
+            assert_never(noise.kind)
+
+
+def _normals(uniforms: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """Returns standard normal numbers, <float32>[..., size], by Box and Muller (1958)."""
+    pairs = uniforms.shape[-1] // 2
+    # 1 - u is in (0, 1], where the logarithm is finite.
+    radius = np.sqrt(-2.0 * np.log1p(-uniforms[..., :pairs]))
+    angle = np.float32(2.0 * np.pi) * uniforms[..., pairs:]
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    return both[..., :size].astype(np.float32)

@@ -1,27 +1,22 @@
-"""Action distributions as small frozen values, and the heads that build them from a network's outputs.
+"""Action distributions as small frozen values: one class per kind of leaf, and `Joint` over the leaves of an action.
 
 A distribution defines log probability, entropy, mode, and samples from given noise. Noise is an argument and is never
-drawn here, so an actor's actions depend only on its seed and its steps. `action_head` selects the head of each kind of
-action space.
+drawn here, so an actor's actions depend only on its seed and its steps. The `noise` of a distribution is the only
+definition of the random numbers that it takes.
+
+Action masks are exact: an illegal action has probability 0 and gradient 0, and no rounding lets it be drawn. Each
+choice needs at least one legal action; without one, its log probabilities are NaN.
 """
 
 import enum
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, assert_never
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from penstock.algo.spaces import bounded
-from penstock.types.spaces import BoxSpace, DiscreteSpace, Space
-
-_LOG_STD_RANGE = (-5.0, 2.0)
-_SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
-"""Narrower than `_LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
-because `SquashedGaussian.entropy` is accurate only up to this deviation."""
 _LOG_TWO_PI = math.log(2.0 * math.pi)
 
 _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
@@ -61,17 +56,24 @@ class Categorical:
     """Categorical distribution over 0, ..., n - 1.
 
     Attributes:
-        log_probs: <float32>[..., n] normalised log probabilities.
+        log_probs: <float32>[..., n] normalised log probabilities; -inf for illegal actions.
+        legal: <bool>[..., n] actions that are legal, or a shape that broadcasts to it. None: all are.
     """
 
-    NOISE: ClassVar = NoiseKind.UNIFORM
-
     log_probs: Tensor
+    legal: Tensor | None = None
 
     @classmethod
-    def of_logits(cls, logits: Tensor) -> "Categorical":
+    def of_logits(cls, logits: Tensor, legal: Tensor | None = None) -> "Categorical":
         """Builds the distribution from unnormalised logits, <float32>[..., n]."""
-        return cls(torch.log_softmax(logits, dim=-1))
+        if legal is not None:
+            logits = torch.where(legal, logits, -math.inf)
+        return cls(torch.log_softmax(logits, dim=-1), legal)
+
+    @property
+    def noise(self) -> Noise:
+        """Random numbers from which one action is sampled."""
+        return Noise(NoiseKind.UNIFORM, 1)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Returns the log probabilities, <float32>[...], of actions, <int64>[...]."""
@@ -79,7 +81,10 @@ class Categorical:
 
     def entropy(self) -> Tensor:
         """Returns the entropy in nats, <float32>[...]."""
-        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+        # The term exp(-inf) * -inf of an illegal action is NaN, and so is its gradient. With 0 in place of -inf, the
+        # term is 0, and no gradient passes.
+        finite = self.log_probs if self.legal is None else torch.where(self.legal, self.log_probs, 0.0)
+        return -(finite.exp() * finite).sum(-1)
 
     def mode(self) -> Tensor:
         """Returns the most likely action, <int64>[...]."""
@@ -87,15 +92,58 @@ class Categorical:
 
     def tempered(self, temperature: float) -> "Categorical":
         """Divides the logits by `temperature`. At 1 the distribution is unchanged, bit for bit."""
-        return self if temperature == 1.0 else Categorical.of_logits(self.log_probs / temperature)
+        return self if temperature == 1.0 else Categorical.of_logits(self.log_probs / temperature, self.legal)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Samples actions, <int64>[...], by inversion of the cumulative distribution.
 
-        Each is the first action whose cumulative probability exceeds its uniform `noise`, <float32>[..., 1].
+        Each is the first legal action whose cumulative probability exceeds its uniform `noise`, <float32>[..., 1], or
+        the last legal action if the rounded probabilities sum to less than the noise.
         """
-        below = self.log_probs.exp().cumsum(-1)[..., :-1] <= noise
-        return below.sum(-1)
+        cumulative = self.log_probs.exp().cumsum(-1)
+        if self.legal is None:
+            return (cumulative[..., :-1] <= noise).sum(-1)
+        # Legality is tested here too, because a parallel cumulative sum may grow by rounding at an illegal action.
+        number = torch.arange(cumulative.shape[-1], device=cumulative.device)
+        last = torch.where(self.legal, number, 0).amax(-1, keepdim=True)
+        return torch.where((cumulative > noise) & self.legal, number, last).amin(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiCategorical:
+    """Independent categorical distributions, one per choice of an action that is a vector of k integers.
+
+    Attributes:
+        choices: The distribution of each choice, with log probabilities <float32>[..., k, n], where n is the largest
+            number of alternatives. The missing alternatives of the other choices are illegal.
+    """
+
+    choices: Categorical
+
+    @property
+    def noise(self) -> Noise:
+        """Random numbers from which one action is sampled."""
+        return Noise(NoiseKind.UNIFORM, self.choices.log_probs.shape[-2])
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Returns the log probabilities, <float32>[...], of actions, <int64>[..., k]."""
+        return self.choices.log_prob(action).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Returns the entropy in nats, <float32>[...]."""
+        return self.choices.entropy().sum(-1)
+
+    def mode(self) -> Tensor:
+        """Returns the most likely action, <int64>[..., k]."""
+        return self.choices.mode()
+
+    def tempered(self, temperature: float) -> "MultiCategorical":
+        """Divides the logits by `temperature`. At 1 the distribution is unchanged, bit for bit."""
+        return self if temperature == 1.0 else MultiCategorical(self.choices.tempered(temperature))
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Samples actions, <int64>[..., k], from uniform `noise`, <float32>[..., k]."""
+        return self.choices.sample(noise.unsqueeze(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +155,13 @@ class DiagonalGaussian:
         log_std: <float32>[..., A] log standard deviations, or a shape that broadcasts to it.
     """
 
-    NOISE: ClassVar = NoiseKind.NORMAL
-
     mean: Tensor
     log_std: Tensor
+
+    @property
+    def noise(self) -> Noise:
+        """Random numbers from which one action is sampled."""
+        return Noise(NoiseKind.NORMAL, self.mean.shape[-1])
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Returns the log probabilities, <float32>[...], of actions, <float32>[..., A]."""
@@ -167,102 +218,46 @@ class SquashedGaussian(DiagonalGaussian):
         return SquashedGaussian(gaussian.mean, gaussian.log_std, self.squashed)
 
 
-Distribution = Categorical | DiagonalGaussian
+Part = Categorical | MultiCategorical | DiagonalGaussian
+"""Distribution of one leaf of an action."""
 
 
-class CategoricalHead(nn.Module):
-    """Head of discrete actions. The network's outputs are one logit per action."""
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Distribution of a whole action: the product of the distributions of its leaves.
 
-    def __init__(self, space: DiscreteSpace) -> None:
-        super().__init__()
-        self.outputs, self.noise = space.n, Noise(Categorical.NOISE, 1)
-
-    def log_std(self) -> None:
-        """Returns None: all parameters belong to the network."""
-
-    def initialise(self, bias: Tensor) -> None:
-        """Leaves the biases of the network's outputs at 0."""
-
-    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> Categorical:
-        """Builds the distribution from <float32>[..., outputs]."""
-        return Categorical.of_logits(outputs)
-
-
-class GaussianHead(nn.Module):
-    """Head of continuous actions with A elements.
-
-    The network's outputs are the A means, followed by the A log standard deviations if these depend on the state.
+    With one part, all results are those of the part, bit for bit.
     """
 
-    _bounded: Tensor
+    parts: tuple[Part, ...]
 
-    def __init__(self, space: BoxSpace, *, initial_log_std: float, state_dependent_std: bool, squash: bool) -> None:
-        super().__init__()
-        self.outputs = 2 * space.size if state_dependent_std else space.size
-        self.noise = Noise(DiagonalGaussian.NOISE, space.size)
-        self._initial_log_std, self._state_dependent_std, self._squash = initial_log_std, state_dependent_std, squash
-        self.register_buffer("_bounded", torch.from_numpy(bounded(space)), persistent=False)
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """Random numbers from which each leaf of one action is sampled."""
+        return tuple(part.noise for part in self.parts)
 
-    def log_std(self) -> nn.Parameter | None:
-        """Returns new log standard deviations, <float32>[A], or None if they are outputs of the network.
+    def log_prob(self, actions: tuple[Tensor, ...]) -> Tensor:
+        """Returns the log probabilities, <float32>[...], of actions, one tensor per leaf."""
+        return _total([part.log_prob(action) for part, action in zip(self.parts, actions, strict=True)])
 
-        The policy owns them, because its checkpoints name them `log_std`.
-        """
-        return (
-            None if self._state_dependent_std else nn.Parameter(torch.full((self.noise.size,), self._initial_log_std))
-        )
+    def entropy(self) -> Tensor:
+        """Returns the entropy in nats, <float32>[...]."""
+        return _total([part.entropy() for part in self.parts])
 
-    @torch.no_grad()
-    def initialise(self, bias: Tensor) -> None:
-        """Initialises the biases of the network's outputs, <float32>[outputs], which are 0."""
-        bias[self.noise.size :] = self._initial_log_std
+    def mode(self) -> tuple[Tensor, ...]:
+        """Returns the mode of each leaf."""
+        return tuple(part.mode() for part in self.parts)
 
-    def distribution(self, outputs: Tensor, log_std: Tensor | None) -> DiagonalGaussian:
-        """Builds the distribution from <float32>[..., outputs] and the policy's `log_std`."""
-        mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
-        if self._squash:
-            return SquashedGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE), self._bounded)
-        return DiagonalGaussian(mean, bound(log_std, *_LOG_STD_RANGE))
+    def tempered(self, temperature: float) -> "Joint":
+        """Tempers each part. At 1 the distribution is unchanged, bit for bit."""
+        return self if temperature == 1.0 else Joint(tuple(part.tempered(temperature) for part in self.parts))
+
+    def sample(self, noise: Tensor) -> tuple[Tensor, ...]:
+        """Samples each leaf from its part of `noise`, <float32>[..., sum of sizes], in the order of the leaves."""
+        noises = torch.split(noise, [part.noise.size for part in self.parts], -1)
+        return tuple(part.sample(numbers) for part, numbers in zip(self.parts, noises, strict=True))
 
 
-ActionHead = CategoricalHead | GaussianHead
-
-
-def action_head(space: Space, *, initial_log_std: float, state_dependent_std: bool, squash_actions: bool) -> ActionHead:
-    """Returns the head for this space of actions. The other arguments are those of `Network`."""
-    match space:
-        case DiscreteSpace():
-            return CategoricalHead(space)
-        case BoxSpace():
-            return GaussianHead(
-                space, initial_log_std=initial_log_std, state_dependent_std=state_dependent_std, squash=squash_actions
-            )
-        case _:
-            assert_never(space)
-
-
-def bound(values: Tensor, low: float, high: float) -> Tensor:
-    """Clamps values of any shape with a gradient that lets values outside the bounds return.
-
-    A plain clamp passes no gradient outside its bounds, so a parameter that momentum carries past a bound stays there.
-    Here only gradients that would move a value farther out are dropped.
-    """
-    if not torch.is_grad_enabled():
-        return values.clamp(low, high)
-    bounded: Tensor = _Bound.apply(values, low, high)  # type: ignore[no-untyped-call]
-    return bounded
-
-
-class _Bound(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, low: float, high: float) -> Tensor:
-        ctx.save_for_backward(values)
-        ctx.low, ctx.high = low, high
-        return values.clamp(low, high)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (values,), (gradient,) = ctx.saved_tensors, gradients
-        # Descent moves against the gradient.
-        outwards = ((values > ctx.high) & (gradient < 0.0)) | ((values < ctx.low) & (gradient > 0.0))
-        return torch.where(outwards, 0.0, gradient), None, None
+def _total(terms: list[Tensor]) -> Tensor:
+    # `sum` would begin with 0, which changes the bits of -0.
+    return functools.reduce(torch.add, terms)

@@ -92,7 +92,7 @@ def ppo_loss(
     policy_weight: Tensor,
     counted: Tensor | None = None,
 ) -> Losses:
-    """Computes the loss of one minibatch of N valid steps.
+    """Computes the loss of one minibatch of N valid steps, or of S segments of T steps, where [N] below is [S, T].
 
         policy = -mean(omega w min(r A, clip(r, 1 - eps, 1 + eps) A)),      r = pi / anchor
 
@@ -113,7 +113,7 @@ def ppo_loss(
         target: Value targets.
         importance: Importance weights omega.
         policy_weight: Products omega w.
-        counted: <bool>[N] rows that belong to the minibatch; the others only pad it to a fixed shape. None: all rows.
+        counted: <bool>[N] steps that belong to the minibatch; the others only pad it. None: all steps.
     """
     if settings.normalise_advantages:
         advantage = _standardised(advantage, counted)
@@ -135,14 +135,19 @@ def ppo_loss(
 
 @torch.no_grad()
 def movement(
-    settings: LossSettings, *, log_prob: Tensor, anchor_log_prob: Tensor, proximal_log_prob: Tensor
+    settings: LossSettings,
+    *,
+    log_prob: Tensor,
+    anchor_log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    counted: Tensor | None = None,
 ) -> Movement:
-    """Measures how far `log_prob` moved from the other two, <float32>[N] each."""
+    """Measures how far `log_prob` moved from the other two, <float32>[N] each. `counted` is as in `ppo_loss`."""
     moved = log_prob - proximal_log_prob
     ratio = ratio_of(log_prob - anchor_log_prob)
     return Movement(
-        approximate_kl=((ratio_of(moved) - 1.0) - moved).mean(),
-        clipped_share=((ratio - 1.0).abs() > settings.clip_range).float().mean(),
+        approximate_kl=_mean((ratio_of(moved) - 1.0) - moved, counted),
+        clipped_share=_mean(((ratio - 1.0).abs() > settings.clip_range).float(), counted),
     )
 
 

@@ -2,23 +2,28 @@
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.distributions import Distribution, Noise, action_head
+from penstock.algo.action_heads import ActionHead
+from penstock.algo.distributions import Joint, Noise
+from penstock.algo.encoders import Activation, Observer, encoder_layers
+from penstock.algo.initialisation import initialised
+from penstock.algo.masks import unpack
+from penstock.algo.memory import Kind, Memory
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
 from penstock.algo.spaces import check_spaces
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, is_image
+from penstock.setting_types import Encoder
+from penstock.types.spaces import EnvironmentSpec
+
+Features = Tensor | tuple[Tensor, ...]
+"""One tensor, or one per leaf of the observation before encoders with parameters."""
 
 _MAX_SCALED_REWARD = 10.0
-_MAX_OBSERVATION = 1e15
-"""Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
-_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Channels, kernel and stride of each layer (Mnih et al. 2015)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,11 @@ class Network:
         initial_log_std: Initial log standard deviation of continuous actions.
         state_dependent_std: Whether the standard deviation is an output of the network instead of a separate parameter.
         squash_actions: Whether a tanh, instead of clipping, keeps continuous actions within their bounds.
-        normalise_observations: Whether flat observations are standardised. Images are always scaled to [0, 1].
+        normalise_observations: Whether numbers in observations are standardised. Images are always scaled to [0, 1].
         normalise_returns: Whether rewards are divided by the standard deviation of discounted returns.
+        encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
+        memory: Kind of the recurrent layer; None: no recurrent layer.
+        memory_size: Width of the recurrent layer.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -44,6 +52,9 @@ class Network:
     squash_actions: bool = False
     normalise_observations: bool = True
     normalise_returns: bool = True
+    encoders: Mapping[str, Encoder] = field(default_factory=dict)
+    memory: Kind | None = None
+    memory_size: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,67 +65,116 @@ class MomentsUpdates:
     returns: MomentsUpdate
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a policy sees: rows or, with memory, segments.
+
+    Attributes:
+        observation: [..., *shape] raw observations, one tensor per leaf. With memory, [S, burn-in + R, *shape].
+        mask: <uint8>[..., bytes] packed masks of the rows with actions; None: every action is legal.
+        state: <float32>[S, parts, H] states before the first row; None without memory.
+        begun: <bool>[S, burn-in + R] first rows of episodes; None without memory.
+    """
+
+    observation: tuple[Tensor, ...]
+    mask: Tensor | None = None
+    state: Tensor | None = None
+    begun: Tensor | None = None
+
+
 class Policy(nn.Module):
-    """Action and value networks over flat observations, or over images through convolutional layers.
+    """Action and value networks: encoders of the observation's leaves, a recurrent layer if chosen, and hidden layers.
 
     Discrete actions are numbered from 0. Continuous actions are measured from the centre of the action range in units
     of half the range where the space is bounded, and are unscaled where it is not. `acting.spaces` converts both to the
     environment's actions, through a tanh if actions are squashed.
+
+    With separate trunks, policy and value have their own encoders, unless there is memory, which they share.
     """
 
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
-        """Builds the networks with orthogonal initialisation (Saxe et al. 2014), the standard for PPO.
+        """Builds the networks with orthogonal initialisation.
 
         Raises `ConfigurationError` if the spaces are not supported (`check_spaces`).
         """
         super().__init__()
-        check_spaces(spec)
-        observation = spec.observation
-        assert isinstance(observation, BoxSpace)
+        check_spaces(spec, network.encoders)
         self.spec, self.network = spec, network
-        self._image = is_image(observation)
-        self._head = action_head(
+        self._head = ActionHead(
             spec.action,
             initial_log_std=network.initial_log_std,
             state_dependent_std=network.state_dependent_std,
             squash_actions=network.squash_actions,
         )
+        self.observer = Observer(spec, network.encoders, standardise=network.normalise_observations)
+        # In place, because small networks are bound by memory, not by arithmetic.
+        activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
+        encode = functools.partial(encoder_layers, self.observer, activation)
         shared = network.trunk == "shared"
-        trunk, features = _body(observation, network) if shared else ([], 0)
+        layers: list[nn.Module] = []
+        features = 0
+        self.memory: Memory | None = None
+        if network.memory is not None:
+            layers, features = encode()
+            self.encoder = nn.Sequential(*layers)
+            self.memory = Memory(network.memory, features, network.memory_size)
+            encode = functools.partial(_nothing, network.memory_size)
+        trunk, features = _body(encode, network, activation) if shared else ([], 0)
         self.trunk = nn.Sequential(*trunk)
 
         def head(outputs: int, gain: float) -> nn.Sequential:
-            body, width = ([], features) if shared else _body(observation, network)
-            return nn.Sequential(*body, _initialised(_Output(width, outputs), gain))
+            body, width = ([], features) if shared else _body(encode, network, activation)
+            return nn.Sequential(*body, initialised(_Output(width, outputs), gain))
 
         self.actor, self.critic = head(self._head.outputs, 0.01), head(1, 1.0)
         self._head.initialise(list(self.actor.parameters())[-1])
         self.log_std = self._head.log_std()
-        self.observation_moments = RunningMoments(() if self._image else observation.shape)
+        self.observation_moments = RunningMoments(self.observer.moments_shape)
         self.return_moments = RunningMoments(())
 
     @property
-    def noise(self) -> Noise:
-        """Random numbers from which one action is sampled."""
+    def noise(self) -> tuple[Noise, ...]:
+        """Random numbers from which one action is sampled, for each leaf of the action."""
         return self._head.noise
 
-    def distribution(self, observation: Tensor) -> Distribution:
-        """Returns the action distribution at raw observations, [..., D] or [..., C, H, W]."""
-        return self._distribution(self._features(observation))
+    @property
+    def memory_shape(self) -> tuple[int, int] | None:
+        """Shape of one state, (parts, H); None without memory."""
+        return None if self.memory is None else self.memory.shape
 
-    def value(self, observation: Tensor) -> Tensor:
-        """Returns the values of raw observations, <float32>[...], in units of scaled rewards."""
-        return self._value(self._features(observation))
+    def act(
+        self, observation: tuple[Tensor, ...], legal: Tensor | None, state: Tensor | None, begun: Tensor | None
+    ) -> tuple[Joint, Tensor | None]:
+        """Returns the distribution of one action per row, and the states after the rows.
 
-    def evaluate(self, observation: Tensor) -> tuple[Distribution, Tensor]:
-        """Returns `distribution` and `value` together, at half the cost where they share a trunk."""
-        features = self._features(observation)
-        return self._distribution(features), self._value(features)
+        Args:
+            observation: [N, *shape] raw observations, one tensor per leaf.
+            legal: <bool>[N, bits] action masks; None: every action is legal.
+            state: <float32>[N, parts, H] states before the rows; None without memory.
+            begun: <bool>[N] first rows of episodes; None without memory.
+        """
+        features = self._prepared(observation)
+        if self.memory is not None:
+            assert state is not None and begun is not None
+            state = self.memory.step(self.encoder(features), state, begun)
+            features = state[:, 0]
+        return self._distribution(self.trunk(features), legal), state
 
-    def estimate(self, observation: Tensor) -> tuple[Distribution, Tensor]:
-        """Returns `distribution` at the first T rows of observations, [B, T + 1, ...], and `value` at all rows."""
-        features = self._features(observation)
-        return self._distribution(features[:, :-1]), self._value(features)
+    def evaluate(self, inputs: Inputs, *, burn_in: int = 0, bootstraps: bool = False) -> tuple[Joint, Tensor]:
+        """Returns the distribution at the rows with actions, and the values of all rows but those of the burn-in.
+
+        Values, <float32>[...], are in units of scaled rewards.
+
+        Args:
+            inputs: Rows or segments.
+            burn_in: First rows of a segment, from which only the state is computed, without gradients.
+            bootstraps: Whether the last row of each segment has no action, so that only its value is computed.
+        """
+        features = self._features(inputs, burn_in)
+        acting = _rows(features, slice(None, -1)) if bootstraps else features
+        legal = None if inputs.mask is None else unpack(inputs.mask, self.spec.mask_bits)
+        value: Tensor = self.critic(features).squeeze(-1)
+        return self._distribution(acting, legal), value
 
     def scale_rewards(self, reward: Tensor) -> Tensor:
         """Converts rewards to the units of the values."""
@@ -124,65 +184,57 @@ class Policy(nn.Module):
         return (reward * self.return_moments.scale()).clamp(-_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
 
     @torch.no_grad()
-    def learn_moments(self, observation: Tensor, discounted_return: Tensor) -> MomentsUpdates:
+    def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
         """Updates the normalisers with fresh raw observations, [N, ...], and discounted returns, <float32>[N]."""
-        standardised = self.network.normalise_observations and not self._image
+        numbers = self.observer.numbers(observation)
         return MomentsUpdates(
-            observations=self.observation_moments.update(observation) if standardised else MomentsUpdate(),
+            observations=MomentsUpdate() if numbers is None else self.observation_moments.update(numbers),
             returns=self.return_moments.update(discounted_return)
             if self.network.normalise_returns
             else MomentsUpdate(),
         )
 
-    def _features(self, observation: Tensor) -> Tensor:
-        if self._image:
-            observation = observation * (1.0 / 255.0)
-        elif self.network.normalise_observations:
-            observation = self.observation_moments.standardise(observation.float())
-        else:
-            observation = observation.float().clamp(-_MAX_OBSERVATION, _MAX_OBSERVATION)
-        features: Tensor = self.trunk(observation)
-        return features
+    def _features(self, inputs: Inputs, burn_in: int) -> Features:
+        prepared = self._prepared(inputs.observation)
+        if self.memory is None:
+            features: Features = self.trunk(prepared)
+            return features
+        assert inputs.state is not None and inputs.begun is not None
+        state, begun = inputs.state, inputs.begun
+        if burn_in:
+            with torch.no_grad():
+                before = self.encoder(_rows(prepared, slice(None, burn_in)))
+                _, state = self.memory.unroll(before, state, begun[:, :burn_in])
+        rows = self.encoder(_rows(prepared, slice(burn_in, None)))
+        outputs, _ = self.memory.unroll(rows, state, begun[:, burn_in:])
+        remembered: Tensor = self.trunk(outputs)
+        return remembered
 
-    def _distribution(self, features: Tensor) -> Distribution:
-        return self._head.distribution(self.actor(features), self.log_std)
+    def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
+        """Returns the inputs of the encoders: one tensor, or one per leaf if there are several."""
+        prepared = self.observer(observation, self.observation_moments)
+        return prepared[0] if len(prepared) == 1 else prepared
 
-    def _value(self, features: Tensor) -> Tensor:
-        value: Tensor = self.critic(features).squeeze(-1)
-        return value
-
-
-class Convolutions(nn.Sequential):
-    """Convolutional layers from images, <float32>[..., C, H, W], to features, <float32>[..., F]."""
-
-    def __init__(self, space: BoxSpace, activation: Callable[[], nn.Module]) -> None:
-        channels, *size = space.shape
-        layers: list[nn.Module] = []
-        for width, kernel, stride in _CONVOLUTIONS:
-            layers += [_initialised(nn.Conv2d(channels, width, kernel, stride), math.sqrt(2.0)), activation()]
-            channels, size = width, [(side - kernel) // stride + 1 for side in size]
-        super().__init__(*layers, nn.Flatten())
-        self.features = channels * math.prod(size)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Convolves images with any number of leading dimensions."""
-        # In channels-last order a CPU convolves a third more images per second.
-        rows = images.flatten(0, -4).contiguous(memory_format=torch.channels_last)
-        features: Tensor = super().forward(rows)  # type: ignore[no-untyped-call]
-        return features.view(*images.shape[:-3], self.features)
+    def _distribution(self, features: Features, legal: Tensor | None) -> Joint:
+        return self._head.distribution(self.actor(features), self.log_std, legal)
 
 
-def _body(space: BoxSpace, network: Network) -> tuple[list[nn.Module], int]:
-    """Returns the layers from observations to features, and the number of features."""
-    # In place, because small networks are bound by memory, not by arithmetic.
-    activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
-    layers: list[nn.Module] = []
-    features = space.shape[0]
-    if is_image(space):
-        layers.append(convolutions := Convolutions(space, activation))
-        features = convolutions.features
+def _rows(features: Features, rows: slice) -> Features:
+    """Returns rows on the second axis."""
+    return features[:, rows] if isinstance(features, Tensor) else tuple(each[:, rows] for each in features)
+
+
+def _nothing(features: int) -> tuple[list[nn.Module], int]:
+    return [], features
+
+
+def _body(
+    encode: Callable[[], tuple[list[nn.Module], int]], network: Network, activation: Activation
+) -> tuple[list[nn.Module], int]:
+    """Returns new encoders and hidden layers, and the number of their features."""
+    layers, features = encode()
     for width in network.hidden_sizes:
-        layers += [_initialised(nn.Linear(features, width), math.sqrt(2.0)), activation()]
+        layers = [*layers, initialised(nn.Linear(features, width), math.sqrt(2.0)), activation()]
         features = width
     return layers, features
 
@@ -198,13 +250,3 @@ class _Output(nn.Linear):
             return super().forward(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
             return super().forward(hidden.float())
-
-
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-
-
-def _initialised(layer: Layer, gain: float) -> Layer:
-    assert layer.bias is not None
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer

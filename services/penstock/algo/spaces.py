@@ -1,35 +1,89 @@
-"""Spaces that the policies support.
+"""Spaces that the policies support, and the encoder of each part of an observation.
 
 Imports no torch, so that a launcher can check the spaces before it starts any process.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.types.spaces import BoxSpace, EnvironmentSpec, is_image
-
-SUPPORTED_OBSERVATIONS = (
-    "flat boxes (one dimension) and images (bytes in two or three dimensions) are supported. Wrap it, for instance in"
-    " gymnasium.wrappers.FlattenObservation"
+from penstock.setting_types import Encoder
+from penstock.types.spaces import (
+    LEAST_IMAGE,
+    BoxSpace,
+    DiscreteSpace,
+    EnvironmentSpec,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Space,
+    is_image,
 )
-_LEAST_IMAGE = 36
-"""Smallest height and width in pixels that the convolutional layers accept."""
+
+WHOLE = "observation"
+"""Name of an observation that is not nested, in `policy.encoders`."""
+
+_MOST_CODES = 1024
+"""Most alternatives of integers that are one-hot by default; more are embedded."""
+
+MOST_PLANES = 32
+"""Most alternatives of a board's integers for which the board encoder has one plane per alternative."""
 
 
-def check_spaces(spec: EnvironmentSpec) -> None:
-    """Raises `ConfigurationError` if no policy supports the spaces. Images have channels first."""
-    space, action = spec.observation, spec.action
-    if not isinstance(space, BoxSpace) or not (len(space.shape) == 1 or (is_image(space) and len(space.shape) == 3)):
-        raise ConfigurationError(f"{spec.id} has the observation space {space.shown()}; {SUPPORTED_OBSERVATIONS}")
-    if is_image(space) and min(space.shape[1:]) < _LEAST_IMAGE:
-        raise ConfigurationError(
-            f"{spec.id} has images of {' x '.join(map(str, space.shape[1:]))}; they must be at least"
-            f" {_LEAST_IMAGE} x {_LEAST_IMAGE}. Enlarge them, for instance by gymnasium.wrappers.ResizeObservation, or"
-            " flatten them by FlattenObservation"
-        )
-    if isinstance(action, BoxSpace) and not action.dtype.startswith("float"):
-        raise ConfigurationError(f"{spec.id} has the action space {action.shown()}; boxes must be of floats")
+def check_spaces(spec: EnvironmentSpec, encoders: Mapping[str, Encoder] | None = None) -> None:
+    """Raises `ConfigurationError` if no policy supports the spaces, or `policy.encoders` does not fit them."""
+    encoders_of(spec, encoders or {})
+    for leaf in spec.action.leaves:
+        if isinstance(leaf.space, BoxSpace) and not leaf.space.dtype.startswith("float"):
+            raise ConfigurationError(f"{spec.id} has the action space {leaf.space.shown()}; boxes must be of floats")
+
+
+def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[Encoder, ...]:
+    """Returns the encoder of each leaf of an observation: the chosen one, else the one that suits its space.
+
+    Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
+    """
+    names = [leaf.name or WHOLE for leaf in spec.observation.leaves]
+    for name in chosen:
+        if name not in names:
+            raise ConfigurationError(
+                f"policy.encoders names {name!r}, which is no part of an observation of {spec.id}; its parts are:"
+                f" {', '.join(names)}"
+            )
+    encoders = []
+    for name, space in zip(names, spec.observation.spaces, strict=True):
+        encoder = chosen.get(name, _suitable(space))
+        if conflict := _conflict(encoder, space):
+            raise ConfigurationError(
+                f"policy.encoders chooses {encoder} for {name} of {spec.id}, {space.shown()}; {conflict}"
+            )
+        encoders.append(encoder)
+    return tuple(encoders)
+
+
+def is_code(space: Space) -> bool:
+    """Returns whether a space holds integers that name alternatives, as opposed to numbers and bits."""
+    return isinstance(space, (DiscreteSpace, MultiDiscreteSpace))
+
+
+def alternatives(space: Space) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Returns the lowest value and the number of values of each integer element, <int64>[size] each.
+
+    None if an element is a float or unbounded.
+    """
+    match space:
+        case DiscreteSpace():
+            return np.array([space.start]), np.array([space.n])
+        case MultiDiscreteSpace():
+            return np.array(space.start), np.array(space.n)
+        case MultiBinarySpace():
+            return np.zeros(space.size, np.int64), np.full(space.size, 2)
+        case BoxSpace():
+            low, high = bounds(space)
+            if space.dtype.startswith("float") or not bounded(space).all() or max(high - low, default=0.0) > 2**31:
+                return None
+            return low.astype(np.int64), (high - low).astype(np.int64) + 1
 
 
 def bounds(space: BoxSpace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -42,3 +96,28 @@ def bounded(space: BoxSpace) -> NDArray[np.bool_]:
     low, high = bounds(space)
     both: NDArray[np.bool_] = np.isfinite(low) & np.isfinite(high)
     return both
+
+
+def _suitable(space: Space) -> Encoder:
+    _, shape = space.observation_array
+    if is_image(space):
+        return "image"
+    if len(shape) in (2, 3):
+        return "board"
+    if is_code(space):
+        return "one_hot" if sum(space.choices) <= _MOST_CODES else "embedding"
+    return "flat"
+
+
+def _conflict(encoder: Encoder, space: Space) -> str:
+    """Returns why an encoder can't encode a space; empty if it can."""
+    _, shape = space.observation_array
+    if encoder == "board" and len(shape) not in (2, 3):
+        return f"board needs two or three dimensions, not {len(shape)}; use flat, one_hot or embedding"
+    if encoder == "image" and not is_image(space):
+        return (
+            f"image needs bytes in two or three dimensions, at least {LEAST_IMAGE} x {LEAST_IMAGE}; use board or flat"
+        )
+    if encoder in ("one_hot", "embedding") and alternatives(space) is None:
+        return f"{encoder} needs integers with bounds; use flat or board"
+    return ""

@@ -10,12 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from penstock.algo.policies import Inputs
 from penstock.learning.devices import send
 from penstock.types.replay import Batch
+from penstock.types.spaces import is_column_of
 
 # Columns are views of the received message, which is read-only, and nothing here writes to them. Set globally, because
 # `warnings.catch_warnings` is not thread-safe and batches are copied on a thread of their own.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+
+_AGE = "frame_age"
+_COLUMNS = {
+    *("reward", "terminated", "truncated", "valid", "behaviour_log_prob", "discounted_return"),
+    *("action_mask", "memory", _AGE),
+}
+"""Columns that are trained on, besides those of observations and actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,34 +34,46 @@ class TrainingBatch:
 
     Attributes:
         fresh_segments: Number of fresh segments.
-        observation: [B, T + 1, ...] raw observations, as the policy saw them; the last row follows the last step.
-        action: <int64>[B, T] or <float32>[B, T, A] actions.
+        observation: [B, burn-in + T + 1, ...] raw observations, as the policy saw them, one tensor per leaf. The last
+            row follows the last step. Without memory there is no burn-in.
+        action: <int64>[B, T], <int64>[B, T, k] or <float32>[B, T, A] actions, one tensor per leaf.
         reward: <float32>[B, T] raw rewards.
         terminated, truncated: <bool>[B, T] rows that terminate or truncate an episode.
         valid: <bool>[B, T] False for reset rows.
         behaviour_log_prob: <float32>[B, T] log probabilities of the actions when they were taken.
         discounted_return: <float32>[B, T] running discounted returns of raw rewards.
+        action_mask: <uint8>[B, T, bytes] packed action masks, as the policy used them; None without masks.
+        memory: <float32>[B, parts, H] states before the first row; None without memory.
+        begun: <bool>[B, burn-in + T + 1] first rows of episodes; None without memory.
         priorities: <float64>[B] raw priorities at the draw.
         staleness: <int64>[B] staleness in versions, as `Batch.ages`.
     """
 
     fresh_segments: int
-    observation: Tensor
-    action: Tensor
+    observation: tuple[Tensor, ...]
+    action: tuple[Tensor, ...]
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
     behaviour_log_prob: Tensor
     discounted_return: Tensor
+    action_mask: Tensor | None
+    memory: Tensor | None
+    begun: Tensor | None
     priorities: Tensor
     staleness: NDArray[np.int64]
 
     @property
+    def inputs(self) -> Inputs:
+        """What the policy saw, and the row after the last step."""
+        return Inputs(self.observation, self.action_mask, self.memory, self.begun)
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of the batch, which are on the device."""
-        values = (getattr(self, name) for name in self.__slots__)
-        return tuple(value for value in values if isinstance(value, Tensor))
+        values = [getattr(self, name) for name in self.__slots__]
+        return tuple(value for value in (*self.observation, *self.action, *values) if isinstance(value, Tensor))
 
 
 def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
@@ -63,23 +85,42 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return send(torch.from_numpy(array), device)
 
-    # A schema of another client may have further columns.
-    used, schema = {*TrainingBatch.__slots__, "frame_age"}, batch.columns.schema
-    columns = {each.name: tensor(batch.columns.column(each.name)) for each in schema.columns if each.name in used}
-    if "frame_age" in columns:
-        columns["observation"] = _stacked(columns["observation"], columns.pop("frame_age"))
-    priorities = tensor(batch.priorities)
-    return TrainingBatch(batch.fresh_segments, **columns, priorities=priorities, staleness=batch.ages)
+    schema = batch.columns.schema
+    columns = {each.name: tensor(batch.columns.column(each.name)) for each in schema.columns if _is_used(each.name)}
+    age, memory = columns.pop(_AGE, None), columns.pop("memory", None)
+    observation = tuple(columns.pop(name) for name in tuple(columns) if is_column_of("observation", name))
+    action = tuple(columns.pop(name) for name in tuple(columns) if is_column_of("action", name))
+    if age is not None:
+        observation = tuple(_stacked(frames, age) for frames in observation)
+    return TrainingBatch(
+        batch.fresh_segments,
+        observation=observation,
+        action=action,
+        action_mask=columns.pop("action_mask", None),
+        memory=None if memory is None else memory[:, 0],
+        begun=None if age is None or memory is None else age == 0,
+        **columns,
+        priorities=tensor(batch.priorities),
+        staleness=batch.ages,
+    )
+
+
+def _is_used(name: str) -> bool:
+    """Returns whether a column is trained on. A schema of another client may have further columns."""
+    return name in _COLUMNS or is_column_of("observation", name) or is_column_of("action", name)
 
 
 def _stacked(frames: Tensor, age: Tensor) -> Tensor:
-    """Stacks the k frames that the policy saw at each row along the channel axis, oldest first: [B, T + 1, k C, ...].
+    """Stacks the k frames that the policy saw at each of R rows along the channel axis, oldest first: [B, R, k C, ...].
 
-    `frames`, [B, T + k, C, ...], has the k - 1 frames before the first row, then one per row. `age`, <uint8>[B, T + 1],
-    counts the rows since the episode's first frame, which replaces the frames before it.
+    `frames`, [B, k - 1 + R, C, ...], has the k - 1 frames before the first row, then one per row. `age`, <uint8>[B, R],
+    counts the rows since the episode's first frame, which replaces the frames before it. A leaf without stacked frames
+    is returned unchanged.
     """
     segments, rows = age.shape
     count = frames.shape[1] - rows + 1
+    if count == 1:
+        return frames
     back = torch.arange(count - 1, -1, -1, device=age.device)
     newest = torch.arange(count - 1, count - 1 + rows, device=age.device)
     chosen = newest[:, None] - torch.minimum(back, age[..., None].long())

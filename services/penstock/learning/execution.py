@@ -36,7 +36,7 @@ class Descent(Protocol):
     """Executor of gradient steps. Used by one thread."""
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
-        """Sets the steps of the batch. No batch of the run has more than `most_steps`."""
+        """Sets the steps of the batch. No batch of the run has more than `most_steps` rows."""
 
     def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
         """Splits row numbers, <int64>[N], into minibatches of nearly equal size and takes a gradient step on each."""
@@ -71,9 +71,9 @@ class _Inputs:
 
     @classmethod
     def like(cls, steps: Steps, settings: LossSettings, most_steps: int, most_rows: int) -> "_Inputs":
-        room = Steps(*(column.new_zeros(most_steps, *column.shape[1:]) for column in steps.columns))
+        room = steps.each(lambda column: column.new_zeros(most_steps, *column.shape[1:]))
         scheduled: dict[str, Any] = {name: steps.advantage.new_empty(()) for name in SCHEDULED}
-        rows = steps.action.new_empty(most_rows, dtype=torch.int64)
+        rows = steps.advantage.new_empty(most_rows, dtype=torch.int64)
         return cls(room, rows, dataclasses.replace(settings, **scheduled))
 
     def load(self, steps: Steps, settings: LossSettings) -> None:

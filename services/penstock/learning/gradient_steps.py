@@ -3,6 +3,7 @@
 A step whose gradient has no finite norm is refused: it changes neither the parameters nor the optimizer's state.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from penstock.algo import losses
 from penstock.algo.losses import Losses, LossSettings, Movement
 from penstock.algo.parameters import clip_gradient
-from penstock.algo.policies import Policy
+from penstock.algo.policies import Inputs, Policy
 from penstock.config import Precision
 from penstock.learning.adam import Adam
 from penstock.learning.devices import autocast
@@ -23,10 +24,20 @@ _LARGEST_NORM = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Valid steps, one per row, with all inputs of the loss; <float32>[N] except the first two columns."""
+    """All inputs of the loss.
 
-    observation: Tensor
-    action: Tensor
+    Without memory, a row is a valid step, and [N] below is one dimension. With memory, a row is a segment, [N] is
+    [S, T], and `usable` marks the steps that count.
+
+    Attributes:
+        inputs: What the policy saw.
+        action: Actions, one tensor per leaf.
+        proximal_log_prob: <float32>[N], as are the following ones; see `ppo_loss`.
+        usable: <bool>[S, T] steps that count; None: all of them.
+    """
+
+    inputs: Inputs
+    action: tuple[Tensor, ...]
     proximal_log_prob: Tensor
     proximal_value: Tensor
     anchor_log_prob: Tensor
@@ -34,20 +45,41 @@ class Steps:
     target: Tensor
     importance: Tensor
     policy_weight: Tensor
+    usable: Tensor | None
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        """All columns, in order."""
-        return tuple(getattr(self, name) for name in self.__slots__)
+        """All tensors, in order."""
+        inputs, rest = self.inputs, (getattr(self, name) for name in self.__slots__[2:])
+        values = (*inputs.observation, inputs.mask, inputs.state, inputs.begun, *self.action, *rest)
+        return tuple(value for value in values if value is not None)
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Steps":
+        """Returns steps with a function's results in place of the tensors."""
+
+        def of(value: Tensor | None) -> Tensor | None:
+            return None if value is None else function(value)
+
+        inputs = self.inputs
+        return Steps(
+            Inputs(tuple(map(function, inputs.observation)), of(inputs.mask), of(inputs.state), of(inputs.begun)),
+            tuple(map(function, self.action)),
+            *(of(getattr(self, name)) for name in self.__slots__[2:]),  # type: ignore[arg-type]
+        )
 
     def take(self, rows: Tensor) -> "Steps":
         """Returns the chosen rows in this order."""
-        return Steps(*(column[rows] for column in self.columns))
+        return self.each(lambda column: column[rows])
 
     def split(self, parts: int) -> list["Steps"]:
         """Splits the rows in order into parts of nearly equal size, without copies."""
-        split = [torch.tensor_split(column, parts) for column in self.columns]
-        return [Steps(*columns) for columns in zip(*split, strict=True)]
+        count = self.advantage.shape[0]
+        sizes = [count // parts + (part < count % parts) for part in range(parts)]
+        ends = list(itertools.accumulate(sizes))
+        return [
+            self.each(lambda column, end=end, size=size: column[end - size : end])
+            for end, size in zip(ends, sizes, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +87,7 @@ class Descended:
     """Results of a gradient step, on the device, where the step may still be running.
 
     Attributes:
-        log_prob: <float32>[N] log probabilities of the actions before the step.
+        log_prob: <float32>[N] log probabilities of the actions before the step, with the shape of `Steps`.
         policy_loss, value_loss, entropy: Losses as in `Losses`.
         gradient_norm: Norm of the gradient before clipping.
         refused: 1 if the step was refused, else 0.
@@ -81,9 +113,9 @@ class Estimated:
     Attributes:
         usable: <bool>[B, T] rows to train on: valid, with finite estimates.
         fresh_count: Number of usable rows in fresh segments.
-        steps: The N usable rows.
+        steps: The usable rows or, with memory, the segments that have some.
         correction: <float32>[B, T] D_t, from which priorities are computed.
-        behaviour_weight: <float32>[N] proximal over behaviour probability of the steps, clipped.
+        behaviour_weight: <float32>[usable rows] proximal over behaviour probability of the steps, clipped.
     """
 
     usable: Tensor
@@ -108,12 +140,12 @@ Objective = Callable[[Steps, LossSettings, Tensor | None], tuple[Tensor, Losses]
 """Function from steps, settings and the rows that count to log probabilities and losses, with gradients."""
 
 
-def objective_of(policy: Policy, precision: Precision, device: torch.device) -> Objective:
-    """Returns PPO's objective for a policy, with the hidden layers in this precision."""
+def objective_of(policy: Policy, precision: Precision, device: torch.device, burn_in: int = 0) -> Objective:
+    """Returns PPO's objective for a policy, with the hidden layers in this precision and steps of burn-in."""
 
     def objective(steps: Steps, settings: LossSettings, counted: Tensor | None) -> tuple[Tensor, Losses]:
         with autocast(device, precision):
-            distribution, value = policy.evaluate(steps.observation)
+            distribution, value = policy.evaluate(steps.inputs, burn_in=burn_in)
         log_prob = distribution.log_prob(steps.action)
         loss = losses.ppo_loss(
             settings,
@@ -126,11 +158,18 @@ def objective_of(policy: Policy, precision: Precision, device: torch.device) -> 
             target=steps.target,
             importance=steps.importance,
             policy_weight=steps.policy_weight,
-            counted=counted,
+            counted=counted_steps(steps.usable, counted),
         )
         return log_prob, loss
 
     return objective
+
+
+def counted_steps(usable: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """Returns the steps that count, <bool>[N] or <bool>[S, T]: `usable` ones of those rows; None: all of them."""
+    if usable is None or rows is None:
+        return rows if usable is None else usable
+    return usable & rows[:, None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from penstock.algo import advantages, losses, priorities
+from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import MomentsUpdates, Network, Policy
+from penstock.algo.policies import Inputs, MomentsUpdates, Network, Policy
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
 from penstock.errors import Diverged, TrainingFailed
@@ -81,7 +83,7 @@ class Learner:
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
         self.optimizer = Adam(self.parameters, rate)
         self.generator = torch.Generator().manual_seed(seed)
-        objective = objective_of(self.policy, precision, device)
+        objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
         self._descent = descent_by(execution, step, minibatches=ppo.minibatches)
 
@@ -95,7 +97,9 @@ class Learner:
         self.optimizer.set_learning_rate(rate)
         settings = schedules.loss_settings(ppo, progress)
         estimated = self._estimate(batch, settings, progress)
-        largest = max(batch.valid.shape[0], self._sampling.batch_segments) * batch.valid.shape[1]
+        largest = max(batch.valid.shape[0], self._sampling.batch_segments)
+        if self.policy.memory is None:
+            largest *= batch.valid.shape[1]
         epochs: list[Epoch] = []
         if count := estimated.steps.advantage.shape[0]:
             self._descent.begin(estimated.steps, settings, largest)
@@ -116,7 +120,7 @@ class Learner:
             fresh_steps=fresh_steps,
             updates=sum(len(epoch.minibatches) for epoch in epochs) - refused,
             refused_steps=refused,
-            unsound_rows=int(batch.valid.sum()) - count,
+            unsound_rows=int(batch.valid.sum()) - int(estimated.usable.sum()),
             moments=moments,
             statistics=statistics,
         )
@@ -151,7 +155,9 @@ class Learner:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
         # In the precision of the gradient steps, so that their ratios begin at 1.
         with autocast(self._device, self._precision):
-            distribution, proximal_value = self.policy.estimate(batch.observation)
+            distribution, proximal_value = self.policy.evaluate(
+                batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True
+            )
         proximal_log_prob = distribution.log_prob(batch.action)
         log_ratio = proximal_log_prob - batch.behaviour_log_prob
         # No policy chose the action of a reset row. `<=` is false for NaN.
@@ -177,30 +183,29 @@ class Learner:
             epsilon=sampling.epsilon,
         )
         usable = estimates.sound
-        proximal, behaviour = proximal_log_prob[usable], batch.behaviour_log_prob[usable]
-        anchor, weight = losses.anchor(settings, proximal_log_prob=proximal, behaviour_log_prob=behaviour)
-        importance = importance[:, None].expand_as(usable)[usable]
-        steps = Steps(
-            observation=batch.observation[:, :-1][usable],
-            action=batch.action[usable],
-            proximal_log_prob=proximal,
-            proximal_value=proximal_value[:, :-1][usable],
-            anchor_log_prob=anchor,
-            advantage=estimates.advantage[usable],
-            target=estimates.target[usable],
+        if self.policy.memory is not None:
+            # A state after an unsound row is unsound too, and so is its gradient.
+            usable = usable & ~(batch.valid & ~usable).any(1, keepdim=True)
+        steps = _steps_of(
+            batch,
+            estimates,
+            usable,
+            settings=settings,
+            proximal_log_prob=proximal_log_prob,
+            proximal_value=proximal_value,
             importance=importance,
-            policy_weight=importance * weight,
         )
+        moved = proximal_log_prob[usable] - batch.behaviour_log_prob[usable]
         return Estimated(
             usable=usable,
             fresh_count=int(usable[: batch.fresh_segments].sum()),
             steps=steps,
             correction=estimates.correction,
-            behaviour_weight=ratio_of(proximal - behaviour).clamp(max=settings.behaviour_weight_clip),
+            behaviour_weight=ratio_of(moved).clamp(max=settings.behaviour_weight_clip),
         )
 
     def _train_epoch(self, steps: Steps, settings: LossSettings) -> Epoch:
-        """Trains on every valid step once, shuffled, in minibatches of nearly equal size."""
+        """Trains on every row of the steps once, shuffled, in minibatches of nearly equal size."""
         count = steps.advantage.shape[0]
         # An empty minibatch has no mean, so its losses would be NaN.
         minibatches = min(self._ppo.minibatches, count)
@@ -211,6 +216,7 @@ class Learner:
             log_prob=torch.cat([each.log_prob for each in done]),
             anchor_log_prob=steps.anchor_log_prob[order],
             proximal_log_prob=steps.proximal_log_prob[order],
+            counted=None if steps.usable is None else steps.usable[order],
         )
         return Epoch(done, movement)
 
@@ -222,5 +228,45 @@ class Learner:
         """
         fresh = slice(None, batch.fresh_segments)
         valid = batch.valid[fresh]
-        moments = self.policy.learn_moments(batch.observation[fresh, :-1][valid], batch.discounted_return[fresh][valid])
+        burn_in = self._ppo.burn_in_steps
+        observation = tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation)
+        moments = self.policy.learn_moments(observation, batch.discounted_return[fresh][valid])
         return int(valid.sum()), moments
+
+
+def _steps_of(
+    batch: TrainingBatch,
+    estimates: Estimates,
+    usable: Tensor,
+    *,
+    settings: LossSettings,
+    proximal_log_prob: Tensor,
+    proximal_value: Tensor,
+    importance: Tensor,
+) -> Steps:
+    """Returns the usable rows, <bool>[B, T], of a batch or, with memory, the segments that have some."""
+    chosen = usable if batch.memory is None else usable.any(1)
+
+    def of(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value[chosen]
+
+    proximal, behaviour = proximal_log_prob[chosen], batch.behaviour_log_prob[chosen]
+    anchor, weight = losses.anchor(settings, proximal_log_prob=proximal, behaviour_log_prob=behaviour)
+    importance = importance[:, None].expand_as(usable)[chosen]
+    return Steps(
+        inputs=Inputs(
+            observation=tuple(leaf[:, :-1][chosen] for leaf in batch.observation),
+            mask=of(batch.action_mask),
+            state=of(batch.memory),
+            begun=None if batch.begun is None else batch.begun[:, :-1][chosen],
+        ),
+        action=tuple(leaf[chosen] for leaf in batch.action),
+        proximal_log_prob=proximal,
+        proximal_value=proximal_value[:, :-1][chosen],
+        anchor_log_prob=anchor,
+        advantage=estimates.advantage[chosen],
+        target=estimates.target[chosen],
+        importance=importance,
+        policy_weight=importance * weight,
+        usable=None if batch.memory is None else usable[chosen],
+    )

@@ -94,10 +94,12 @@ def _mean(values: Tensor, chosen: Tensor | None = None) -> Tensor:
 
 
 def _explained_variance(steps: Steps) -> Tensor:
-    if not steps.target.shape[0]:
-        return steps.target.new_full((), math.nan)
-    unexplained = (steps.target - steps.proximal_value).var(unbiased=False)
-    return 1.0 - unexplained / steps.target.var(unbiased=False).clamp(min=1e-8)
+    target, value = steps.target, steps.proximal_value
+    if not target.shape[0]:
+        return target.new_full((), math.nan)
+    if steps.usable is not None:
+        target, value = target[steps.usable], value[steps.usable]
+    return 1.0 - (target - value).var(unbiased=False) / target.var(unbiased=False).clamp(min=1e-8)
 
 
 def _effective_share(weight: Tensor) -> Tensor:

@@ -337,6 +337,11 @@ def channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[2], *shape[:2]) if has_channels_last(shape) else shape
 
 
+def is_column_of(prefix: str, column: str) -> bool:
+    """Returns whether a column holds a leaf of the tree whose columns have this prefix (`Tree.columns`)."""
+    return column == prefix or column.startswith(f"{prefix}.")
+
+
 @functools.lru_cache(maxsize=64)
 def _column_names(tree: Tree, prefix: str) -> tuple[str, ...]:
     return tuple(_column_name(leaf, prefix, position) for position, leaf in enumerate(tree.leaves))

@@ -1,0 +1,83 @@
+"""Recurrent layers: a state that a policy carries from row to row of an episode.
+
+A state is <float32>[..., parts, H]. A GRU (Cho et al. 2014) has one part, and an LSTM (Hochreiter & Schmidhuber 1997)
+has two: its output and its cell. At the first row of an episode the state before the row is zero.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from penstock.algo.initialisation import initialised
+
+Kind = Literal["gru", "lstm"]
+
+_GATES: dict[Kind, int] = {"gru": 3, "lstm": 4}
+
+
+def memory_shape(kind: Kind | None, size: int) -> tuple[int, int] | None:
+    """Returns the shape of one state, (parts, H); None without memory."""
+    return None if kind is None else (1 if kind == "gru" else 2, size)
+
+
+class Memory(nn.Module):
+    """One recurrent layer of H units.
+
+    The state stays in float32 under autocast.
+    """
+
+    def __init__(self, kind: Kind, features: int, size: int) -> None:
+        super().__init__()
+        shape = memory_shape(kind, size)
+        assert shape is not None
+        self.shape = shape
+        self._cell: Callable[[Tensor, Tensor, Tensor], Tensor] = _gru if kind == "gru" else _lstm
+        self.inputs = initialised(nn.Linear(features, _GATES[kind] * size), 1.0)
+        self.recurrence = initialised(nn.Linear(size, _GATES[kind] * size), 1.0)
+
+    def step(self, features: Tensor, state: Tensor, begun: Tensor) -> Tensor:
+        """Returns the state after a row of features, <float32>[N, F], from the state before it, [N, parts, H].
+
+        `begun`, <bool>[N], marks first rows of episodes.
+        """
+        return self._after(self.inputs(features), state, begun)
+
+    def unroll(self, features: Tensor, state: Tensor, begun: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the outputs after each of L rows, <float32>[B, L, H], and the state after the last, [B, parts, H].
+
+        Args:
+            features: <float32>[B, L, F] features of the rows.
+            state: <float32>[B, parts, H] state before the first row.
+            begun: <bool>[B, L] first rows of episodes.
+        """
+        outputs = []
+        for inputs, first in zip(self.inputs(features).unbind(1), begun.unbind(1), strict=True):
+            state = self._after(inputs, state, first)
+            outputs.append(state[:, 0])
+        return torch.stack(outputs, 1), state
+
+    def _after(self, inputs: Tensor, state: Tensor, begun: Tensor) -> Tensor:
+        # `where`, because multiplying by 0 would let NaN through.
+        state = torch.where(begun[:, None, None], 0.0, state)
+        return self._cell(inputs, self.recurrence(state[:, 0]), state)
+
+
+def _gru(inputs: Tensor, recurrence: Tensor, state: Tensor) -> Tensor:
+    """Computes r, z = sigmoid(i + h), n = tanh(i_n + r h_n), and (1 - z) n + z state."""
+    width = state.shape[-1]
+    gates = torch.sigmoid(inputs[:, : 2 * width] + recurrence[:, : 2 * width]).float()
+    reset, update = gates.chunk(2, -1)
+    proposal = torch.tanh(torch.addcmul(inputs[:, 2 * width :].float(), reset, recurrence[:, 2 * width :].float()))
+    return torch.lerp(proposal, state[:, 0], update).unsqueeze(1)
+
+
+def _lstm(inputs: Tensor, recurrence: Tensor, state: Tensor) -> Tensor:
+    """Computes i, f, o = sigmoid, g = tanh, the cell f c + i g, and the output o tanh(c)."""
+    width = state.shape[-1]
+    sums = (inputs + recurrence).float()
+    gates, proposal = torch.sigmoid(sums[:, : 3 * width]), torch.tanh(sums[:, 3 * width :])
+    enter, keep, leave = gates.chunk(3, -1)
+    cell = keep * state[:, 1] + enter * proposal
+    return torch.stack([leave * torch.tanh(cell), cell], 1)
