@@ -1,6 +1,5 @@
 """Conversion of policies to safetensors and back. The bytes and their metadata suffice to act with a policy."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -9,34 +8,50 @@ from safetensors import SafetensorError
 
 from penstock.algo.policies import Network, Policy
 from penstock.errors import ConfigurationError
+from penstock.types.records import plain, record_of
 from penstock.types.run import Weights
-from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Space
+from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
 
+_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size")
+"""Fields of `Network` that contract 1 does not have. Their defaults must never change."""
+
 
 def describe(policy: Policy, version: int) -> str:
-    """Returns the metadata of a policy's weights as JSON: version, spaces and architecture."""
-    environment = {
-        "id": policy.spec.id,
-        "observation": policy.spec.observation.to_json(),
-        "action": policy.spec.action.to_json(),
-        "frames": policy.spec.frames,
+    """Returns the metadata of a policy's weights as JSON: version, spaces and architecture.
+
+    Fields that contract 1 does not have are left out at their defaults, so that its actors can read the weights.
+    """
+    spec, standard = policy.spec, plain(Network())
+    environment: dict[str, object] = {
+        "id": spec.id,
+        "observation": spec.observation.to_json(),
+        "action": spec.action.to_json(),
+        "frames": spec.frames,
     }
-    return json.dumps({"version": version, "environment": environment, "network": dataclasses.asdict(policy.network)})
+    if spec.mask_bits:
+        environment["mask_bits"] = spec.mask_bits
+    network = {
+        name: value
+        for name, value in plain(policy.network).items()
+        if name not in _SINCE_CONTRACT_2 or value != standard[name]
+    }
+    return json.dumps({"version": version, "environment": environment, "network": network})
 
 
 def build(metadata: str) -> Policy:
     """Builds a policy with the spaces and architecture in this metadata. Its weights are newly initialised."""
     description = json.loads(metadata)
-    environment, network = description["environment"], description["network"]
+    environment = description["environment"]
     spec = EnvironmentSpec(
         environment["id"],
-        _space_from_json(environment["observation"]),
-        _space_from_json(environment["action"]),
+        _tree_from_json(environment["observation"]),
+        _tree_from_json(environment["action"]),
         environment.get("frames", 1),
+        environment.get("mask_bits", 0),
     )
-    return Policy(spec, Network(**{**network, "hidden_sizes": tuple(network["hidden_sizes"])}))
+    return Policy(spec, record_of(Network, description["network"]))
 
 
 def dump(policy: Policy, version: int) -> Weights:
@@ -87,11 +102,12 @@ def read_metadata(data: bytes) -> str:
         ) from None
 
 
-def _space_from_json(value: dict[str, Any]) -> Space:
-    kind = value["kind"]
-    if kind not in SPACE_KINDS:
-        raise ConfigurationError(
-            f"the weights are for a kind of space that this release does not support, {kind!r}; use the release that"
-            " saved them"
-        )
-    return SPACE_KINDS[kind].from_json(value)
+def _tree_from_json(value: dict[str, Any]) -> Tree:
+    kinds = [value["kind"]] if value["kind"] != Tree.KIND else [leaf["space"]["kind"] for leaf in value["leaves"]]
+    for kind in kinds:
+        if kind not in SPACE_KINDS:
+            raise ConfigurationError(
+                f"the weights are for a kind of space that this release does not support, {kind!r}; use the release"
+                " that saved them"
+            )
+    return Tree.from_json(value)

@@ -15,13 +15,15 @@ from safetensors import SafetensorError
 
 from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
-from penstock.algo.policies import Policy
+from penstock.algo.policies import Network, Policy
 from penstock.checkpoint_file import CheckpointFile
 from penstock.errors import ConfigurationError, DamagedFile
 from penstock.files import json_of, write_atomically
 from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
+from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.records import plain
 from penstock.types.spaces import EnvironmentSpec
 
 _PROGRESS_KEY = "penstock.progress"
@@ -179,14 +181,11 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     """
     file = _read(path)
     saved, present = _policy_of(file), learner.policy
-    if (saved.spec.observation, saved.spec.action, saved.network) != (
-        present.spec.observation,
-        present.spec.action,
-        present.network,
-    ):
+    if not same_spaces(saved.spec, present.spec) or saved.network != present.network:
+        then, now = contrast(saved.spec, present.spec, _network_differences(saved.network, present.network))
         raise ConfigurationError(
-            f"{path} does not fit this run: it was saved for {saved.spec.id} and {saved.network}, and the run has"
-            f" {present.spec.id} and {present.network}; resume with the settings it was trained with"
+            f"{path} does not fit this run: it was saved for {then}, and the run has {now}; resume with the settings it"
+            " was trained with"
         )
     try:
         tensors = safetensors.torch.load(file.data)
@@ -203,6 +202,13 @@ def restore(learner: Learner, path: Path) -> RunProgress:
 def newest(folder: RunFolder) -> Path | None:
     """Returns the newest numbered checkpoint of a run; None if there is none."""
     return next(reversed(folder.numbered_checkpoints()), None)
+
+
+def _network_differences(saved: Network, present: Network) -> list[tuple[str, str]]:
+    before, now = plain(saved), plain(present)
+    return [
+        (f"policy.{name} {before[name]}", f"policy.{name} {now[name]}") for name in now if before[name] != now[name]
+    ]
 
 
 def _first_sound(paths: list[Path], damaged: dict[Path, DamagedFile]) -> CheckpointFile | None:

@@ -25,6 +25,7 @@ from penstock.files import decode_record, encode_record, write_atomically
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import copy_of
 from penstock.types.block import Schema
+from penstock.types.differences import contrast
 from penstock.types.run import Assignment, largest_incarnation
 from penstock.types.spaces import EnvironmentSpec
 
@@ -224,9 +225,9 @@ class Roster:
 
     def _check(self, schema: Schema, spec: EnvironmentSpec) -> None:
         if self.spec is not None and spec != self.spec:
+            ours, theirs = contrast(self.spec, spec)
             raise SchemaMismatch(
-                f"this run trains {self.spec.id} with its spaces, and the actor offered {spec.id}; start actors with"
-                " the run's configuration"
+                f"this run trains {ours}, and the actor offered {theirs}; start actors with the run's configuration"
             )
         if self.schema is not None and schema != self.schema:
             raise SchemaMismatch(

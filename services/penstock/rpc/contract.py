@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from penstock.errors import ConfigurationError
 from penstock.wire.run import encode_contract
 
-CONTRACT = 1
+CONTRACT = 2
 """Number of the contract, incremented by each release whose messages the previous release misreads or can't read."""
 
 _OLDEST = max(1, CONTRACT - 1)

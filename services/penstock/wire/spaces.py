@@ -129,7 +129,8 @@ def _decode_path_element(message: run_pb2.PathElement) -> str | int:
         case "key":
             if len(message.key) > MAX_KEY:
                 raise InvalidSegment(
-                    f"a key of a space has {len(message.key)} characters; the maximum is {MAX_KEY}: {message.key[:80]!r}"
+                    f"the key {message.key[:80]!r} of a space has {len(message.key)} characters; the maximum is"
+                    f" {MAX_KEY}"
                 )
             return message.key
         case "position":
@@ -155,7 +156,8 @@ def _check_paths(paths: Sequence[Path], parent: Path = ()) -> None:
         )
     if len(set(parts)) != len(parts):
         raise InvalidSegment(
-            f"the leaves below each part of a space at {_short(parent)} must follow each other, got {_short(tuple(parts))}"
+            f"the leaves below each part of a space at {_short(parent)} must follow each other, got"
+            f" {_short(tuple(parts))}"
         )
     for part, group in groups:
         _check_paths(group, (*parent, part))

@@ -18,6 +18,7 @@ from penstock.rpc.loop import LoopThread
 from penstock.rpc.server import Server
 from penstock.rpc.service import Context, Method, logged_stay, opening_message, write_whole
 from penstock.telemetry import metrics
+from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.run import ActorProgress, ActorReport, EnvironmentFault, Weights
 from penstock.v1 import evaluation_pb2, run_pb2
@@ -173,13 +174,10 @@ class RunServicer:
         self, requests: AsyncIterator[evaluation_pb2.RunEvaluationsRequest], context: Context
     ) -> None:
         spec = wire.decode_evaluator_hello(await opening_message(requests))
-        if self._roster.spec is not None and (spec.observation, spec.action) != (
-            self._roster.spec.observation,
-            self._roster.spec.action,
-        ):
+        if self._roster.spec is not None and not same_spaces(self._roster.spec, spec):
+            ours, theirs = contrast(self._roster.spec, spec)
             raise SchemaMismatch(
-                f"this run trains {self._roster.spec.id}, but the evaluator has {spec.id} with other spaces; start it"
-                " with the run's configuration"
+                f"this run trains {ours}, and the evaluator offered {theirs}; start it with the run's configuration"
             )
         self.evaluators += 1
         try:
