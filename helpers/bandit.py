@@ -10,17 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.algo.policies import Network
+from penstock.algo.distributions import Joint
+from penstock.algo.policies import Inputs, Network
 from penstock.config import PPOConfig, SamplingConfig
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.learner import Learner
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 SEGMENTS, STEPS, DISCOUNT = 8, 8, 0.5
-_OBSERVATION = BoxSpace("float32", (2,), (-np.inf,) * 2, (np.inf,) * 2)
-_ACTIONS: dict[str, Space] = {
-    "discrete": DiscreteSpace(2),
-    "continuous": BoxSpace("float32", (1,), (-np.inf,), (np.inf,)),
+_OBSERVATION = Tree.of(BoxSpace("float32", (2,), (-np.inf,) * 2, (np.inf,) * 2))
+_ACTIONS = {
+    "discrete": Tree.of(DiscreteSpace(2)),
+    "continuous": Tree.of(BoxSpace("float32", (1,), (-np.inf,), (np.inf,))),
 }
 
 
@@ -52,10 +53,10 @@ class Bandit:
     def collect(self) -> TrainingBatch:
         """Returns a batch of the current policy; its second half counts as replayed."""
         observation = torch.randn(SEGMENTS, STEPS + 1, 2, generator=self._generator)
-        distribution = self.learner.policy.distribution(observation[:, :-1])
+        distribution = self._distribution(observation[:, :-1])
         draw = torch.rand if self._discrete else torch.randn
         action = distribution.sample(draw(SEGMENTS, STEPS, 1, generator=self._generator))
-        reward = self._reward(observation[:, :-1], action)
+        reward = self._reward(observation[:, :-1], action[0])
         returns = []
         for step in range(STEPS):
             self._running = DISCOUNT * self._running + reward[:, step]
@@ -63,7 +64,7 @@ class Bandit:
         nothing = torch.zeros(SEGMENTS, STEPS, dtype=torch.bool)
         return TrainingBatch(
             fresh_segments=SEGMENTS // 2,
-            observation=observation,
+            observation=(observation,),
             action=action,
             reward=reward,
             terminated=nothing,
@@ -71,6 +72,9 @@ class Bandit:
             valid=~nothing,
             behaviour_log_prob=distribution.log_prob(action),
             discounted_return=torch.stack(returns, 1),
+            action_mask=None,
+            memory=None,
+            begun=None,
             priorities=torch.ones(SEGMENTS, dtype=torch.float64),
             staleness=np.zeros(SEGMENTS, np.int64),
         )
@@ -79,7 +83,11 @@ class Bandit:
     def score(self) -> float:
         """Returns the mean reward of the most likely actions on fixed observations."""
         observation = torch.randn(4096, 2, generator=torch.Generator().manual_seed(2))
-        return self._reward(observation, self.learner.policy.distribution(observation).mode()).mean().item()
+        return self._reward(observation, self._distribution(observation).mode()[0]).mean().item()
+
+    def _distribution(self, observation: Tensor) -> Joint:
+        """Returns the distribution of the policy's actions at observations, [..., 2]."""
+        return self.learner.policy.evaluate(Inputs((observation,), None, None, None))[0]
 
     def _reward(self, observation: Tensor, action: Tensor) -> Tensor:
         x, y = observation.unbind(-1)

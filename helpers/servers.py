@@ -50,7 +50,7 @@ from penstock.types.block import Column, Extent, Schema
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
 from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.v1 import replay_pb2, run_pb2
 from penstock.wire.batches import encode_plan
 from penstock.wire.schema import encode_schema
@@ -58,7 +58,9 @@ from penstock.wire.spaces import encode_environment
 from penstock.wire.windows import encode_window
 
 SPEC = EnvironmentSpec(
-    "Counting-v0", BoxSpace("float32", (2,), (0.0, 0.0), (float("inf"), float("inf"))), DiscreteSpace(2)
+    "Counting-v0",
+    Tree.of(BoxSpace("float32", (2,), (0.0, 0.0), (float("inf"), float("inf")))),
+    Tree.of(DiscreteSpace(2)),
 )
 
 IMAGES = Schema(4, (Column("observation", "uint8", (500, 501), Extent.STEP_AND_NEXT), Column("reward", "float32")))

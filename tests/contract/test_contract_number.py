@@ -100,6 +100,13 @@ def test_the_first_response_has_the_number(loopback: Loopback) -> None:
     assert stream.receive().contract == CONTRACT
 
 
+def test_a_server_answers_a_client_of_the_previous_contract_with_its_number(loopback: Loopback, tmp_path: Path) -> None:
+    stream = loopback.plain(loopback.run(tmp_path / "roster.json"), methods.JOIN, contract=CONTRACT - 1)
+    stream.send(hello_request())
+    response = stream.receive()
+    assert (response.contract, response.assignment.slot) == (CONTRACT - 1, 0)
+
+
 @pytest.mark.parametrize("number", [0, CONTRACT + 1])
 def test_a_client_refuses_a_server_of_another_contract(loopback: Loopback, number: int) -> None:
     async def answer(requests: AsyncIterator[Any], context: Any) -> None:

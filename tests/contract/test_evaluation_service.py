@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -12,7 +13,7 @@ from penstock.errors import RunFinished, SchemaMismatch
 from penstock.rpc import methods
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
 from penstock.types.run import Weights
-from penstock.types.spaces import DiscreteSpace
+from penstock.types.spaces import DiscreteSpace, Tree
 from penstock.v1 import evaluation_pb2
 from penstock.wire.run import WeightsAssembler, decode_task, encode_result
 from penstock.wire.spaces import encode_environment
@@ -182,12 +183,15 @@ def test_an_evaluator_that_is_receiving_weights_receives_the_end_of_the_run(
     assert response.finished.reason == "threshold"
 
 
-def test_an_evaluator_with_other_spaces_is_refused(loopback: Loopback, server: LiveRun) -> None:
+@pytest.mark.parametrize("changes", [{"action": Tree.of(DiscreteSpace(3))}, {"mask_bits": 2}])
+def test_an_evaluator_with_other_spaces_is_refused(
+    loopback: Loopback, server: LiveRun, changes: dict[str, Any]
+) -> None:
     actor = loopback.plain(server, methods.JOIN)
     actor.send(hello_request())
     actor.receive()
-    stranger = loopback.work(server, replace(SPEC, action=DiscreteSpace(3)))
-    with pytest.raises(SchemaMismatch, match="trains Counting-v0"):
+    stranger = loopback.work(server, replace(SPEC, **changes))
+    with pytest.raises(SchemaMismatch, match=r"trains Counting-v0 with .* and the evaluator offered"):
         until(lambda: stranger.next(0.5), "the refusal")
 
 

@@ -19,6 +19,7 @@ from helpers.servers import (
     sample,
     until,
 )
+from helpers.spaces import ALL_SPECS, masked
 from helpers.statistics import counted_batch, learnt
 from helpers.timing import PATIENCE_S
 from penstock.errors import InvalidSegment, PenstockError, RunFinished, SchemaMismatch
@@ -28,7 +29,7 @@ from penstock.types.block import Schema
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport, Assignment, Episode, Weights
-from penstock.types.spaces import DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Timing
 from penstock.types.status import VariantStatus
 from penstock.types.waits import Awaited, WaitReason
@@ -229,7 +230,8 @@ def test_an_invalid_temperature_is_refused(temperature: float) -> None:
     ("schema", "spec", "reason"),
     [
         (Schema(4, SCHEMA.columns), SPEC, "4 steps"),
-        (SCHEMA, replace(SPEC, action=DiscreteSpace(3)), "trains Counting-v0"),
+        (SCHEMA, replace(SPEC, action=Tree.of(DiscreteSpace(3))), "trains Counting-v0 with action"),
+        (SCHEMA, masked(SPEC), "with no action masks, and the actor offered .* masks of 2 bits"),
         (SCHEMA, replace(SPEC, id="Other-v0"), "offered Other-v0"),
     ],
 )
@@ -249,6 +251,16 @@ def test_an_actor_of_another_run_is_refused(
     assert until(lambda: member.at_least(1, 0.5), "weights").version == 1
 
 
+def test_an_actor_joins_with_any_spaces_and_masks(loopback: Loopback, tmp_path: Path) -> None:
+    spec = ALL_SPECS[-1]
+    server = loopback.run(tmp_path / "roster.json")
+    assigned(loopback.membership(server, spec=spec))
+    assert server.roster.spec == spec
+    stranger = loopback.membership(server, spec=replace(spec, mask_bits=0))
+    with pytest.raises(SchemaMismatch, match="offered Example-v0 with no action masks"):
+        stranger.assignment(PATIENCE_S)
+
+
 def unknown_space(request: run_pb2.JoinRequest) -> run_pb2.JoinRequest:
     request.hello.environment.action.Clear()
     return request
@@ -264,6 +276,8 @@ def unknown_space(request: run_pb2.JoinRequest) -> run_pb2.JoinRequest:
         ([hello_request(environments=4097)], "1 to 4096 environments"),
         ([hello_request(schema=Schema(0, SCHEMA.columns))], "needs steps and columns"),
         ([unknown_space(hello_request())], "no known kind"),
+        ([hello_request(spec=replace(SPEC, mask_bits=3))], "mask of 3 bits does not fit"),
+        ([hello_request(spec=replace(SPEC, action=Tree.of(DiscreteSpace(2**32 - 1))))], "4294967295 alternatives"),
         ([hello_request(), hello_request()], "carries reports"),
         ([hello_request(), run_pb2.JoinRequest(report=encode_report(report(float("nan"))))], "not finite"),
         ([hello_request(), b"\xff\xff\xff"], "malformed message"),

@@ -17,9 +17,9 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.types.block import Schema
 from penstock.types.run import Assignment, largest_incarnation
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
-SPEC = EnvironmentSpec("Counting-v0", BoxSpace("float32", (1,), (0.0,), (1.0,)), DiscreteSpace(2))
+SPEC = EnvironmentSpec("Counting-v0", Tree.of(BoxSpace("float32", (1,), (0.0,), (1.0,))), Tree.of(DiscreteSpace(2)))
 REJOIN_TIMEOUT_S = 10.0
 UNIX_S = 2e9
 
@@ -158,7 +158,13 @@ def test_more_actors_than_slots_are_refused_until_a_place_is_free(path: Path) ->
     [
         (Schema(4, SCHEMA.columns), SPEC, "have 3 steps.*the actor's 4 steps"),
         (Schema(3, SCHEMA.columns[1:]), SPEC, f"{SCHEMA.hash:016x}"),
-        (SCHEMA, replace(SPEC, action=DiscreteSpace(2, start=1)), "trains Counting-v0"),
+        (
+            SCHEMA,
+            replace(SPEC, action=Tree.of(DiscreteSpace(2, start=1))),
+            r"trains Counting-v0 with action Discrete\(2, start=0\), and the actor offered .* Discrete\(2, start=1\);",
+        ),
+        (SCHEMA, replace(SPEC, mask_bits=2), "with no action masks, .* with action masks of 2 bits; start"),
+        (SCHEMA, replace(SPEC, frames=4), "with 1 frames, .* with 4 frames; start"),
         (SCHEMA, replace(SPEC, id="Other-v0"), "offered Other-v0"),
     ],
 )

@@ -2,15 +2,31 @@ import json
 import math
 
 import pytest
+from hypothesis import given
 
-from helpers.spaces import ACTIONS, NAMES
-from penstock.types.spaces import SPACE_KINDS, BoxSpace, DiscreteSpace, Space, is_image
+from helpers.random_spaces import trees
+from helpers.spaces import ALL_SPECS, LEAVES, OBSERVED_LEAVES, nested
+from penstock.types.block import MAX_COLUMN_NAME
+from penstock.types.spaces import (
+    SPACE_KINDS,
+    BoxSpace,
+    DiscreteSpace,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Path,
+    Space,
+    Tree,
+    is_column_of,
+    is_image,
+)
 
-SPACES = pytest.mark.parametrize("space", [space for _, space in ACTIONS], ids=NAMES)
+SPACES = pytest.mark.parametrize("space", [space for _, space in OBSERVED_LEAVES], ids=lambda space: space.shown())
+TREES = list(dict.fromkeys(tree for spec in ALL_SPECS for tree in (spec.observation, spec.action)))
 
 
 def test_the_examples_include_every_kind_of_space() -> None:
-    assert {type(space) for _, space in ACTIONS} == set(SPACE_KINDS.values())
+    assert {type(space) for _, space in LEAVES} == set(SPACE_KINDS.values())
+    assert any(len(leaf.path) > 2 for tree in TREES for leaf in tree.leaves)
 
 
 @SPACES
@@ -25,6 +41,77 @@ def test_the_json_form_is_that_of_saved_checkpoints() -> None:
     assert json.dumps(box.to_json()) == (
         '{"kind": "box", "dtype": "float32", "shape": [2], "low": ["-inf", -1.0], "high": ["inf", 1.0]}'
     )
+
+
+@pytest.mark.parametrize("tree", TREES, ids=Tree.shown)
+def test_a_tree_is_restored_from_its_json_form(tree: Tree) -> None:
+    assert Tree.from_json(json.loads(json.dumps(tree.to_json()))) == tree
+
+
+@SPACES
+def test_the_json_form_of_a_space_that_is_not_nested_is_that_of_its_leaf(space: Space) -> None:
+    assert Tree.of(space).to_json() == space.to_json()
+    assert Tree.from_json(space.to_json()) == Tree.of(space)
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (DiscreteSpace(256), "uint8"),
+        (DiscreteSpace(257), "int32"),
+        (DiscreteSpace(4, -1), "int8"),
+        (DiscreteSpace(2, 2**31 - 1), "int64"),
+        (MultiDiscreteSpace((2,), (3, 256), (-128, 0)), "int32"),
+        (MultiDiscreteSpace((2,), (3, 128), (-128, 0)), "int8"),
+        (MultiBinarySpace((3,)), "uint8"),
+    ],
+)
+def test_integers_are_stored_in_the_narrowest_type_that_holds_them(space: Space, dtype: str) -> None:
+    assert space.observation_array[0] == dtype
+
+
+def test_a_mask_has_a_bit_for_each_alternative_of_every_leaf() -> None:
+    box = BoxSpace("float32", (2,), (0.0,), (1.0,))
+    tree = nested(
+        (("a",), DiscreteSpace(3, 7)),
+        (("b",), box),
+        (("c",), MultiDiscreteSpace((2,), (2, 5), (0, 0))),
+        (("d",), MultiBinarySpace((2, 1))),
+    )
+    assert tree.choices == (3, 2, 5, 2, 2)
+    assert Tree.of(box).choices == ()
+
+
+@pytest.mark.parametrize(
+    ("paths", "columns"),
+    [
+        ([()], ["observation"]),
+        ([(0,), (1,)], ["observation.0", "observation.1"]),
+        ([("Camera", 0), ("arm_2",)], ["observation.Camera.0", "observation.arm_2"]),
+        # The first two would have the same name without their positions.
+        (
+            [("left arm",), ("left-arm",), ("left_arm",)],
+            ["observation.left_arm-0", "observation.left_arm-1", "observation.left_arm"],
+        ),
+        ([("a.b",), ("a", "b")], ["observation.a_b-0", "observation.a.b"]),
+        ([("",), ("é",)], ["observation._-0", "observation._-1"]),
+        (
+            [("k" * 52,), ("k" * 53,), ("k" * 54,)],
+            [f"observation.{'k' * 52}", *(f"observation.{'k' * 50}-{i}" for i in (1, 2))],
+        ),
+        ([("k" * 49, "m"), ("k" * 49, "n" * 99)], [f"observation.{'k' * 49}.m", f"observation.{'k' * 49}-1"]),
+    ],
+)
+def test_columns_are_named_after_the_paths_of_their_leaves(paths: list[Path], columns: list[str]) -> None:
+    assert list(nested(*((path, DiscreteSpace(2)) for path in paths)).columns("observation")) == columns
+
+
+@given(trees())
+def test_columns_have_unique_short_names_that_are_found_by_their_prefix(tree: Tree) -> None:
+    names = [*tree.columns("observation"), *tree.columns("action")]
+    assert len(set(names)) == len(names) == 2 * len(tree.leaves)
+    assert max(map(len, names)) <= MAX_COLUMN_NAME
+    assert [name for name in names if is_column_of("action", name)] == names[len(tree.leaves) :]
 
 
 @pytest.mark.parametrize(
