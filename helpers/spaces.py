@@ -28,7 +28,7 @@ LEAVES: list[tuple[gymnasium.Space[Any], Space]] = [
     (Discrete(4, start=-1), DiscreteSpace(4, -1)),
     (MultiDiscrete([3, 2, 4]), MultiDiscreteSpace((3,), (3, 2, 4), (0, 0, 0))),
     (
-        MultiDiscrete([[2, 3], [4, 5]], start=[[0, -1], [7, 0]]),
+        MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, -1], [7, 0]])),
         MultiDiscreteSpace((2, 2), (2, 3, 4, 5), (0, -1, 7, 0)),
     ),
     (MultiBinary(5), MultiBinarySpace((5,))),

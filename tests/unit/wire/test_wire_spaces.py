@@ -11,7 +11,7 @@ from helpers.random_spaces import specs
 from helpers.spaces import ALL_SPECS, masked, nested
 from penstock.errors import InvalidSegment
 from penstock.types.spaces import SPACE_KINDS, BoxSpace, DiscreteSpace, EnvironmentSpec, MultiBinarySpace, Path, Tree
-from penstock.v1 import run_pb2
+from penstock.v1 import block_pb2, run_pb2
 from penstock.wire.spaces import MAX_CHOICES, decode_environment, encode_environment
 
 IMAGES = BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,))
@@ -209,11 +209,23 @@ LARGE = 2**32 - 1
         (run_pb2.Space(multi_binary=MultiBinary(shape=[LARGE] * 32)), "elements; the maximum is 67108864"),
         (run_pb2.Space(multi_binary=MultiBinary(shape=[2**26])), "have 134217728 alternatives; the maximum is 4194304"),
         (run_pb2.Space(discrete=run_pb2.DiscreteSpace(n=LARGE)), "have 4294967295 alternatives"),
-        (run_pb2.Space(box=Box(data_type=7, shape=[2**27], low=[0], high=[0])), "134217728 elements"),
-        (run_pb2.Space(box=Box(data_type=7, shape=[1] * 100_000, low=[0], high=[0])), "100000 dimensions"),
-        (run_pb2.Space(box=Box(data_type=7, shape=[0])), "none of size 0"),
-        (run_pb2.Space(box=Box(data_type=7, shape=[1], low=[math.nan], high=[0])), "bounds must be numbers"),
-        (run_pb2.Space(box=Box(data_type=9, shape=[1], low=[0], high=[0])), "known data type"),
+        (
+            run_pb2.Space(box=Box(data_type=block_pb2.DATA_TYPE_FLOAT32, shape=[2**27], low=[0], high=[0])),
+            "134217728 elements",
+        ),
+        (
+            run_pb2.Space(box=Box(data_type=block_pb2.DATA_TYPE_FLOAT32, shape=[1] * 100_000, low=[0], high=[0])),
+            "100000 dimensions",
+        ),
+        (run_pb2.Space(box=Box(data_type=block_pb2.DATA_TYPE_FLOAT32, shape=[0])), "none of size 0"),
+        (
+            run_pb2.Space(box=Box(data_type=block_pb2.DATA_TYPE_FLOAT32, shape=[1], low=[math.nan], high=[0])),
+            "bounds must be numbers",
+        ),
+        (
+            run_pb2.Space(box=Box(data_type=block_pb2.DATA_TYPE_UNSPECIFIED, shape=[1], low=[0], high=[0])),
+            "known data type",
+        ),
     ],
 )
 @pytest.mark.parametrize("role", ["observation", "action"])
