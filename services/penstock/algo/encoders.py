@@ -53,7 +53,7 @@ class Preparation(nn.Module):
 
     def __init__(self, space: Space, encoder: Encoder) -> None:
         super().__init__()
-        dtype, self._raw = space.observation_array
+        self._raw = space.observation_array[1]
         self._encoder, self._channels_last = encoder, has_channels_last(self._raw)
         size, integers = math.prod(self._raw), alternatives(space)
         planes = encoder == "board" and integers is not None and int(integers[1].max()) <= MOST_PLANES
@@ -144,7 +144,7 @@ class Observer(nn.Module):
             for position in self._numbers:
                 prepared[position] = prepared[position].clamp(-_MAX_OBSERVATION, _MAX_OBSERVATION)
             return tuple(prepared)
-        standardised = moments.standardise(self._joined(prepared)).split(self._sizes, -1)
+        standardised = torch.split(moments.standardise(self._joined(prepared)), self._sizes, -1)
         for position, values in zip(self._numbers, standardised, strict=True):
             prepared[position] = values.reshape(prepared[position].shape)
         return tuple(prepared)

@@ -212,7 +212,7 @@ class Policy(nn.Module):
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
         """Returns the inputs of the encoders: one tensor, or one per leaf if there are several."""
-        prepared = self.observer(observation, self.observation_moments)
+        prepared: tuple[Tensor, ...] = self.observer(observation, self.observation_moments)
         return prepared[0] if len(prepared) == 1 else prepared
 
     def _distribution(self, features: Features, legal: Tensor | None) -> Joint:

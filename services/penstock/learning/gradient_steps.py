@@ -3,7 +3,7 @@
 A step whose gradient has no finite norm is refused: it changes neither the parameters nor the optimizer's state.
 """
 
-import itertools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,13 +73,12 @@ class Steps:
 
     def split(self, parts: int) -> list["Steps"]:
         """Splits the rows in order into parts of nearly equal size, without copies."""
-        count = self.advantage.shape[0]
-        sizes = [count // parts + (part < count % parts) for part in range(parts)]
-        ends = list(itertools.accumulate(sizes))
-        return [
-            self.each(lambda column, end=end, size=size: column[end - size : end])
-            for end, size in zip(ends, sizes, strict=True)
-        ]
+        count, begin, minibatches = self.advantage.shape[0], 0, []
+        for part in range(parts):
+            rows = slice(begin, begin + count // parts + (part < count % parts))
+            minibatches.append(self.each(operator.itemgetter(rows)))
+            begin = rows.stop
+        return minibatches
 
 
 @dataclass(frozen=True, slots=True)
