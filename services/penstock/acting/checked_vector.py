@@ -7,13 +7,16 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from penstock.acting import faults
+from penstock.acting import faults, leaves
+from penstock.acting.leaf_buffers import Unusable, ValueCheck
+from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
-from penstock.errors import EnvironmentFailed
+from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
 T = TypeVar("T")
-Step = tuple[NDArray[np.generic], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+Leaves = tuple[NDArray[np.generic], ...]
+Step = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 class CheckedVector:
@@ -22,28 +25,72 @@ class CheckedVector:
     An exception is attributed to an environment only if there is just one.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress) -> None:
-        self._envs, self._env_id, self._progress = envs, spec.id, progress
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        spec: EnvironmentSpec,
+        progress: Progress,
+        masks: MaskSource | None = None,
+    ) -> None:
+        """Takes ownership of the environment. `masks` is None if it has no action masks."""
+        self._envs, self._spec, self._progress = envs, spec, progress
         self._only = 0 if envs.num_envs == 1 else None
-        self._shape = (envs.num_envs, *(envs.single_observation_space.shape or ()))
+        self._actions = leaves.ActionForm(spec.action, envs.single_action_space)
+        self._checks = [ValueCheck(leaf) for leaf in spec.observation.leaves]
+        self._shapes = [space.observation_array[1] for space in spec.observation.spaces]
+        self._masks, self._mask_of = masks, masks.reader(envs) if masks else None
         self.count = envs.num_envs
+        self.observation: Leaves = ()
+        self._returned: Any = None
 
-    def reset(self, seeds: Sequence[int]) -> NDArray[np.generic]:
-        """Starts new episodes and returns their first observations [N, ...]. Raises `EnvironmentFailed`."""
+    def reset(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """Starts new episodes, with their observations in `observation`; returns infos. Raises `EnvironmentFailed`."""
         self._progress.doing = "reset"
-        observation, _ = self._call("in reset", self._envs.reset, seed=list(seeds))
-        return self.checked(observation, "in reset")
+        self._returned, infos = self._call("in reset", self._envs.reset, seed=list(seeds))
+        self.observation = self._flat(self._returned, "in reset")
+        self.check(self.observation, "in reset")
+        return infos
 
-    def step(self, action: NDArray[np.generic]) -> Step:
-        """Steps each environment and returns the values of Gymnasium's `step`. Raises `EnvironmentFailed`."""
-        observation, reward, terminated, truncated, infos = self._call("in step", self._envs.step, action)
+    def step(self, action: Leaves) -> Step:
+        """Steps each environment and returns the other values of Gymnasium's `step`. Raises `EnvironmentFailed`.
+
+        The new observations are in `observation`, [N, ...] for each leaf.
+        """
+        self._returned, reward, terminated, truncated, infos = self._call(
+            "in step", self._envs.step, self._actions.batch(action)
+        )
         reward = np.asarray(reward)
         if reward.shape != (self.count,) or reward.dtype.kind not in "fiub":
             raise self._failure(f"rewards of shape {reward.shape} and type {reward.dtype}, not numbers of shape"
                                 f" {(self.count,)}", None)  # fmt: skip
         if found := faults.find_unusable(reward):
             raise self._failure(f"step returned the reward {found[1]}", found[0])
-        return self.checked(observation), reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
+        self.observation = self._flat(self._returned)
+        self.check(self.observation)
+        return reward.astype(np.float32), terminated.copy(), truncated.copy(), infos
+
+    def masks(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Returns the action masks of the last observations, <bool>[N, bits]; None if there are none.
+
+        Where an episode has `ended`, <bool>[N], every action is legal. Raises `EnvironmentFailed`.
+        """
+        if self._masks is None or self._mask_of is None:
+            return None
+        bits = np.ones((self.count, self._masks.bits), np.bool_)
+        if ended.all():
+            return bits
+        try:
+            found = self._masks.rows(self._mask_of(self._returned, infos), self.count)
+        except ConfigurationError as error:
+            raise self._failure(str(error), None) from None
+        bits[~ended] = found[~ended]
+        if illegal := self._masks.find_illegal(bits):
+            raise self._failure(illegal[1], illegal[0])
+        return bits
+
+    def final(self, infos: dict[str, Any], index: int) -> tuple[Any, ...]:
+        """Returns the leaves of the final observation of an environment that has already reset."""
+        return leaves.flatten(self._spec.observation, infos["final_obs"][index])
 
     def close(self) -> None:
         """Closes the environments."""
@@ -54,17 +101,26 @@ class CheckedVector:
         try:
             returned = function(*arguments, **named)
         except faults.MISBEHAVIOUR as error:
-            raise faults.raised(error, where, self._env_id, self._only) from error
+            raise faults.raised(error, where, self._spec.id, self._only) from error
         self._progress.steps += 1
         return returned
 
-    def checked(self, observation: NDArray[np.generic], where: str = "in step") -> NDArray[np.generic]:
-        """Returns these observations [N, ...]. Raises `EnvironmentFailed` if they can't be trained on."""
-        if observation.shape != self._shape:
-            raise self._failure(f"observations of shape {observation.shape}, not {self._shape}", None, where)
-        if found := faults.find_unusable(observation):
-            raise self._failure(f"an observation with {found[1]}", found[0], where)
-        return observation
+    def check(self, observation: Leaves, where: str = "in step") -> None:
+        """Raises `EnvironmentFailed` if leaves [N, ...] of observations can't be trained on."""
+        for values, shape, check in zip(observation, self._shapes, self._checks, strict=True):
+            expected = (self.count, *shape)
+            if values.shape != expected:
+                raise self._failure(f"observations of shape {values.shape}, not {expected}", None, where)
+            try:
+                check(values)
+            except Unusable as fault:
+                raise self._failure(fault.what, fault.index, where) from None
+
+    def _flat(self, observation: Any, where: str = "in step") -> Leaves:
+        try:
+            return leaves.flatten(self._spec.observation, observation)
+        except ConfigurationError as error:
+            raise self._failure(str(error), None, where) from None
 
     def _failure(self, what: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
-        return faults.failure(what, where, self._env_id, self._only if index is None else index)
+        return faults.failure(what, where, self._spec.id, self._only if index is None else index)

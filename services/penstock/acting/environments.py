@@ -5,6 +5,8 @@ its action only resets. Vector environments in SAME_STEP mode are adapted to the
 """
 
 import contextlib
+import dataclasses
+import functools
 import importlib
 import inspect
 import io
@@ -16,8 +18,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from penstock.acting import faults
+from penstock.acting import faults, masks
 from penstock.acting.checked_vector import CheckedVector
+from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
 from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
@@ -26,6 +29,12 @@ from penstock.errors import ConfigurationError
 from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")
+FindMasks = Callable[
+    [gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], gymnasium.Space[Any], EnvironmentSpec],
+    tuple[EnvironmentSpec, MaskSource | None],
+]
+
+_PROBE_SEED = 0
 
 
 class Environments(Protocol):
@@ -34,25 +43,28 @@ class Environments(Protocol):
     Attributes:
         spec: Spaces of the environments.
         count: Number of environments, N.
-        observation: [N, ...] observations that the next row records.
-        acting_observation: [N, ...] observations that the policy acts on. They differ from `observation` where an
-            adapted environment has already reset, and where frames are stacked.
-        frame_age: <uint8>[N] steps since the episode of that observation began, at most spec.frames - 1.
+        observation: [N, ...] observations that the next row records, one array per leaf.
+        acting_observation: [N, ...] observations that the policy acts on, one array per leaf. They differ from
+            `observation` where an adapted environment has already reset, and where frames are stacked.
+        action_mask: <bool>[N, bits] legal actions at `acting_observation`; None without masks.
         progress: Record of the environment that is being called.
     """
 
     spec: EnvironmentSpec
     count: int
     progress: Progress
-    observation: NDArray[np.generic]
-    acting_observation: NDArray[np.generic]
-    frame_age: NDArray[np.uint8]
+    observation: tuple[NDArray[np.generic], ...]
+    acting_observation: tuple[NDArray[np.generic], ...]
+    action_mask: NDArray[np.bool_] | None
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts new episodes; each environment's generator gets its own seed. Raises `EnvironmentFailed`."""
 
-    def step(self, action: NDArray[np.generic]) -> StepOutcome:
-        """Takes one step in each environment. Raises `EnvironmentFailed`."""
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        """Takes one step in each environment, with one array of actions [N, ...] per leaf.
+
+        Raises `EnvironmentFailed`.
+        """
 
     def close(self) -> None:
         """Releases the environments' resources."""
@@ -61,25 +73,34 @@ class Environments(Protocol):
 class NextStepEnvironments:
     """Environments in Gymnasium's NEXT_STEP autoreset mode."""
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], spec: EnvironmentSpec, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        spec: EnvironmentSpec,
+        progress: Progress | None = None,
+        mask_source: MaskSource | None = None,
+    ) -> None:
         self.spec, self.count, self.progress = spec, envs.num_envs, progress or Progress()
-        self._envs = CheckedVector(envs, spec, self.progress)
+        self._envs = CheckedVector(envs, spec, self.progress, mask_source)
         # Environments whose next row is not trained on.
         self._invalid: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
-        self.observation: NDArray[np.generic] = np.zeros(0)
-        self.acting_observation: NDArray[np.generic] = self.observation
-        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
+        self.observation: tuple[NDArray[np.generic], ...] = ()
+        self.acting_observation: tuple[NDArray[np.generic], ...] = ()
+        self.action_mask: NDArray[np.bool_] | None = None
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts new episodes."""
-        self.observation = self.acting_observation = self._envs.reset(seeds)
+        infos = self._envs.reset(seeds)
+        self.observation = self.acting_observation = self._envs.observation
         self._invalid = np.zeros(self.count, np.bool_)
+        self.action_mask = self._envs.masks(infos, self._invalid)
 
-    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
-        self.observation, reward, terminated, truncated, _ = self._envs.step(action)
-        self.acting_observation = self.observation
+        reward, terminated, truncated, infos = self._envs.step(action)
+        self.observation = self.acting_observation = self._envs.observation
         valid, self._invalid = ~self._invalid, terminated | truncated
+        self.action_mask = self._envs.masks(infos, self._invalid)
         return StepOutcome(reward, terminated, truncated, valid)
 
     def close(self) -> None:
@@ -95,18 +116,21 @@ class SameStepEnvironments(NextStepEnvironments):
     not trained on.
     """
 
-    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
-        following, reward, terminated, truncated, infos = self._envs.step(action)
+        reward, terminated, truncated, infos = self._envs.step(action)
         valid = ~self._invalid
         # An episode that ends in its hidden first step has no row to record, so the next episode begins at once.
         self._invalid = (terminated | truncated) & valid
-        self.observation = self.acting_observation = following
+        self.observation = self.acting_observation = self._envs.observation
+        # Masks belong to the observation that the policy acts on, which is never a final one.
+        self.action_mask = self._envs.masks(infos, np.zeros(self.count, np.bool_))
         if self._invalid.any():
-            self.observation = following.copy()
+            self.observation = tuple(leaf.copy() for leaf in self.acting_observation)
             for index in np.flatnonzero(self._invalid):
-                self.observation[index] = infos["final_obs"][index]
-            self._envs.checked(self.observation)
+                for leaf, final in zip(self.observation, self._envs.final(infos, int(index)), strict=True):
+                    leaf[index] = final
+            self._envs.check(self.observation)
         return StepOutcome(reward, terminated, truncated, valid)
 
 
@@ -118,33 +142,40 @@ def make_environments(
     imports: Sequence[str] = (),
     vectorization: str = "sync",
     progress: Progress | None = None,
+    use_masks: bool = True,
+    expected: EnvironmentSpec | None = None,
 ) -> Environments:
     """Makes N environments with arguments for `gymnasium.make`. The other arguments are those of `EnvironmentVariants`.
+
+    The first environment is reset once if its action masks may be in its infos. It is not reset if the `expected` spec
+    says whether there are masks.
 
     Raises `ConfigurationError` if there is no such environment, it can't be made, an argument is text in place of a
     truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
+    find = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
     if vectorization == "native":
-        return _make_native(env_id, count, dict(kwargs), progress)
+        return _make_native(env_id, count, dict(kwargs), progress, find)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
             envs.append(_made(env_id, lambda: gymnasium.make(env_id, **kwargs)))
             check_arguments(envs[-1], env_id, kwargs)
-        spec = describe(env_id, envs[0].observation_space, envs[0].action_space)
+        described = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:
             if (env.observation_space, env.action_space) != (envs[0].observation_space, envs[0].action_space):
                 raise ConfigurationError(
                     f"{env_id} has different spaces each time it is made: {_spaces(envs[0])}, then {_spaces(env)};"
                     " one policy needs the same spaces in all environments"
                 )
+        spec, source = find(envs[0], envs[0].observation_space, described)
     except BaseException:
         for env in envs:
             with contextlib.suppress(Exception):
                 env.close()
         raise
-    return SingleEnvironments(envs, spec, progress)
+    return SingleEnvironments(envs, spec, progress, source)
 
 
 def has_native_form(env_id: str) -> bool:
@@ -183,19 +214,50 @@ def check_arguments(
             )
 
 
-def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None) -> Environments:
+def _make_native(
+    env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None, find: FindMasks
+) -> Environments:
     made = _made(env_id, lambda: gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs))
     check_arguments(made, env_id, kwargs)
     envs = SeparateGenerators(made)
-    spec = describe(env_id, envs.single_observation_space, envs.single_action_space)
+    described = describe(env_id, envs.single_observation_space, envs.single_action_space)
     mode = envs.metadata.get("autoreset_mode")
-    if mode == AutoresetMode.NEXT_STEP:
-        return NextStepEnvironments(envs, spec, progress)
-    if mode == AutoresetMode.SAME_STEP:
-        return SameStepEnvironments(envs, spec, progress)
-    raise ConfigurationError(
-        f"{env_id} does not reset automatically (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
-    )
+    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+        raise ConfigurationError(
+            f"{env_id} does not reset automatically (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
+        )
+    spec, source = find(envs, envs.single_observation_space, described)
+    adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
+    return adapted(envs, spec, progress, source)
+
+
+def _masks_of(
+    env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+    observation: gymnasium.Space[Any],
+    spec: EnvironmentSpec,
+    *,
+    use_masks: bool,
+    expected: EnvironmentSpec | None,
+) -> tuple[EnvironmentSpec, MaskSource | None]:
+    """Returns the spec with the number of mask bits, and where the environment returns its masks."""
+    if not use_masks or (expected is not None and not expected.mask_bits):
+        return spec, None
+
+    def first_info() -> Mapping[str, Any]:
+        if expected is not None:
+            return {masks.KEY: True}
+        try:
+            if isinstance(env, gymnasium.Env):
+                _, info = env.reset(seed=_PROBE_SEED)
+            else:
+                _, info = env.reset(seed=[_PROBE_SEED] * env.num_envs)  # type: ignore[arg-type]
+        except faults.MISBEHAVIOUR as error:
+            faults.let_ctrl_c_pass(error)
+            raise ConfigurationError(f"{spec.id} failed in reset: {faults.describe(error)}") from error
+        return info if isinstance(info, Mapping) else {}
+
+    source = masks.find(env, observation, spec.action, first_info)
+    return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
 
 
 def _made(env_id: str, make: Callable[[], Made]) -> Made:

@@ -1,6 +1,6 @@
 """Environments that are stepped one after another, so that a failure can be attributed to one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +8,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting import faults
+from penstock.acting import faults, leaves
+from penstock.acting.leaf_buffers import LeafBuffer, Unusable
+from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
-from penstock.errors import EnvironmentFailed
+from penstock.errors import ConfigurationError, EnvironmentFailed
 from penstock.types.spaces import EnvironmentSpec
 
 _NOTHING = object()
@@ -38,23 +40,34 @@ class SingleEnvironments:
     """N environments with the rows of `acting.environments.Environments`.
 
     They behave like Gymnasium's SyncVectorEnv in NEXT_STEP autoreset mode, without infos. All values that an
-    environment returns are checked before they are used.
+    environment returns are checked before they are used. After an episode's last step every action is legal, because
+    the next row only resets.
     """
 
     def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], spec: EnvironmentSpec, progress: Progress | None = None
+        self,
+        envs: Sequence[gymnasium.Env[Any, Any]],
+        spec: EnvironmentSpec,
+        progress: Progress | None = None,
+        masks: MaskSource | None = None,
     ) -> None:
-        """Takes ownership of environments with the same spaces."""
+        """Takes ownership of environments with the same spaces. `masks` is None if they have no action masks."""
         self._envs, self.spec, self.count = list(envs), spec, len(envs)
         self.progress = progress or Progress()
-        space = envs[0].observation_space
+        self._space = envs[0].observation_space
+        self._nested = bool(spec.observation.leaves[0].path)
+        self._actions = leaves.ActionForm(spec.action, envs[0].action_space)
+        self._buffers = [
+            LeafBuffer(leaf, leaves.space_at(self._space, leaf.path), self.count) for leaf in spec.observation.leaves
+        ]
         self._rows: list[Any] = [None] * self.count
-        self._buffer = np.zeros((self.count, *(space.shape or ())), space.dtype)
+        self._infos: list[Any] = [None] * self.count
         self._ended = np.zeros(self.count, np.bool_)
         self._episode_steps = [0] * self.count
-        self.observation: NDArray[np.generic] = self._buffer
-        self.acting_observation: NDArray[np.generic] = self._buffer
-        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
+        self._masks, self._mask_of = masks, [masks.reader(env) for env in envs] if masks else []
+        self.observation: tuple[NDArray[np.generic], ...] = tuple(buffer.rows for buffer in self._buffers)
+        self.acting_observation = self.observation
+        self.action_mask = np.ones((self.count, masks.bits), np.bool_) if masks else None
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts new episodes. Raises `EnvironmentFailed` if an environment failed."""
@@ -62,22 +75,24 @@ class SingleEnvironments:
             self._begin(index, seed=seed)
         self._ended = np.zeros(self.count, np.bool_)
         self._observe()
+        self._read_masks()
 
-    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment. Raises `EnvironmentFailed` if an environment failed."""
-        progress, ended, outcomes = self.progress, self._ended, []
+        progress, ended, outcomes, actions = self.progress, self._ended, [], self._actions.rows(action)
         for index, resets in enumerate(ended.tolist()):
             progress.environment = index
             if resets:
                 self._begin(index)
                 outcomes.append(_RESET)
             else:
-                outcomes.append(self._take(index, action[index]))
+                outcomes.append(self._take(index, actions[index]))
             progress.steps += 1
         self._observe()
         reward, terminated, truncated = zip(*outcomes, strict=True)
         terminations, truncations = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         self._ended = terminations | truncations
+        self._read_masks()
         return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended)
 
     def close(self) -> None:
@@ -94,7 +109,7 @@ class SingleEnvironments:
             # A reset of the old API returns only the observation, which may have two elements.
             if not isinstance(result, tuple):
                 raise TypeError
-            self._rows[index], _ = result
+            self._rows[index], self._infos[index] = result
         except faults.MISBEHAVIOUR as error:
             if result is _NOTHING:
                 raise faults.raised(error, "in reset", self.spec.id, index) from error
@@ -107,7 +122,7 @@ class SingleEnvironments:
         self._episode_steps[index] += 1
         try:
             result = self._envs[index].step(action)
-            self._rows[index], reward, terminated, truncated, _ = result
+            self._rows[index], reward, terminated, truncated, self._infos[index] = result
             # Comparisons with NaN are false, so that NaN fails this test.
             if -_LARGEST <= reward <= _LARGEST:
                 return reward, bool(terminated), bool(truncated)
@@ -122,31 +137,41 @@ class SingleEnvironments:
         raise self._failure(f"step returned the reward {faults.not_finite(float(reward))}", index)
 
     def _observe(self) -> None:
-        buffer, shape, dtype = self._buffer, self._buffer.shape[1:], self._buffer.dtype
-        for index, row in enumerate(self._rows):
-            if type(row) is np.ndarray and row.shape == shape and row.dtype == dtype:
-                buffer[index] = row
-                continue
-            # Lists and other types are converted by Gymnasium's rules.
-            try:
-                np.stack([row], out=buffer[index : index + 1])
-            except (TypeError, ValueError) as error:
-                raise self._misshaped() from error
-        if found := faults.find_unusable(self._buffer):
-            raise self._failure(f"an observation with {found[1]}", found[0])
+        values: Iterable[Sequence[Any]] = self._flattened() if self._nested else (self._rows,)
+        try:
+            for buffer, rows in zip(self._buffers, values, strict=True):
+                buffer.fill(rows)
+        except Unusable as fault:
+            if fault.index is None:
+                raise faults.failure(fault.what, "", self.spec.id, None) from fault.__cause__
+            raise self._failure(fault.what, fault.index) from fault.__cause__
 
-    def _misshaped(self) -> EnvironmentFailed:
-        """Returns the failure of the first environment whose observation does not fit the space."""
-        shape, dtype = self._buffer.shape[1:], self._buffer.dtype
+    def _flattened(self) -> Iterable[Sequence[Any]]:
+        """Returns the values of each leaf in the environments' observations."""
+        rows = []
         for index, row in enumerate(self._rows):
             try:
-                found = np.asarray(row)
-            except (TypeError, ValueError):
-                found = np.asarray(None)
-            if found.shape != shape or not np.can_cast(found.dtype, dtype, "same_kind"):
-                what = f"an observation of shape {found.shape} and type {found.dtype}, where its space has {shape} and"
-                return self._failure(f"{what} {dtype}", index)
-        return faults.failure("observations that can't be stacked", "", self.spec.id, None)
+                leaves.check_keys(self._space, row)
+                rows.append(leaves.flatten(self.spec.observation, row))
+            except ConfigurationError as error:
+                raise self._failure(str(error), index) from None
+        return zip(*rows, strict=True)
+
+    def _read_masks(self) -> None:
+        if self._masks is None or self.action_mask is None:
+            return
+        for index, (ended, read) in enumerate(zip(self._ended.tolist(), self._mask_of, strict=True)):
+            if ended:
+                self.action_mask[index] = True
+                continue
+            try:
+                self.action_mask[index] = self._masks.row(read(self._rows[index], self._infos[index]))
+            except ConfigurationError as error:
+                raise self._failure(str(error), index) from None
+            except faults.MISBEHAVIOUR as error:
+                raise faults.raised(error, f"in {self._masks.place.value}", self.spec.id, index) from error
+        if found := self._masks.find_illegal(self.action_mask):
+            raise self._failure(found[1], found[0])
 
     def _returned(self, index: int, call: str, expected: str, result: Any) -> EnvironmentFailed:
         count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__

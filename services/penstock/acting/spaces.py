@@ -1,128 +1,172 @@
 """Converts Gymnasium's spaces to specs and columns, and a policy's actions to those of the environment."""
 
-from typing import Literal, assert_never
+from typing import Any, assert_never
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting import faults
-from penstock.algo.spaces import SUPPORTED_OBSERVATIONS, bounded, bounds
+from penstock.acting.leaves import tree_of
+from penstock.acting.masks import without_mask
+from penstock.algo.spaces import bounded, bounds
 from penstock.errors import ConfigurationError
-from penstock.types.block import DATA_TYPES, Column, Extent, Schema
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Space, is_image
-
-_Role = Literal["observation", "action"]
-
-_SUPPORTED: dict[_Role, str] = {
-    "observation": SUPPORTED_OBSERVATIONS,
-    "action": "Discrete and Box of floats are supported",
-}
-_STORED_AS = {"float64": "float32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
-"""Element types that replace wider or rarer ones in segments."""
-
-
-def describe(env_id: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> EnvironmentSpec:
-    """Returns the spec of an environment's single spaces. Raises `ConfigurationError` for unsupported spaces."""
-    return EnvironmentSpec(env_id, _described(env_id, "observation", observation), _described(env_id, "action", action))
+from penstock.types.block import Column, Extent, Schema
+from penstock.types.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    EnvironmentSpec,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Tree,
+    has_channels_last,
+    is_image,
+    is_stackable,
+)
+from penstock.types.spaces import channels_first as channels_first_shape
 
 
-def _described(env_id: str, role: _Role, space: gymnasium.Space[object]) -> Space:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return DiscreteSpace(int(space.n), int(space.start))
-    if isinstance(space, gymnasium.spaces.Box):
-        dtype = _STORED_AS.get(space.dtype.name, space.dtype.name)
-        if dtype in DATA_TYPES:
-            low, high = space.low.astype(float).ravel().tolist(), space.high.astype(float).ravel().tolist()
-            return BoxSpace(dtype, tuple(space.shape), tuple(low), tuple(high))
-    raise ConfigurationError(f"{env_id} has the {role} space {faults.shortened(str(space))}; {_SUPPORTED[role]}")
+def describe(
+    env_id: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any], *, mask_bits: int = 0
+) -> EnvironmentSpec:
+    """Returns the spec of an environment's single spaces. An action mask is no part of the observation.
+
+    Raises `ConfigurationError` for unsupported spaces.
+    """
+    actions = tree_of(env_id, "action", action)
+    observations = without_mask(tree_of(env_id, "observation", observation), actions)
+    if not observations.leaves:
+        raise ConfigurationError(
+            f"{env_id} has an observation space with an action mask alone; add what the policy is to observe"
+        )
+    return EnvironmentSpec(env_id, observations, actions, mask_bits=mask_bits)
 
 
 def stacked(space: BoxSpace, frames: int) -> BoxSpace:
     """Returns the space of `frames` observations stacked along the first axis. Images have channels first."""
-    shape, low, high = space.shape, space.low * frames, space.high * frames
+    shape, low, high = space.shape, space.low, space.high
     if is_image(space):
-        shape = channels_first(np.empty((1, *shape), np.bool_)).shape[1:]
+        shape = channels_first_shape(shape)
         # One pair of bounds replaces thousands of equal ones, which every version of the policy would carry.
-        low, high = (min(space.low),), (max(space.high),)
+        low, high = (min(low),), (max(high),)
+    elif len(low) == space.size:
+        low, high = low * frames, high * frames
     return BoxSpace(space.dtype, (frames * shape[0], *shape[1:]), low, high)
 
 
 def channels_first(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Returns [N, H, W] or [N, H, W, C] images as a view [N, C, H, W]; others are assumed to be channels first.
-
-    The last axis is the channels if it is shorter than the second one.
-    """
+    """Returns [N, H, W] or [N, H, W, C] images as a view [N, C, H, W]; others are assumed to be channels first."""
     if images.ndim == 3:
         return images[:, None]
-    return np.moveaxis(images, 3, 1) if images.shape[3] < images.shape[1] else images
+    return np.moveaxis(images, 3, 1) if has_channels_last(images.shape[1:]) else images
 
 
-def segment_schema(spec: EnvironmentSpec, unroll_length: int) -> Schema:
-    """Returns the columns of a segment of this environment. Raises `ConfigurationError` if observations are not a Box.
+def segment_schema(
+    spec: EnvironmentSpec, unroll_length: int, *, memory: tuple[int, int] | None = None, burn_in: int = 0
+) -> Schema:
+    """Returns the columns of a segment of this environment.
 
-    Where frames are stacked, a segment holds each frame once, including those before its first step, and the age of
-    every row: how many of the stacked frames before it belong to its episode.
+    Where frames are stacked, a segment holds each frame once, including those before its first row. With memory it also
+    holds the `burn_in` rows before its first step, and the state before all of them. Both need the age of every row:
+    the rows since its episode began, at most max(frames - 1, 1).
+
+    Args:
+        spec: Spaces of the environment.
+        unroll_length: Steps of a segment, T.
+        memory: Shape of one state of the policy, (parts, H); None without memory.
+        burn_in: Rows before the first step from which the learner computes the state again.
     """
-    if not isinstance(spec.observation, BoxSpace):
-        raise ConfigurationError(f"{spec.id} has the observation space {spec.observation.shown()}; wrap it to be a Box")
-    shape, before = spec.observation.shape, spec.frames - 1
-    if before:
-        shape = (shape[0] // spec.frames, *shape[1:])
+    before = burn_in if memory is not None else 0
+    packed = -(-spec.mask_bits // 8)
     return Schema(
         unroll_length,
         (
-            Column("observation", spec.observation.dtype, shape, Extent.STEP_AND_NEXT, before),
-            Column("action", *spec.action.action_array),
+            *_observation_columns(spec, before),
+            *(
+                Column(name, *space.action_array)
+                for name, space in zip(spec.action.columns("action"), spec.action.spaces, strict=True)
+            ),
             Column("reward", "float32"),
             Column("terminated", "bool"),
             Column("truncated", "bool"),
             Column("valid", "bool"),
             Column("behaviour_log_prob", "float32"),
             Column("discounted_return", "float32"),
-            *([Column("frame_age", "uint8", (), Extent.STEP_AND_NEXT)] if before else []),
+            *([Column("frame_age", "uint8", (), Extent.STEP_AND_NEXT, before)] if spec.frames > 1 or memory else []),
+            *([Column("action_mask", "uint8", (packed,))] if packed else []),
+            *([Column("memory", "float32", memory, Extent.SEGMENT)] if memory else []),
         ),
     )
 
 
 class ActionMap:
-    """Maps a policy's actions to the environment's, which are always in its space.
+    """Maps a policy's actions to values in the environment's space, leaf by leaf.
 
-    Discrete actions are shifted to the space's start. Elements of boxes with finite bounds are scaled from [-1, 1] to
-    the bounds, after a tanh if the policy squashes. All elements are clipped to their bounds. An element that is NaN,
+    Choices are shifted to the start of their space. Elements of boxes with finite bounds are scaled from [-1, 1] to the
+    bounds, after a tanh if the policy squashes. All elements are clipped to their bounds. An element that is NaN,
     because the observation was, becomes the middle of its range.
 
-    Actions have the dtype of the spec, or float64 where a bound is not exact in float32 and rounding could exceed it.
+    Elements of boxes have the dtype of the spec, or float64 where a bound is not exact in float32 and rounding could
+    exceed it. Choices are int64, and bits int8.
     """
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        if isinstance(space, BoxSpace):
-            low, high = bounds(space)
-            self._bounded = bounded(space)
-            self._low, self._high = low, high
-            unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
-            self._scale = ((unit_high - unit_low) / 2.0).astype(np.float32)
-            self._centre = ((unit_high + unit_low) / 2.0).astype(np.float32)
-            exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
-            self._dtype = np.dtype(space.dtype if exact else np.float64)
+    def __init__(self, tree: Tree) -> None:
+        self._maps = [_BoxMap(space) if isinstance(space, BoxSpace) else _ChoiceMap(space) for space in tree.spaces]
 
-    def __call__(self, action: NDArray[np.generic], *, squashed: bool = False) -> NDArray[np.generic]:
-        """Maps <int64>[N] or <float32>[N, A] to the argument of a vector environment's `step`."""
-        match self._space:
+    def __call__(
+        self, action: tuple[NDArray[np.generic], ...], *, squashed: bool = False
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Maps <int64>[N], <int64>[N, k] or <float32>[N, A] of each leaf to [N, ...] in the shape of its space."""
+        return tuple(mapped(leaf, squashed) for mapped, leaf in zip(self._maps, action, strict=True))
+
+
+class _ChoiceMap:
+    def __init__(self, space: DiscreteSpace | MultiDiscreteSpace | MultiBinarySpace) -> None:
+        self._start = np.zeros((), np.int64)
+        self._dtype: np.dtype[Any] = np.dtype(np.int64)
+        self._shape: tuple[int, ...] = ()
+        match space:
             case DiscreteSpace(start=start):
-                shifted: NDArray[np.generic] = action.astype(np.int64) + start
-                return shifted
-            case BoxSpace():
-                return self._scaled(action, self._space.shape, squashed)
+                self._start = np.array(start, np.int64)
+            case MultiDiscreteSpace(start=starts, shape=shape):
+                self._start, self._shape = np.array(starts, np.int64), shape
+            case MultiBinarySpace(shape=shape):
+                self._shape, self._dtype = shape, np.dtype(np.int8)
             case _:
-                assert_never(self._space)
+                assert_never(space)
 
-    def _scaled(self, action: NDArray[np.generic], shape: tuple[int, ...], squashed: bool) -> NDArray[np.generic]:
+    def __call__(self, action: NDArray[np.generic], squashed: bool) -> NDArray[np.generic]:
+        del squashed
+        shifted = action.astype(np.int64) + self._start
+        shaped: NDArray[np.generic] = shifted.reshape(len(action), *self._shape).astype(self._dtype, copy=False)
+        return shaped
+
+
+class _BoxMap:
+    def __init__(self, space: BoxSpace) -> None:
+        low, high = bounds(space)
+        self._shape, self._bounded, self._low, self._high = space.shape, bounded(space), low, high
+        unit_low, unit_high = np.where(self._bounded, low, -1.0), np.where(self._bounded, high, 1.0)
+        self._scale = ((unit_high - unit_low) / 2.0).astype(np.float32)
+        self._centre = ((unit_high + unit_low) / 2.0).astype(np.float32)
+        exact = all(np.array_equal(side, side.astype(np.float32)) for side in (low, high))
+        self._dtype = np.dtype(space.dtype if exact else np.float64)
+
+    def __call__(self, action: NDArray[np.generic], squashed: bool) -> NDArray[np.generic]:
         if squashed:
             action = np.where(self._bounded, np.tanh(action), action)
         scaled = action.astype(np.float32) * self._scale + self._centre
         scaled = np.where(np.isnan(scaled), self._centre, scaled)
         clipped = np.clip(scaled.astype(np.float64), self._low, self._high)
-        shaped: NDArray[np.generic] = clipped.reshape(len(action), *shape).astype(self._dtype)
+        shaped: NDArray[np.generic] = clipped.reshape(len(action), *self._shape).astype(self._dtype)
         return shaped
+
+
+def _observation_columns(spec: EnvironmentSpec, burn_in: int) -> list[Column]:
+    columns = []
+    for name, space in zip(spec.observation.columns("observation"), spec.observation.spaces, strict=True):
+        dtype, shape = space.observation_array
+        lead = burn_in
+        if spec.frames > 1 and is_stackable(space):
+            shape, lead = (shape[0] // spec.frames, *shape[1:]), burn_in + spec.frames - 1
+        columns.append(Column(name, dtype, shape, Extent.STEP_AND_NEXT, lead))
+    return columns
