@@ -8,13 +8,15 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks.peers.loop_run import Course, Task
 
 EPISODES = 20
 
 
-def _linear(initial: float) -> Any:
+def linear(initial: float) -> Any:
+    """Returns a schedule that decreases linearly to zero."""
     return lambda remaining: remaining * initial
 
 
@@ -28,8 +30,8 @@ SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
             "gamma": 0.98,
             "n_epochs": 20,
             "ent_coef": 0.0,
-            "learning_rate": _linear(0.001),
-            "clip_range": _linear(0.2),
+            "learning_rate": linear(0.001),
+            "clip_range": linear(0.2),
         },
     ),
     "Pendulum-v1": (
@@ -53,17 +55,19 @@ SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
 class Evaluations(BaseCallback):
     """Evaluates between rollouts, with the clock stopped."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, envs: VecEnv, *, stops_at_threshold: bool = False) -> None:
+        """Evaluates in `envs`. `stops_at_threshold` ends the run at the first evaluation that reaches the threshold."""
         super().__init__()
-        self._env, self._interval, self._due = make_vec_env(task.env_id, 1), task.interval_steps, task.interval_steps
-        self._apart_s = 0.0
+        self._envs, self._interval, self._due = envs, task.interval_steps, task.interval_steps
+        self._apart_s, self._goal = 0.0, task.threshold if stops_at_threshold else float("inf")
+        self._reached = False
         self.course = Course(task.threshold)
 
     def _on_training_start(self) -> None:
         self.course.add(time.perf_counter(), 0)
 
     def _on_step(self) -> bool:
-        return True
+        return not self._reached
 
     def _on_rollout_start(self) -> None:
         if self.num_timesteps >= self._due:
@@ -75,7 +79,8 @@ class Evaluations(BaseCallback):
 
     def _evaluate(self) -> None:
         started = time.perf_counter()
-        mean, _ = evaluate_policy(self.model, self._env, n_eval_episodes=EPISODES, deterministic=True)
+        mean, _ = evaluate_policy(self.model, self._envs, n_eval_episodes=EPISODES, deterministic=True)
+        self._reached = self._reached or mean >= self._goal
         self.course.add(started - self._apart_s, self.num_timesteps, float(mean))
         self._apart_s += time.perf_counter() - started
 
@@ -86,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count, settings = SETTINGS[task.env_id]
     model = PPO("MlpPolicy", make_vec_env(task.env_id, count, task.seed), seed=task.seed, **settings)
-    evaluations = Evaluations(task)
+    evaluations = Evaluations(task, make_vec_env(task.env_id, 1))
     model.learn(task.total_steps, callback=evaluations)
     evaluations.course.outcome(
         f"{EPISODES} deterministic episodes",

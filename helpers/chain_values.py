@@ -1,0 +1,49 @@
+"""Runs of `penstock train` on the chain of examples/episode_ends.py, and the values that they learn."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import penstock
+from examples.episode_ends import DISCOUNT, ENV_ID, STATES, Report, observe, report
+from helpers.processes import WITH_HELPERS, run
+from penstock.run_folder import RunFolder
+
+SAME_STEP_ID = "SameStepEpisodeEnds-v0"
+"""The chain in a vector environment that resets in the step that ends an episode; from `helpers.exact_tasks`."""
+
+STEPS = 16_384
+_OPTIONS = {
+    "preset": "none",
+    "env-import": "helpers.exact_tasks",
+    "total-steps": STEPS,
+    "actors": 1,
+    "evaluation.interval-steps": STEPS,
+    "evaluation.episodes": 1,
+    # Short segments, so that episodes end at every position of a segment.
+    "actor.unroll-length": 8,
+    "policy.normalise-observations": "false",
+    "policy.normalise-returns": "false",
+    "ppo.discount": DISCOUNT,
+    "ppo.learning-rate": 0.01,
+    "ppo.learning-rate-schedule": "linear",
+}
+
+
+def learn(folder: Path, seed: int = 0, *, same_step: bool = False) -> Report:
+    """Trains through all services in this new folder; returns the report about the values at the end."""
+    own = {"env-id": SAME_STEP_ID, "environment.vectorization": "native"} if same_step else {"env-id": ENV_ID}
+    options = {"run-dir": folder, "seed": seed, **_OPTIONS, **own}
+    end = run("train", *(f"--{name}={value}" for name, value in options.items()), environment=WITH_HELPERS)
+    assert end.code == 0, f"{end.stdout}\n{end.stderr}"
+    return report(values_of(folder))
+
+
+def values_of(folder: Path) -> list[float]:
+    """Returns the values of the newest checkpoint of a run, one for each state."""
+    policy = penstock.load_policy(RunFolder(folder).numbered_checkpoints()[-1]).policy
+    observation = torch.from_numpy(np.stack([observe(state) for state in range(STATES)]))
+    with torch.no_grad():
+        values: list[float] = policy.value(observation).tolist()
+    return values
