@@ -5,7 +5,6 @@ its action only resets. Vector environments in SAME_STEP mode are adapted to the
 """
 
 import contextlib
-import importlib
 import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +12,15 @@ from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from penstock.acting import faults
 from penstock.acting.checked_vector import CheckedVector
 from penstock.acting.progress import Progress
+from penstock.acting.refusals import can_not_make
+from penstock.acting.registry import find, import_modules
 from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
@@ -125,12 +127,13 @@ def make_environments(
     truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
+    found = find(env_id)
     if vectorization == "native":
-        return _make_native(env_id, count, dict(kwargs), progress)
+        return _make_native(env_id, count, dict(kwargs), progress, found)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
-            envs.append(_made(env_id, lambda: gymnasium.make(env_id, **kwargs)))
+            envs.append(_made(env_id, found, lambda: gymnasium.make(found, **kwargs)))
             check_arguments(envs[-1], env_id, kwargs)
         spec = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:
@@ -145,23 +148,6 @@ def make_environments(
                 env.close()
         raise
     return SingleEnvironments(envs, spec, progress)
-
-
-def has_native_form(env_id: str) -> bool:
-    """Returns whether a registered environment has its own vectorised form; False if it is not registered yet."""
-    registered = gymnasium.registry.get(env_id)
-    return registered is not None and registered.vector_entry_point is not None
-
-
-def import_modules(names: Sequence[str]) -> None:
-    """Imports modules that register environments. Raises `ConfigurationError` if one can't be imported."""
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"can't import {name!r}: {error}; install it, or run penstock in the folder that contains it"
-            ) from error
 
 
 def check_arguments(
@@ -183,8 +169,12 @@ def check_arguments(
             )
 
 
-def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None) -> Environments:
-    made = _made(env_id, lambda: gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs))
+def _make_native(
+    env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None, found: str | EnvSpec
+) -> Environments:
+    made = _made(
+        env_id, found, lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs)
+    )
     check_arguments(made, env_id, kwargs)
     envs = SeparateGenerators(made)
     spec = describe(env_id, envs.single_observation_space, envs.single_action_space)
@@ -198,20 +188,14 @@ def _make_native(env_id: str, count: int, kwargs: dict[str, Any], progress: Prog
     )
 
 
-def _made(env_id: str, make: Callable[[], Made]) -> Made:
+def _made(env_id: str, found: str | EnvSpec, make: Callable[[], Made]) -> Made:
     try:
         # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
         with contextlib.redirect_stderr(io.StringIO()):
             return make()
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigurationError(
-            f"can't make the environment {env_id!r}: {reason}. Check --env-id; your own environment needs"
-            " --env-id package:Name-v0 or --env-import package"
-        ) from error
     except faults.MISBEHAVIOUR as error:
         faults.let_ctrl_c_pass(error)
-        raise ConfigurationError(f"can't make the environment {env_id!r}: {faults.describe(error)}") from error
+        raise can_not_make(env_id, error, found) from error
 
 
 def _spaces(env: gymnasium.Env[Any, Any]) -> str:
