@@ -79,7 +79,7 @@ class Pipeline:
         """Resets the environments. `watch` is called with every batch before it is trained."""
         self._watch = watch
         self._schema = segment_schema(environments.spec, config.actor.unroll_length)
-        self._buffer = ReplayBuffer(RingStore(None, config.replay.capacity_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
+        self._buffer = ReplayBuffer(RingStore(None, config.replay.store_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
         assignment = Assignment(
             slot=0,
             incarnation=1,

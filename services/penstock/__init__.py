@@ -2,7 +2,7 @@
 
     import penstock
 
-    summary = penstock.train(penstock.preset("cartpole"))
+    summary = penstock.train("CartPole-v1")  # or the class of an environment, or penstock.preset("cartpole")
     policy = penstock.load_policy(summary.run_dir)
     action = policy.act(observation)
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.acting.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.trained import load_policy as load_policy
+    from penstock.api import train as train
     from penstock.config import Config as Config
     from penstock.errors import PenstockError as PenstockError
-    from penstock.local.launcher import train as train
     from penstock.presets import configure as configure
     from penstock.presets import preset as preset
     from penstock.summary import Summary as Summary
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "train": "penstock.local.launcher",
+    "train": "penstock.api",
     "Summary": "penstock.summary",
     "Config": "penstock.config",
     "configure": "penstock.presets",

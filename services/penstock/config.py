@@ -15,6 +15,7 @@ import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from penstock.environment_names import short
 from penstock.errors import ConfigurationError
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 from penstock.setting_types import (
@@ -24,7 +25,8 @@ from penstock.setting_types import (
     Addresses,
     Device,
     Encoder,
-    Names,
+    EnvironmentName,
+    Modules,
     Port,
     Scalar,
     Sizes,
@@ -34,6 +36,9 @@ from penstock.setting_types import (
     holds_bool,
     takes_numbers_only,
 )
+
+_STORE_BYTES = 64 * 2**20
+"""Size of a store by default: thousands of segments of small observations."""
 
 Schedule = Literal["constant", "linear"]
 Precision = Literal["float32", "bfloat16"]
@@ -72,8 +77,9 @@ class RunConfig(Section):
 class EnvironmentConfig(Section):
     """[environment] The Gymnasium environment."""
 
-    id: str = "CartPole-v1"
-    """Registered Gymnasium id, or package:Id-v0 to first import the package that registers it."""
+    id: EnvironmentName = "CartPole-v1"
+    """Registered Gymnasium id; package:Id-v0 to first import the package that registers it; or module:Name or
+    file.py:Name for a class or function, called with kwargs. A relative path is made absolute."""
     kwargs: dict[str, Scalar] = {}
     """Arguments for gymnasium.make: numbers, booleans, text or None; as an option name=value,name=value. In a file,
     None is written "None"."""
@@ -82,8 +88,8 @@ class EnvironmentConfig(Section):
     in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s
     collects in variant s modulo the number of variants, and the episodes of an evaluation alternate between them.
     Empty: one environment without variants."""
-    imports: Names = ()
-    """Modules to import before the environment is made, because they register it."""
+    imports: Modules = ()
+    """Modules, or paths of .py files, to import before the environment is made, because they register it."""
     vectorization: Literal["sync", "native"] = "sync"
     """Form of the vector environment. sync: single environments, stepped one after another. native: the environment's
     own vectorised form."""
@@ -99,6 +105,11 @@ class EnvironmentConfig(Section):
     check_timeout_s: PositiveFloat = 60.0
     """Seconds that each of import, constructor, reset and step may take in the check before a run. Long enough for a
     simulator that compiles or loads a large scene; a longer wait usually means that it hangs."""
+
+    @property
+    def short_name(self) -> str:
+        """The id without the folder of its file, for display."""
+        return short(self.id)
 
     @property
     def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
@@ -270,8 +281,9 @@ class ReplayConfig(Section):
     stop_with_run: bool = False
     """Whether an individually started service, not one of `penstock train`, exits with code 0 when the learner has
     finished the run, so that a batch system's job ends. It continues if a learner is only stopped or lost."""
-    capacity_bytes: ByteSize = Field(default=ByteSize(64 * 2**20), ge=2**16)
-    """Size of the store in bytes, allocated at start."""
+    capacity_bytes: Annotated[ByteSize, Field(ge=2**16)] | None = None
+    """Size of the store in bytes, allocated at start. Unset: 64 MiB or, with `penstock train`, more if two batches and
+    the segments in collection for them would not fit, as with large images."""
     staging_bytes: ByteSize = ByteSize(2**30)
     """Upper bound in bytes on shared memory for the windows of actors on the same host (four windows each). Actors for
     which there is no room use gRPC. 0: all use gRPC."""
@@ -288,6 +300,11 @@ class ReplayConfig(Section):
     snapshot_bytes_per_s: ByteSize = Field(default=ByteSize(256 * 2**20), ge=2**16)
     """Largest rate at which snapshots are written, in bytes per second; a disk sustains the default without delaying
     the store's own pages."""
+
+    @property
+    def store_bytes(self) -> int:
+        """Size of the store in bytes."""
+        return _STORE_BYTES if self.capacity_bytes is None else int(self.capacity_bytes)
 
     @property
     def snapshots(self) -> str | None:

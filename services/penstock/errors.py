@@ -12,6 +12,10 @@ class ConfigurationError(PenstockError):
     """A setting, file, environment or folder that the user must change. Commands exit with code 2."""
 
 
+class UnknownEnvironment(ConfigurationError):
+    """An environment that no imported package registers."""
+
+
 class DamagedFile(ConfigurationError):
     """A file that can't be read, or whose bytes differ from those written. `finding` names it and its fault."""
 

@@ -66,14 +66,19 @@ def shard_window_conflict(fresh: int, degree: int, window: int, shards: int) -> 
 
 def store_conflict(fresh: int, degree: int, batch: int, capacity: int) -> str | None:
     """Returns the reason for which batches of `batch` segments need a larger store; None if the store suffices."""
-    # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
-    needed = (degree + 1) * fresh + batch if fresh else 0
+    needed = least_capacity(fresh, degree, batch)
     if needed <= capacity:
         return None
     return (
         f"the store holds {capacity} segments, and off_policy_degree {degree} with batches of {batch} needs {needed};"
         " raise replay.capacity_bytes"
     )
+
+
+def least_capacity(fresh: int, degree: int, batch: int) -> int:
+    """Returns the least number of segments that a store must hold for batches of `batch` segments."""
+    # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
+    return (degree + 1) * fresh + batch if fresh else 0
 
 
 def least_degree(fresh: int, windows: set[int]) -> int:

@@ -55,7 +55,7 @@ def restore_run(
     _check_belong_together(name, services, manifests)
     if stores is not None and into.resolve() in stores.resolve().parents:
         raise ConfigurationError(f"{stores} is in the new run's folder {into}; omit it, or name a folder elsewhere")
-    capacity_bytes, restored = int(config.replay.capacity_bytes), list[Restored]()
+    capacity_bytes, restored = config.replay.store_bytes, list[Restored]()
     try:
         with _built(into, *([stores] if stores is not None else [])) as places:
             folder = RunFolder(places[0])

@@ -14,6 +14,7 @@ import pydantic
 from pydantic import Field, PositiveInt
 from pydantic_settings import NoDecode
 
+from penstock.environment_names import absolute
 from penstock.types.replay import MAX_SLOTS
 
 NONE = "None"
@@ -103,7 +104,8 @@ Device = Annotated[str, pydantic.AfterValidator(_check_device)]
 ActorSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS)]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
 Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
-Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_read_list), NoDecode]
+EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
+Modules = Annotated[tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 # The arguments of an environment may be infinite or NaN.
 _AnyFloat = Annotated[float, Field(allow_inf_nan=True)]

@@ -5,7 +5,6 @@ change signal handlers and the working directory. This module does not import to
 """
 
 import contextlib
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,10 @@ import gymnasium
 import numpy as np
 
 from penstock.acting import faults, first_values
-from penstock.acting.environments import check_arguments, import_modules, make_environments
+from penstock.acting.environments import check_arguments, make_environments
 from penstock.acting.frames import with_frames
+from penstock.acting.refusals import can_not_make
+from penstock.acting.registry import find, import_modules
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
@@ -27,7 +28,6 @@ STEPS = 2
 """Steps taken by each environment. The second is the first one from a state that a step produced."""
 
 _SEED = 1
-_OUR_PACKAGES = ("/gymnasium/", "/penstock/", "/numpy/")
 
 Progress = Callable[[str, str], None]
 """Function called before each stage with the stage (import, constructor, spaces, reset, step or close) and the
@@ -47,10 +47,18 @@ class Task:
     use: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of a check: warnings of one line each, and the spec of the environments."""
+
+    warnings: list[str]
+    spec: EnvironmentSpec
+
+
 def check(
     env_id: str, tasks: Sequence[Task], *, imports: Sequence[str], vectorization: str, frames: int, progress: Progress
-) -> list[str]:
-    """Makes, resets and steps every variant of every task, and returns warnings of one line each.
+) -> Checked:
+    """Makes, resets and steps every variant of every task.
 
     The arguments are those of `EnvironmentVariants`. `progress` is called before each stage. Raises
     `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
@@ -58,6 +66,7 @@ def check(
     progress("import", env_id)
     with _named(env_id, "import"):
         import_modules(imports)
+        find(env_id)
     warnings: list[str] = []
     first: EnvironmentSpec | None = None
     for task in tasks:
@@ -72,7 +81,8 @@ def check(
             first = first or spec
             if not spec.action.has_choice:
                 warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
-    return list(dict.fromkeys(warnings))
+    assert first is not None
+    return Checked(list(dict.fromkeys(warnings)), first)
 
 
 class _Check:
@@ -84,9 +94,13 @@ class _Check:
     def single(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
         """Checks single environments and the values they return; returns their spec."""
         made: list[gymnasium.Env[Any, Any]] = []
+        found = find(env_id)
         for _ in range(instances):
-            with self._stage("constructor"):
-                made.append(gymnasium.make(env_id, **arguments))
+            self._progress("constructor", self._name)
+            try:
+                made.append(gymnasium.make(found, **arguments))
+            except BaseException as error:
+                raise can_not_make(self._name, error, found) from error
             check_arguments(made[-1], env_id, arguments)
         with self._stage("spaces"):
             spec = self._spec_of(env_id, made, frames)
@@ -164,38 +178,15 @@ def _named(name: str, stage: str) -> Iterator[None]:
         yield
     except ConfigurationError:
         raise
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigurationError(f"can't make the environment {name!r}: {_text(error)}") from error
-    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
-        raise ConfigurationError(
-            f"can't make the environment {name!r}: {_text(error)}. Check --env-id; your own environment needs"
-            " --env-id package:Name-v0 or --env-import package"
-        ) from error
     except BaseException as error:
-        where = "" if stage == "constructor" else f" in {stage}"
-        what = f"can't make the environment {name!r}" if stage == "constructor" else f"the environment {name!r} failed"
-        raise ConfigurationError(f"{what}{where}: {_explain(error)}; {_remedy(error, stage)}") from error
+        raise ConfigurationError(
+            f"the environment {name!r} failed in {stage}: {faults.explain(error)}; {_remedy(error)}"
+        ) from error
 
 
-def _explain(error: BaseException) -> str:
-    """Returns the exception's class and text, and the line of the environment that raised it."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
-    theirs = [frame for frame in frames if not any(package in frame[0] for package in _OUR_PACKAGES)]
-    place = f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""
-    return f"{faults.describe(error).rstrip('.')}{place}"
-
-
-def _text(error: BaseException) -> str:
-    return faults.shortened(str(error)).rstrip(".") or type(error).__name__
-
-
-def _remedy(error: BaseException, stage: str) -> str:
+def _remedy(error: BaseException) -> str:
     if isinstance(error, TypeError) and "argument" in str(error):
-        return (
-            "check environment.kwargs, environment.variants and environment.training_kwargs"
-            if (stage == "constructor")
-            else "reset must take the keywords seed and options, and step one action"
-        )
+        return "reset must take the keywords seed and options, and step one action"
     if isinstance(error, ValueError) and "to unpack" in str(error):
         return "step must return observation, reward, terminated, truncated and info, and reset observation and info"
     if isinstance(error, SystemExit):

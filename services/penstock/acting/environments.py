@@ -7,7 +7,6 @@ its action only resets. Vector environments in SAME_STEP mode are adapted to the
 import contextlib
 import dataclasses
 import functools
-import importlib
 import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -22,6 +22,8 @@ from penstock.acting import faults, masks
 from penstock.acting.checked_vector import CheckedVector
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
+from penstock.acting.refusals import can_not_make
+from penstock.acting.registry import find, import_modules
 from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
@@ -154,13 +156,13 @@ def make_environments(
     truth value, its spaces differ each time it is made, or its spaces or autoreset mode are not supported.
     """
     import_modules(imports)
-    find = functools.partial(_masks_of, use_masks=use_masks, expected=expected)
+    found, find_masks = find(env_id), functools.partial(_masks_of, use_masks=use_masks, expected=expected)
     if vectorization == "native":
-        return _make_native(env_id, count, dict(kwargs), progress, find)
+        return _make_native(env_id, count, dict(kwargs), progress, found, find_masks)
     envs: list[gymnasium.Env[Any, Any]] = []
     try:
         while len(envs) < count:
-            envs.append(_made(env_id, lambda: gymnasium.make(env_id, **kwargs)))
+            envs.append(_made(env_id, found, lambda: gymnasium.make(found, **kwargs)))
             check_arguments(envs[-1], env_id, kwargs)
         described = describe(env_id, envs[0].observation_space, envs[0].action_space)
         for env in envs[1:]:
@@ -169,30 +171,13 @@ def make_environments(
                     f"{env_id} has different spaces each time it is made: {_spaces(envs[0])}, then {_spaces(env)};"
                     " one policy needs the same spaces in all environments"
                 )
-        spec, source = find(envs[0], envs[0].observation_space, described)
+        spec, source = find_masks(envs[0], envs[0].observation_space, described)
     except BaseException:
         for env in envs:
             with contextlib.suppress(Exception):
                 env.close()
         raise
     return SingleEnvironments(envs, spec, progress, source)
-
-
-def has_native_form(env_id: str) -> bool:
-    """Returns whether a registered environment has its own vectorised form; False if it is not registered yet."""
-    registered = gymnasium.registry.get(env_id)
-    return registered is not None and registered.vector_entry_point is not None
-
-
-def import_modules(names: Sequence[str]) -> None:
-    """Imports modules that register environments. Raises `ConfigurationError` if one can't be imported."""
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"can't import {name!r}: {error}; install it, or run penstock in the folder that contains it"
-            ) from error
 
 
 def check_arguments(
@@ -215,9 +200,16 @@ def check_arguments(
 
 
 def _make_native(
-    env_id: str, count: int, kwargs: dict[str, Any], progress: Progress | None, find: FindMasks
+    env_id: str,
+    count: int,
+    kwargs: dict[str, Any],
+    progress: Progress | None,
+    found: str | EnvSpec,
+    find_masks: FindMasks,
 ) -> Environments:
-    made = _made(env_id, lambda: gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs))
+    made = _made(
+        env_id, found, lambda: gymnasium.make_vec(found, count, vectorization_mode="vector_entry_point", **kwargs)
+    )
     check_arguments(made, env_id, kwargs)
     envs = SeparateGenerators(made)
     described = describe(env_id, envs.single_observation_space, envs.single_action_space)
@@ -226,7 +218,7 @@ def _make_native(
         raise ConfigurationError(
             f"{env_id} does not reset automatically (autoreset mode {mode}); NEXT_STEP and SAME_STEP are supported"
         )
-    spec, source = find(envs, envs.single_observation_space, described)
+    spec, source = find_masks(envs, envs.single_observation_space, described)
     adapted = NextStepEnvironments if mode == AutoresetMode.NEXT_STEP else SameStepEnvironments
     return adapted(envs, spec, progress, source)
 
@@ -260,20 +252,14 @@ def _masks_of(
     return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
 
 
-def _made(env_id: str, make: Callable[[], Made]) -> Made:
+def _made(env_id: str, found: str | EnvSpec, make: Callable[[], Made]) -> Made:
     try:
         # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
         with contextlib.redirect_stderr(io.StringIO()):
             return make()
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigurationError(
-            f"can't make the environment {env_id!r}: {reason}. Check --env-id; your own environment needs"
-            " --env-id package:Name-v0 or --env-import package"
-        ) from error
     except faults.MISBEHAVIOUR as error:
         faults.let_ctrl_c_pass(error)
-        raise ConfigurationError(f"can't make the environment {env_id!r}: {faults.describe(error)}") from error
+        raise can_not_make(env_id, error, found) from error
 
 
 def _spaces(env: gymnasium.Env[Any, Any]) -> str:

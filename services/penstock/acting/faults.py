@@ -1,6 +1,7 @@
 """One-line descriptions of environment faults: exceptions, and values that can't be trained on."""
 
 import signal
+import traceback
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,22 @@ MISBEHAVIOUR = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that count as a failure of the environment and do not end the process."""
 
 _SHOWN = 300
+_NOT_THEIRS = ("/gymnasium/", "/penstock/", "/numpy/", "<frozen ")
+"""Parts of the file names of code that calls environments or imports them."""
 
 
 def describe(error: BaseException) -> str:
     """Returns an exception's class and text in one line."""
     text, kind = shortened(str(error)), type(error).__name__
     return f"{kind}: {text}" if text else kind
+
+
+def explain(error: BaseException) -> str:
+    """Returns an exception's class and text, and the line of the environment that raised it."""
+    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    theirs = [frame for frame in frames if not any(part in frame[0] for part in _NOT_THEIRS)]
+    place = f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""
+    return f"{describe(error).rstrip('.')}{place}"
 
 
 def one_line(text: str) -> str:

@@ -43,8 +43,8 @@ def run(config: Config) -> None:
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
-    metrics.REPLAY_CAPACITY_BYTES.set(int(settings.capacity_bytes))
-    store = RingStore(Path(settings.folder) if settings.folder else None, int(settings.capacity_bytes))
+    metrics.REPLAY_CAPACITY_BYTES.set(settings.store_bytes)
+    store = RingStore(Path(settings.folder) if settings.folder else None, settings.store_bytes)
     if store.schema is not None:
         found = store.recovery
         logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
@@ -69,7 +69,7 @@ async def _serve(
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
     await servicer.server.start(settings.listen)
-    service.logger.info("serving", listen=settings.listen, capacity_bytes=int(settings.capacity_bytes))
+    service.logger.info("serving", listen=settings.listen, capacity_bytes=settings.store_bytes)
     loop = asyncio.get_running_loop()
 
     def note_storage(sound: bool) -> None:

@@ -14,7 +14,7 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
     progress, evaluation, statistics = conclusion.progress, conclusion.evaluation, conclusion.statistics
     return Summary(
         run_dir=str(session.folder.root),
-        env_id=config.environment.id,
+        env_id=config.environment.short_name,
         seed=config.run.seed,
         env_steps=progress.env_steps,
         wall_s=wall_s,

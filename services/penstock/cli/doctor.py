@@ -87,7 +87,7 @@ def check_processors(config: Config) -> Finding:
 
 def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Finding:
     """Checks whether the stores and the actors fit into the available memory."""
-    stores = config.train.replay_shards * (int(config.replay.capacity_bytes) + _BESIDE_STORE_BYTES)
+    stores = config.train.replay_shards * (config.replay.store_bytes + _BESIDE_STORE_BYTES)
     needed = stores + config.train.least_actors * _ACTOR_BYTES
     required = f"about {_gib(needed)} needed for replay and actors"
     if not meminfo.exists():
@@ -103,7 +103,7 @@ def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Findi
 def check_disk(config: Config) -> Finding:
     """Checks whether the configured folders can be written and have room for the store."""
     store, run = config.replay.folder, config.run.dir
-    needed = config.train.replay_shards * int(config.replay.capacity_bytes)
+    needed = config.train.replay_shards * config.replay.store_bytes
     # Without replay.folder, the store is kept in the run's folder.
     places = [(store, "replay.folder", needed)] if store else []
     if run or not store:
@@ -178,7 +178,7 @@ def check_environments(config: Config) -> Finding:
         return Finding("environment", False, str(error))
     warnings = [line for line in dict.fromkeys(messages) if line.startswith("warning: ")]
     return Finding(
-        "environment", True, "; ".join([f"{config.environment.id} was created, reset and stepped", *warnings])
+        "environment", True, "; ".join([f"{config.environment.short_name} was created, reset and stepped", *warnings])
     )
 
 

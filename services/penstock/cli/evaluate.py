@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from penstock.acting.environments import has_native_form, import_modules
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import use_one_thread
+from penstock.acting.registry import has_native_form, import_modules
 from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
 from penstock.apps.environments import variants_of
 from penstock.cli.film import film

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting.environments import import_modules
+from penstock.acting.registry import find, import_modules
 from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
@@ -41,7 +41,7 @@ def _film_rendering(
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     import_modules(environment.imports)
     try:
-        rendered = gymnasium.make(environment.id, render_mode="rgb_array", **kwargs)
+        rendered = gymnasium.make(find(environment.id), render_mode="rgb_array", **kwargs)
         filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise ConfigurationError(f"can't film {environment.id}: {error}") from None

@@ -28,7 +28,7 @@ def command(arguments: Sequence[str]) -> int:
     )
     console = Console(highlight=False)
     if options.resume is None:
-        environment = options.config.environment.id
+        environment = options.config.environment.short_name
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
         console.print(found if options.preset else f"no preset for {environment}; using the defaults")
     interrupt = _Interrupt()

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.config import Config
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local.children import service_environment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
+from penstock.local.store_size import least_segments
 
 _COMPARED = 2
 """Most environments that are made of each variant; two are enough to compare them."""
@@ -35,11 +36,12 @@ _DOING = {
 }
 
 
-def check_environment(config: Config, report: Callable[[str], None]) -> None:
+def check_environment(config: Config, report: Callable[[str], None]) -> int:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    `report` receives one line at a time: a warning, or a message that a stage takes long. Raises `ConfigurationError`,
-    with the stage, the reason and a remedy, if the environment can't be used.
+    Returns the least size in bytes of a store for `store_size.least_segments`. `report` receives one line at a time: a
+    warning, or a message that a stage takes long. Raises `ConfigurationError`, with the stage, the reason and a remedy,
+    if the environment can't be used, and `UnknownEnvironment` if it is not registered.
     """
     reading, writing = os.pipe()
     try:
@@ -55,9 +57,11 @@ def check_environment(config: Config, report: Callable[[str], None]) -> None:
         os.close(reading)
         os.close(writing)
     if "refused" in answer:
-        raise ConfigurationError(str(answer["refused"]))
+        kind = UnknownEnvironment if answer.get("unknown") else ConfigurationError
+        raise kind(str(answer["refused"]))
     for warning in answer["warnings"]:
         report(f"warning: {warning}")
+    return int(answer["store_bytes"])
 
 
 def _request(config: Config) -> dict[str, Any]:
@@ -76,6 +80,8 @@ def _request(config: Config) -> dict[str, Any]:
         "imports": environment.imports,
         "vectorization": environment.vectorization,
         "frames": environment.frame_stack,
+        "segments": least_segments(config),
+        "unroll_length": config.actor.unroll_length,
     }
 
 
@@ -101,7 +107,7 @@ class _Conversation:
         self._received, self._output = b"", b""
 
     def run(self) -> dict[str, Any]:
-        """Returns the answer, with the key `warnings` or `refused`."""
+        """Returns the answer, with the keys of `apps.environment_check`."""
         os.set_blocking(self._reading, False)
         os.set_blocking(self._output_of.fileno(), False)
         # A child that died immediately is reported below.

@@ -21,6 +21,7 @@ from penstock.local.environment_check import check_environment
 from penstock.local.learning_curves import draw
 from penstock.local.places import Places, choose_places
 from penstock.local.ports import release_ports
+from penstock.local.store_size import with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
@@ -66,8 +67,8 @@ def train(
     checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the environment check")
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
-        check_environment(config, lambda line: observer(checking, [line]))
-        config = with_run_dir(config)
+        store_bytes = check_environment(config, lambda line: observer(checking, [line]))
+        config = with_store(with_run_dir(config), store_bytes)
         folder = RunFolder(Path(config.run.dir or "."))
         _check_folder(folder, resume=resume)
         start = AbortedStart(folder)
@@ -84,7 +85,7 @@ def with_run_dir(config: Config) -> Config:
     """Returns the configuration with a folder for the run, by default named after the environment and the time."""
     if config.run.dir is not None:
         return config
-    name = config.environment.id.replace("/", "-").replace(":", "-")
+    name = config.environment.short_name.replace("/", "-").replace(":", "-")
     return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
 
 

@@ -51,7 +51,7 @@ def read_curve(folder: RunFolder) -> Curve:
                 points[record["kind"]].append((record["env_steps"], record["return_mean"]))
     sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
     return Curve(
-        environment_id=config.environment.id,
+        environment_id=config.environment.short_name,
         settings=tuple((f"{name}.{key}", str(value)) for name, values in sections for key, value in values.items()),
         seed=config.run.seed,
         threshold=config.evaluation.threshold,

@@ -6,6 +6,7 @@ import tomllib
 from typing import NamedTuple
 
 from penstock.config import Config, build, merge
+from penstock.environment_names import section_of, split
 from penstock.errors import ConfigurationError
 
 NO_PRESET = "none"
@@ -42,22 +43,27 @@ def configured(values: dict[str, object], *, preset: str | None = None) -> Confi
     return Configured(build(merge(below, values)), chosen)
 
 
-def preset(name: str, **sections: dict[str, object]) -> Config:
+def preset(name: str, **sections: object) -> Config:
     """Returns the configuration of a preset, overridden by the given values.
 
     Example: `preset("cartpole", run={"seed": 1}, ppo={"epochs": 4})`.
     Raises `ConfigurationError` as `configured` does.
     """
-    return configured(dict(sections), preset=name).config
+    return configured(_named(sections), preset=name).config
 
 
-def configure(**sections: dict[str, object]) -> Config:
+def configure(**sections: object) -> Config:
     """Returns the configuration that `penstock train` uses: the given values on the environment's preset, if one ships.
 
-    Example: `configure(environment={"id": "Pendulum-v1"}, run={"seed": 1})`.
-    Raises `ConfigurationError` as `configured` does.
+    `environment` is an id, a class, a function that returns an environment, or a table of settings with one of them as
+    its `id`; the other sections are tables. Examples:
+
+        configure(environment="Pendulum-v1", run={"seed": 1})
+        configure(environment={"id": MyEnv, "kwargs": {"size": 5}})
+
+    Raises `ConfigurationError` as `configured` does, and if the services can't import the class or function.
     """
-    return configured(dict(sections)).config
+    return configured(_named(sections)).config
 
 
 def preset_names() -> list[str]:
@@ -77,14 +83,19 @@ def preset_for(environment_id: str) -> str | None:
     """Returns the name of the preset that ships for this environment, or None.
 
     It recognises Gymnasium's other spellings of an id: `package:Id-v0` imports a package first, and an id without a
-    version means the latest, to which the presets apply.
+    version means the latest, to which the presets apply. The class `my_module:Pendulum` is another environment.
     """
-    wanted = environment_id.rpartition(":")[2]
+    place, wanted = split(environment_id)
     for name in preset_names():
         own = _environment_of(name)
-        if wanted in (own, _VERSION.sub("", own)):
+        if wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own)):
             return name
     return None
+
+
+def _named(sections: dict[str, object]) -> dict[str, object]:
+    """Returns these sections with the name of the environment in place of a class or a function."""
+    return sections | {"environment": section_of(sections["environment"])} if "environment" in sections else sections
 
 
 def _environment_of(name: str) -> str:

@@ -102,13 +102,18 @@ def whole_pages(size: int) -> int:
 
 def rows_within(capacity_bytes: int, schema: Schema) -> int:
     """Returns the capacity in rows of a store of this size. Raises `ConfigurationError` if it is below two."""
-    capacity = (capacity_bytes - (len(schema.columns) + 1) * PAGE) // (HEADER.itemsize + schema.segment_bytes)
+    capacity = (capacity_bytes - bytes_for(0, schema)) // (HEADER.itemsize + schema.segment_bytes)
     if capacity < 2:
         raise ConfigurationError(
             f"replay.capacity_bytes {capacity_bytes} holds {max(capacity, 0)} segments of"
             f" {schema.segment_bytes} bytes; raise it"
         )
     return capacity
+
+
+def bytes_for(rows: int, schema: Schema) -> int:
+    """Returns the least size in bytes of a store with this many rows."""
+    return (len(schema.columns) + 1) * PAGE + rows * (HEADER.itemsize + schema.segment_bytes)
 
 
 class Regions:

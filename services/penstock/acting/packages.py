@@ -1,0 +1,66 @@
+"""Well-known packages that register environments, by the ids of these environments.
+
+Gymnasium registers the environments of a package when the package is imported. With this table, an id is enough.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package that registers environments.
+
+    Attributes:
+        module: Module that registers them when it is imported.
+        ids: Pattern that all of their ids match.
+        installation: Argument of `pip install`.
+    """
+
+    module: str
+    ids: re.Pattern[str]
+    installation: str
+
+
+def _package(module: str, ids: str, installation: str) -> Package:
+    return Package(module, re.compile(ids), installation)
+
+
+WELL_KNOWN = (
+    _package("ale_py", r"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)", "'penstock[atari]'"),
+    _package("minigrid", r"(MiniGrid|BabyAI)-", "minigrid"),
+    _package(
+        "highway_env",
+        r"(highway|merge|roundabout|intersection|parking|racetrack|exit|two-way|u-turn|lane-keeping)-",
+        "highway-env",
+    ),
+    _package("shimmy", r"(dm_control|bsuite|dm_lab|meltingpot)/", "'shimmy[dm-control]'"),
+    _package(
+        "mo_gymnasium",
+        r"(mo|deep-sea-treasure|resource-gathering|fishwood|breakable-bottles|fruit-tree|four-room|minecart"
+        r"|water-reservoir)-",
+        "mo-gymnasium",
+    ),
+    _package("flappy_bird_gymnasium", r"FlappyBird-", "flappy-bird-gymnasium"),
+    _package(
+        "gymnasium_robotics",
+        r"(Fetch|HandReach|HandManipulate|Adroit|AntMaze|PointMaze|FrankaKitchen|MaMuJoCo)",
+        "gymnasium-robotics",
+    ),
+    _package("metaworld", r"Meta-World/", "metaworld"),
+    _package("miniworld", r"MiniWorld-", "miniworld"),
+    _package("procgen_gym", r"procgen_gym/", "procgen-gym"),
+    _package("panda_gym", r"Panda\w+-", "panda-gym"),
+)
+
+
+def package_of(env_id: str) -> Package | None:
+    """Returns the well-known package that has an environment of this id; None if there is none."""
+    return next((package for package in WELL_KNOWN if package.ids.match(env_id)), None)
+
+
+def plugins() -> Iterator[str]:
+    """Yields the modules of installed packages that declare to register environments when they are imported."""
+    yield from (entry.module for entry in entry_points(group="gymnasium.envs"))

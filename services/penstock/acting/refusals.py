@@ -1,0 +1,62 @@
+"""One-line errors for environments that can't be made, with the reason and a remedy."""
+
+import contextlib
+import inspect
+import re
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from penstock.acting import faults
+from penstock.errors import ConfigurationError, UnknownEnvironment
+
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+_NOT_ARGUMENTS = ("self", "num_envs")
+_OF_NOTHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_SETTINGS = "environment.kwargs, environment.variants and environment.training_kwargs"
+
+
+def can_not_make(name: str, error: BaseException, found: str | EnvSpec) -> ConfigurationError:
+    """Returns the error for an exception of `gymnasium.make(found)`; `name` is the environment's name in messages."""
+    kind = UnknownEnvironment if isinstance(error, gymnasium.error.UnregisteredEnv) else ConfigurationError
+    return kind(f"can't make the environment {name!r}: {_reason(error, found)}")
+
+
+def _reason(error: BaseException, found: str | EnvSpec) -> str:
+    unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if unexpected:
+        return f"it takes no argument {unexpected[1]!r}{_taken(found)}; check {_SETTINGS}"
+    text = faults.shortened(str(error)).rstrip(".")
+    if isinstance(error, (gymnasium.error.NamespaceNotFound, gymnasium.error.NameNotFound)):
+        # A suggestion of Gymnasium ends with a question mark.
+        joined = text if text.endswith("?") else f"{text}."
+        options = "--env-id package:Name-v0, --env-id file.py:Name or --env-import package"
+        return f"{joined} Your own environment needs {options}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"{text}; install {error.name}"
+    # The reason and the remedy are Gymnasium's: a missing extra, or another version.
+    if isinstance(error, gymnasium.error.Error) and text:
+        return text
+    return f"{faults.explain(error)}; {_remedy(error)}"
+
+
+def _remedy(error: BaseException) -> str:
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return f"check {_SETTINGS}"
+    if isinstance(error, SystemExit):
+        return "an environment must raise an exception, not end its process"
+    return "correct the environment, or choose another by --env-id"
+
+
+def _taken(found: str | EnvSpec) -> str:
+    """Returns a clause with the arguments of the environment's constructor; empty if they are unknown."""
+    spec = gymnasium.registry.get(found) if isinstance(found, str) else found
+    entry = None if spec is None else spec.entry_point or spec.vector_entry_point
+    if entry is None:
+        return ""
+    names: list[str] = []
+    with contextlib.suppress(Exception):
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        parameters = inspect.signature(creator).parameters.values()
+        names = [each.name for each in parameters if each.kind not in _OF_NOTHING and each.name not in _NOT_ARGUMENTS]
+    return f"; it takes {', '.join(names)}" if names else ""

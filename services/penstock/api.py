@@ -1,0 +1,88 @@
+"""`penstock.train` of the Python API: accepts environments as users have them, and runs `local.launcher`.
+
+The services of a run are other processes. They import the file that called `penstock.train` if it defines or registers
+the environment. Such a file needs the guard `if __name__ == "__main__":`, as with multiprocessing.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from penstock import environment_names
+from penstock.config import Config
+from penstock.errors import ConfigurationError, UnknownEnvironment
+from penstock.local import launcher
+from penstock.local.launcher import Observer
+from penstock.presets import configure
+from penstock.process.service import SUPERVISED_VARIABLE
+from penstock.summary import Summary
+
+
+def train(
+    what: Config | str | Callable[..., object],
+    /,
+    *,
+    resume: bool = False,
+    observer: Observer = lambda status, news: None,
+    **sections: dict[str, object],
+) -> Summary:
+    """Trains an agent, with all services as processes on this machine, and returns the run's summary.
+
+    Args:
+        what: The environment, as its id, its class or a function that returns it; or the configuration of the run. An
+            environment uses its preset, as with `penstock.configure`.
+        resume: Whether to resume the run in `run.dir`.
+        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
+        sections: Settings by section, as for `penstock.configure`: `environment={"kwargs": {"size": 5}}`.
+
+    Raises:
+        ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
+        PenstockError: A service gave up or died too often, or the run's summary or curve could not be written.
+        Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
+    """
+    _refuse_in_a_service()
+    if isinstance(what, Config):
+        config = what.changed(dict(sections)) if sections else what
+    else:
+        environment = {**sections.get("environment", {}), "id": what}
+        config = configure(**{**sections, "environment": environment})
+    registered = _registered_entry(config.environment.id)
+    if registered == "__main__":
+        return launcher.train(_with_import(config, "__main__"), resume=resume, observer=observer)
+    try:
+        return launcher.train(config, resume=resume, observer=observer)
+    except UnknownEnvironment:
+        if registered is None:
+            raise
+    # The services do not know the id, and this process does: its file registers it, or imports a package that does.
+    has_file = getattr(sys.modules["__main__"], "__file__", None) is not None
+    module = "__main__" if has_file else registered.partition(".")[0]
+    return launcher.train(_with_import(config, module), resume=resume, observer=observer)
+
+
+def _refuse_in_a_service() -> None:
+    """Raises `ConfigurationError` if a service of a run has called `train`, by importing the caller's file."""
+    if os.environ.get(SUPERVISED_VARIABLE):
+        caller = sys._getframe(2)
+        raise ConfigurationError(
+            f"{caller.f_code.co_filename}, line {caller.f_lineno}, calls penstock.train when a service imports the"
+            ' file; put the call below `if __name__ == "__main__":`'
+        )
+
+
+def _registered_entry(env_id: str) -> str | None:
+    """Returns the module of an environment that is registered in this process; None if it is not registered."""
+    # Without Gymnasium, this process has registered nothing.
+    gymnasium: Any = sys.modules.get("gymnasium")
+    spec = gymnasium.registry.get(environment_names.split(env_id)[1]) if gymnasium is not None else None
+    if spec is None:
+        return None
+    entry = spec.entry_point or spec.vector_entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return str(module)
+
+
+def _with_import(config: Config, module: str) -> Config:
+    imports = [*config.environment.imports, environment_names.importable(module)]
+    return config.changed({"environment": {"imports": imports}})

@@ -1,0 +1,111 @@
+"""Names of environments, with which every process of a run can make the environment by itself.
+
+A name is one of:
+
+    CartPole-v1            an id that is registered with Gymnasium
+    package:MyEnv-v0       an id that is registered when the package is imported
+    package.module:MyEnv   a class or a function of a module that returns an environment
+    folder/file.py:MyEnv   either of them in a file
+
+`acting.registry` finds the environment of a name. The functions here need no Gymnasium.
+"""
+
+import sys
+from pathlib import Path
+
+from penstock.errors import ConfigurationError
+
+_SUFFIX = ".py"
+_WHY = "every service of a run makes the environment by itself"
+
+
+def split(name: str) -> tuple[str, str]:
+    """Returns the module or file of a name, empty if there is none, and the rest."""
+    place, _, rest = name.rpartition(":")
+    return place, rest
+
+
+def is_file(place: str) -> bool:
+    """Returns whether a module is given as the path of its file."""
+    return place.endswith(_SUFFIX)
+
+
+def absolute(name: str) -> str:
+    """Returns a name, or a module to import, with the path of its file made absolute.
+
+    Relative paths refer to the working directory, which other processes of a run need not share.
+    """
+    place, rest = (name, "") if is_file(name) else split(name)
+    if not is_file(place):
+        return name
+    path = str(Path(place).expanduser().absolute())
+    return f"{path}:{rest}" if rest else path
+
+
+def short(name: str) -> str:
+    """Returns a name without the folder of its file."""
+    place, rest = split(name)
+    return f"{Path(place).stem}:{rest}" if is_file(place) else name
+
+
+def section_of(environment: object) -> dict[str, object]:
+    """Returns the settings of [environment] for a name, a class, a function, or settings with any of them as `id`.
+
+    Raises `ConfigurationError` like `name_of`.
+    """
+    if isinstance(environment, dict):
+        given = environment.get("id")
+        return environment if given is None else {**environment, "id": name_of(given)}
+    return {"id": name_of(environment)}
+
+
+def name_of(environment: object) -> str:
+    """Returns the name of a class or a function that returns an environment. Names are returned unchanged.
+
+    Raises `ConfigurationError` if other processes can't import it.
+    """
+    if isinstance(environment, str):
+        return environment
+    qualified, module = getattr(environment, "__qualname__", None), getattr(environment, "__module__", None)
+    if not callable(environment) or not isinstance(qualified, str) or not isinstance(module, str):
+        raise ConfigurationError(
+            f"{_kind(environment)} can't be used as the environment, because {_WHY}; give its class, a function that"
+            " returns it, or its id, and its arguments as environment.kwargs"
+        )
+    if "<" in qualified:
+        raise ConfigurationError(
+            f"the services can't import {module}.{qualified}, because {_WHY}; define the class or function at the top"
+            " level of a module or a file, and give its arguments as environment.kwargs"
+        )
+    return f"{importable(module)}:{qualified}"
+
+
+def importable(module: str) -> str:
+    """Returns the name under which other processes can import a module of this one: its name, or its file.
+
+    Raises `ConfigurationError` for the session of an interpreter or a notebook, which has no file.
+    """
+    loaded = sys.modules.get(module)
+    file = getattr(loaded, "__file__", None)
+    if module == "__main__":
+        spec = getattr(loaded, "__spec__", None)
+        if spec is not None:
+            # As `python -m package.module` was started; `python -m package` runs package.__main__.
+            return str(spec.name)
+        if file is None:
+            raise ConfigurationError(
+                f"the services can't import an environment that is defined in this session, because {_WHY}; write it to"
+                " a file, and give it as 'file.py:Name'"
+            )
+        return str(Path(file).absolute())
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is None or script is None:
+        return module
+    # Python finds modules beside the script of its command; services are started by another command.
+    beside = Path(script).absolute().parent.joinpath(*module.split("."))
+    found = Path(file).absolute()
+    return str(found) if found in (beside.with_suffix(_SUFFIX), beside / "__init__.py") else module
+
+
+def _kind(value: object) -> str:
+    return f"an object of {type(value).__qualname__}"

@@ -1,0 +1,126 @@
+import importlib.util
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from penstock.acting.environments import make_environments
+from penstock.acting.packages import WELL_KNOWN, package_of
+from penstock.acting.registry import find, has_native_form, import_module
+from penstock.errors import ConfigurationError, UnknownEnvironment
+
+OWN = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+loads = []
+loads.append(1)
+
+
+class Own(CartPoleEnv):
+    pass
+
+
+def factory(**kwargs):
+    return gymnasium.wrappers.TimeLimit(CartPoleEnv(**kwargs), 7)
+
+
+gymnasium.register("FromFile-v0", Own)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "own_environments.py").write_text(OWN)
+    return tmp_path / "own_environments.py"
+
+
+@pytest.mark.parametrize("name", ["Own", "factory", "FromFile-v0"])
+def test_a_file_has_environments_by_class_by_function_and_by_id(own: Path, name: str) -> None:
+    made = make_environments(f"{own}:{name}", 2, kwargs={"sutton_barto_reward": True})
+    made.reset([1, 2])
+    assert made.count == 2
+    made.close()
+
+
+def test_a_file_is_imported_once_and_never_replaces_a_module(own: Path, tmp_path: Path) -> None:
+    assert import_module(str(own)) is import_module(str(own))
+    (tmp_path / "json.py").write_text("loads = 'mine'\n")
+    module = import_module(str(tmp_path / "json.py"))
+    assert module.loads == "mine" and module.__name__ != "json"
+    assert import_module(str(tmp_path / "json.py")) is module
+    assert import_module("json").loads != "mine"
+
+
+def test_a_module_has_environments_by_class() -> None:
+    made = make_environments("helpers.environments:Counting", 1, kwargs={"length": 2})
+    assert made.spec.id == "helpers.environments:Counting"
+    made.close()
+
+
+def test_an_id_imports_the_package_that_is_known_to_register_it() -> None:
+    pytest.importorskip("ale_py")
+    assert find("ALE/Assault-v5") == "ALE/Assault-v5"
+    assert "ALE/Assault-v5" in gymnasium.registry
+    assert has_native_form("ALE/Assault-v5")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module"),
+    [
+        ("ALE/Pong-v5", "ale_py"),
+        ("PongNoFrameskip-v4", "ale_py"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("BabyAI-GoToObj-v0", "minigrid"),
+        ("highway-fast-v0", "highway_env"),
+        ("dm_control/cartpole-balance-v0", "shimmy"),
+        ("mo-hopper-v5", "mo_gymnasium"),
+        ("FlappyBird-v0", "flappy_bird_gymnasium"),
+    ],
+)
+def test_well_known_ids_have_their_package(env_id: str, module: str) -> None:
+    package = package_of(env_id)
+    assert package is not None and package.module == module
+
+
+def test_ids_of_gymnasium_belong_to_no_other_package() -> None:
+    own = [each for each, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("gymnasium.")]
+    assert len(own) > 20
+    assert {each for each in own if package_of(each)} == set()
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_installation() -> None:
+    missing = [each for each in WELL_KNOWN if importlib.util.find_spec(each.module) is None]
+    assert "minigrid" in {each.module for each in missing}
+    with pytest.raises(UnknownEnvironment, match=r"package minigrid.*pip install minigrid$"):
+        find("MiniGrid-Empty-5x5-v0")
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said", "not_said"),
+    [
+        ("CartPole-v1", {"foo": 1}, "no argument 'foo'; it takes sutton_barto_reward, render_mode; check", "Check"),
+        ("CartPol-v1", {}, "Did you mean: `CartPole`? Your own", ".."),
+        ("Nothing-v0", {}, "--env-id file.py:Name", ".."),
+        ("CartPole-v99", {}, "v99", "--env-import"),
+        ("helpers.environments:Nothing", {}, "has no class or function 'Nothing'", ".."),
+        ("no_such_package:Thing-v0", {}, "install 'no_such_package', run penstock in the folder", ".."),
+        ("nowhere/file.py:Thing", {}, "there is no file", ".."),
+        ("os:getcwd", {}, "must inherit from the gymnasium.Env class", "--env-import"),
+    ],
+)
+def test_a_refusal_has_the_reason_and_the_remedy(
+    name: str, kwargs: dict[str, object], said: str, not_said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_environments(name, 1, kwargs=kwargs)
+    assert name in str(caught.value) and said in str(caught.value)
+    assert not_said not in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("statement", ["raise KeyError('x')", "import sys; sys.exit(3)", "import no_such_part"])
+def test_a_file_that_fails_when_it_is_imported_is_refused_in_one_line(tmp_path: Path, statement: str) -> None:
+    (tmp_path / "failing_file.py").write_text(f"\n{statement}\n")
+    with pytest.raises(ConfigurationError, match="can't import") as caught:
+        find(f"{tmp_path}/failing_file.py:Thing")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,61 @@
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import gymnasium
+import pytest
+
+import penstock
+from helpers.environments import Counting
+from penstock.config import Config, build
+from penstock.environment_names import absolute, name_of, short, split
+from penstock.errors import ConfigurationError
+
+
+def test_a_name_has_a_module_or_a_file_and_a_rest() -> None:
+    assert split("CartPole-v1") == ("", "CartPole-v1")
+    assert split("package.module:MyEnv-v0") == ("package.module", "MyEnv-v0")
+    assert split("/folder/file.py:Outer.Inner") == ("/folder/file.py", "Outer.Inner")
+
+
+def test_paths_of_files_are_absolute_in_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = build({"environment": {"id": "my/env.py:MyEnv", "imports": ["more.py", "package"]}})
+    assert config.environment.id == f"{tmp_path}/my/env.py:MyEnv"
+    assert config.environment.imports == (f"{tmp_path}/more.py", "package")
+    assert config.environment.short_name == "env:MyEnv"
+    assert absolute("ALE/Pong-v5") == short("ALE/Pong-v5") == "ALE/Pong-v5"
+
+
+def test_a_class_is_named_by_its_module() -> None:
+    assert name_of(Counting) == "helpers.environments:Counting"
+    config = penstock.configure(environment={"id": Counting, "kwargs": {"length": 3}})
+    assert config == Config(environment={"id": "helpers.environments:Counting", "kwargs": {"length": 3}})
+    assert penstock.configure(environment="Pendulum-v1") == penstock.preset("pendulum")
+
+
+def test_a_class_of_the_script_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, sibling = ModuleType("__main__"), ModuleType("sibling")
+    main.__file__, sibling.__file__ = str(tmp_path / "script.py"), str(tmp_path / "sibling.py")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setitem(sys.modules, "sibling", sibling)
+    assert name_of(type("MyEnv", (), {"__module__": "__main__"})) == f"{tmp_path}/script.py:MyEnv"
+    assert name_of(type("MyEnv", (), {"__module__": "sibling"})) == f"{tmp_path}/sibling.py:MyEnv"
+    del main.__file__
+    with pytest.raises(ConfigurationError, match=r"defined in this session.*write it to a file"):
+        name_of(type("MyEnv", (), {"__module__": "__main__"}))
+
+
+def test_what_other_processes_cannot_import_is_refused_with_a_remedy() -> None:
+    class Local:
+        pass
+
+    for environment in (Local, lambda: None):
+        with pytest.raises(ConfigurationError, match="define the class or function at the top level"):
+            name_of(environment)
+    with gymnasium.make("CartPole-v1") as env, pytest.raises(ConfigurationError, match="give its class"):
+        name_of(env)
+
+
+def test_a_class_is_not_mistaken_for_the_environment_of_a_preset() -> None:
+    assert penstock.configure(environment="my_module:Pendulum").ppo == Config().ppo
