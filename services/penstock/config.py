@@ -9,7 +9,7 @@ errors. Settings that would deadlock are refused here, before anything starts.
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import tomli_w
@@ -19,6 +19,7 @@ from penstock.environment_names import short
 from penstock.errors import ConfigurationError
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 from penstock.setting_types import (
+    MEMORY_PARTS,
     NONE,
     ActorSlots,
     Address,
@@ -26,6 +27,7 @@ from penstock.setting_types import (
     Device,
     Encoder,
     EnvironmentName,
+    MemoryKind,
     Modules,
     Port,
     Scalar,
@@ -157,7 +159,7 @@ class PolicyConfig(Section):
     per integer. board: small convolutional layers, for arrays of any size. image: convolutional layers for pixels.
     Parts that are not named have the encoder that suits their space (docs/your-environment.md). As an option
     name=encoder,name=encoder."""
-    memory: Literal["gru", "lstm"] | None = None
+    memory: MemoryKind | None = None
     """Recurrent layer between encoders and hidden layers, for tasks in which one observation is not enough. Unset: the
     policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
     memory_size: PositiveInt = 64
@@ -529,6 +531,14 @@ class Config(pydantic.BaseModel):
                 " actor.highest_temperature to the same value"
             )
         return self
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a segment records besides the environment's columns: the arguments of `segment_schema`."""
+        policy, memory = self.policy, None
+        if policy.memory is not None:
+            memory = (MEMORY_PARTS[policy.memory], policy.memory_size)
+        return {"unroll_length": self.actor.unroll_length, "memory": memory, "burn_in": self.ppo.burn_in_steps}
 
     def repeatable(self) -> "Config":
         """Returns this configuration without the run's folder, which a repetition does not share."""

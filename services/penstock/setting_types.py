@@ -97,6 +97,10 @@ def _check_device(name: str) -> str:
 
 
 Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
+MemoryKind = Literal["gru", "lstm"]
+MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2}
+"""Vectors in a state of each kind of memory."""
+
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]

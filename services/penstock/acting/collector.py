@@ -12,9 +12,11 @@ from penstock.acting.environments import Environments
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
 from penstock.acting.randomness import Streams
+from penstock.acting.recorder import Recorder
 from penstock.acting.single_environments import StepOutcome
-from penstock.acting.spaces import ActionMap, segment_schema
+from penstock.acting.spaces import ActionMap
 from penstock.errors import EnvironmentFailed
+from penstock.types.block import Schema
 from penstock.types.replay import Window, WindowHead
 from penstock.types.run import Assignment, Episode
 from penstock.types.statistics import Timing
@@ -35,23 +37,23 @@ class Collector:
         environments: Environments,
         assignment: Assignment,
         *,
-        unroll_length: int,
+        schema: Schema,
         discount: float,
         failures: int = 0,
     ) -> None:
         """Resets each environment with its own seed. Raises `EnvironmentFailed` if an environment failed.
 
-        There is one environment for each environment number of the assignment. A segment has `unroll_length` steps, T.
-        `discount` is the gamma of the running discounted return, and `failures` counts earlier failures under this
-        assignment.
+        There is one environment for each environment number of the assignment. `schema` has the columns of a segment
+        (`segment_schema`) and its steps, T. `discount` is the gamma of the running discounted return, and `failures`
+        counts earlier failures under this assignment.
         """
         self._environments, self._assignment = environments, assignment
         numbers = np.array(assignment.environments, np.uint32)
         self._streams = Streams(assignment.seed, assignment.incarnation, numbers)
-        self._unroll_length, self._discount = unroll_length, np.float32(discount)
-        self._columns = segment_schema(environments.spec, unroll_length).empty(environments.count)
+        self._unroll_length, self._discount = schema.unroll_length, np.float32(discount)
+        self._columns = schema.empty(environments.count)
+        self._recorder = Recorder(environments.spec, self._columns)
         self._action_map = ActionMap(environments.spec.action)
-        self._frames_before = environments.spec.frames - 1
         self._sequence, self._steps, self._failures = 1, 0, failures
         self._episode_return = np.zeros(environments.count)
         self._episode_steps = np.zeros(environments.count, np.int64)
@@ -68,6 +70,7 @@ class Collector:
         self._environments = environments
         self._failures += 1
         self._episode_return[:], self._episode_steps[:], self._discounted_return[:] = 0.0, 0, 0.0
+        self._recorder.forget()
         self._reset()
 
     def _reset(self) -> None:
@@ -123,50 +126,46 @@ class Collector:
         return window
 
     def _fill(self, runner: PolicyRunner, noise: NDArray[np.float32]) -> None:
-        columns = self._columns
-        frames, action = columns.column("observation"), columns.column("action")
-        # Where frames are stacked, the last frames of the previous window precede the first step.
-        before, observation = frames[:, : self._frames_before], frames[:, self._frames_before :]
-        before[:] = frames[:, self._unroll_length :][:, : self._frames_before]
-        log_prob, reward = columns.column("behaviour_log_prob"), columns.column("reward")
-        terminated, truncated = columns.column("terminated"), columns.column("truncated")
+        columns, recorder = self._columns, self._recorder
+        reward, terminated, truncated = (columns.column(name) for name in ("reward", "terminated", "truncated"))
         valid, discounted_return = columns.column("valid"), columns.column("discounted_return")
         environments, progress = self._environments, self._environments.progress
-        if self._frames_before:
-            frame_age = columns.column("frame_age")
+        recorder.begin_window()
         for step in range(self._unroll_length):
             started = time.perf_counter()
             progress.window_step = step
-            observation[:, step] = environments.observation
-            if self._frames_before:
-                frame_age[:, step] = environments.frame_age
-            action[:, step], log_prob[:, step] = runner.act(environments.acting_observation, noise[:, step])
+            begun = recorder.observe(step, environments, runner.state)
+            action, log_prob = runner.act(
+                environments.acting_observation, noise[:, step], mask=environments.action_mask, begun=begun
+            )
+            recorder.act(step, action, log_prob)
             acted = time.perf_counter()
-            outcome = environments.step(self._action_map(action[:, step], squashed=runner.squashes))
+            outcome = environments.step(self._action_map(action, squashed=runner.squashes))
             stepped = time.perf_counter()
             reward[:, step], valid[:, step] = outcome.reward, outcome.valid
             terminated[:, step], truncated[:, step] = outcome.terminated, outcome.truncated
+            # A row that only resets is followed by the first row of an episode.
+            recorder.advance(~outcome.valid)
             self._discounted_return = self._discounted_return * self._discount + outcome.reward
             discounted_return[:, step] = self._discounted_return
             self._count_episodes(outcome)
             self.timing.policy_s += acted - started
             self.timing.environment_s += stepped - acted
-        observation[:, self._unroll_length] = environments.observation
-        if self._frames_before:
-            frame_age[:, self._unroll_length] = environments.frame_age
+        recorder.observe(self._unroll_length, environments, runner.state)
 
     def _check(self) -> None:
         """Checks derived values; the environments' own were checked when returned. Notes a warning on bounds."""
         env_id = self._environments.spec.id
+        actions = self._environments.spec.action.columns("action")
         for name, what in (
             ("discounted_return", "rewards whose discounted sum is {}"),
-            ("action", "an observation for which the policy's action is {}"),
+            *((name, "an observation for which the policy's action is {}") for name in actions),
             ("behaviour_log_prob", "an observation for which the policy's log-probability is {}"),
         ):
             if unusable := faults.find_unusable(self._columns.column(name)):
                 raise faults.failure(what.format(unusable[1]), "in its last window", env_id, unusable[0])
         if self._warning is None:
-            found = self._bounds.find_outside(self._columns.column("observation"))
+            found = self._bounds.find_outside(self._columns)
             if found is not None:
                 self._warning = f"environment {self._assignment.environments[found[0]]}: {found[1]} ({env_id})"
 

@@ -5,6 +5,8 @@ change signal handlers and the working directory. This module does not import to
 """
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +14,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from penstock.acting import faults, first_values
-from penstock.acting.environments import check_arguments, make_environments
+from penstock.acting import faults, first_values, masks
+from penstock.acting.environments import Environments, check_arguments, make_environments
 from penstock.acting.frames import with_frames
+from penstock.acting.leaves import ActionForm, left_out
+from penstock.acting.masks import MaskSource, Place
 from penstock.acting.refusals import can_not_make
 from penstock.acting.registry import find, import_modules
 from penstock.acting.single_environments import SingleEnvironments
@@ -22,6 +26,7 @@ from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
+from penstock.setting_types import Encoder
 from penstock.types.spaces import EnvironmentSpec
 
 STEPS = 2
@@ -49,19 +54,29 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a check: warnings of one line each, and the spec of the environments."""
+    """The result of a check: warnings and notices of one line each, and the spec of the environments."""
 
     warnings: list[str]
+    notices: list[str]
     spec: EnvironmentSpec
 
 
 def check(
-    env_id: str, tasks: Sequence[Task], *, imports: Sequence[str], vectorization: str, frames: int, progress: Progress
+    env_id: str,
+    tasks: Sequence[Task],
+    *,
+    imports: Sequence[str],
+    vectorization: str,
+    frames: int,
+    use_masks: bool,
+    encoders: Mapping[str, Encoder],
+    progress: Progress,
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    The arguments are those of `EnvironmentVariants`. `progress` is called before each stage. Raises
-    `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
+    The arguments are those of `EnvironmentVariants` and `policy.encoders`. `progress` is called before each stage.
+
+    Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
     progress("import", env_id)
     with _named(env_id, "import"):
@@ -71,25 +86,32 @@ def check(
     first: EnvironmentSpec | None = None
     for task in tasks:
         for number, arguments in enumerate(task.variants):
-            one = _Check(_name(env_id, task, number), progress, warnings)
+            one = _Check(_name(env_id, task, number), progress, warnings, use_masks=use_masks)
             if vectorization == "native":
                 spec = one.native(env_id, arguments, task.instances, frames)
             else:
                 spec = one.single(env_id, arguments, task.instances, frames)
+            check_spaces(spec, encoders)
             if first is not None:
                 require_same_spaces(spec, first, task.variants, number)
             first = first or spec
             if not spec.action.has_choice:
                 warnings.append(f"{env_id} has an action space with nothing to choose, so there is nothing to learn")
     assert first is not None
-    return Checked(list(dict.fromkeys(warnings)), first)
+    notices = [f"{env_id}: {notice}" for notice in one.notices]
+    return Checked(list(dict.fromkeys(warnings)), notices, first)
 
 
 class _Check:
-    """The check of one variant."""
+    """The check of one variant.
 
-    def __init__(self, name: str, progress: Progress, warnings: list[str]) -> None:
-        self._name, self._progress, self._warnings = name, progress, warnings
+    Attributes:
+        notices: What is used or left out of the environment, one line each.
+    """
+
+    def __init__(self, name: str, progress: Progress, warnings: list[str], *, use_masks: bool) -> None:
+        self._name, self._progress, self._warnings, self._use_masks = name, progress, warnings, use_masks
+        self.notices: list[str] = []
 
     def single(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
         """Checks single environments and the values they return; returns their spec."""
@@ -104,39 +126,71 @@ class _Check:
             check_arguments(made[-1], env_id, arguments)
         with self._stage("spaces"):
             spec = self._spec_of(env_id, made, frames)
-            check_spaces(spec)
-        for env in made:
-            self._reset(env)
+        source: MaskSource | None = None
+        for position, env in enumerate(made):
+            state = self._reset(env)
+            if position == 0 and self._use_masks:
+                source = masks.find(env, env.observation_space, spec.action, functools.partial(dict, state[1]))
             env.action_space.seed(_SEED)
             for _ in range(STEPS):
-                with self._stage("step"):
-                    result = env.step(env.action_space.sample())
-                values = first_values.of_step(self._name, result, env.observation_space)
-                self._warnings += values.warnings
-                if values.ended:
-                    self._reset(env)
+                state = self._step(env, spec, source, state)
         for env in made:
             self._close(env.close)
-        return spec
+        self._note(made[0].observation_space, source)
+        return dataclasses.replace(spec, mask_bits=source.bits if source else 0)
+
+    def _step(
+        self, env: gymnasium.Env[Any, Any], spec: EnvironmentSpec, source: MaskSource | None, state: tuple[Any, Any]
+    ) -> tuple[Any, Any]:
+        """Takes a legal step from an observation and its info; returns those after it, in a new episode if it ended."""
+        action = env.action_space.sample()
+        if source is not None:
+            with self._stage("mask"):
+                mask = source.reader(env)(*state)
+                source.check(mask)
+            legal = ActionMap(spec.action)(source.first_legal(source.row(mask)[None]))
+            action = ActionForm(spec.action, env.action_space).rows(legal)[0]
+        with self._stage("step"):
+            result = env.step(action)
+        values = first_values.of_step(self._name, result, env.observation_space)
+        self._warnings += values.warnings
+        return self._reset(env) if values.ended else (result[0], result[4])
+
+    def _note(self, observation: gymnasium.Space[Any], source: MaskSource | None) -> None:
+        if source is not None:
+            self.notices.append(f"action masks from {source.place.value}, {source.bits} bits")
+        if texts := left_out(observation):
+            self.notices.append(f"the policy does not see {', '.join(texts)}, because it can't read text")
 
     def native(self, env_id: str, arguments: Mapping[str, Any], instances: int, frames: int) -> EnvironmentSpec:
         """Checks the environment's own vectorised form through the adapter that actors use; returns its spec."""
         with self._stage("constructor"):
-            made = with_frames(make_environments(env_id, instances, kwargs=arguments, vectorization="native"), frames)
-        check_spaces(made.spec)
-        actions = ActionMap(made.spec.action)
-        dtype, shape = made.spec.action.action_array
-        zeros = np.zeros((instances, *shape), dtype)
+            made = with_frames(
+                make_environments(
+                    env_id, instances, kwargs=arguments, vectorization="native", use_masks=self._use_masks
+                ),
+                frames,
+            )
+        spec = made.spec
+        actions, source = ActionMap(spec.action), MaskSource(Place.INFO, spec.action)
         with self._stage("reset"):
             made.reset([_SEED + number for number in range(instances)])
-        first_values.check_rows(self._name, "reset", "an observation", made.observation)
+        self._check_rows("reset", made)
+        every = np.ones((instances, source.bits), np.bool_)
         for _ in range(STEPS):
+            legal = source.first_legal(every if made.action_mask is None else made.action_mask)
             with self._stage("step"):
-                outcome = made.step(actions(zeros))
-            first_values.check_rows(self._name, "step", "an observation", made.observation)
+                outcome = made.step(actions(legal))
+            self._check_rows("step", made)
             first_values.check_rows(self._name, "step", "a reward", outcome.reward)
         self._close(made.close)
-        return made.spec
+        if spec.mask_bits:
+            self.notices.append(f"action masks of {spec.mask_bits} bits")
+        return spec
+
+    def _check_rows(self, stage: str, made: Environments) -> None:
+        for leaf in made.observation:
+            first_values.check_rows(self._name, stage, "an observation", leaf)
 
     def _spec_of(self, env_id: str, made: Sequence[gymnasium.Env[Any, Any]], frames: int) -> EnvironmentSpec:
         for env in made[1:]:
@@ -151,10 +205,12 @@ class _Check:
         spec = describe(env_id, made[0].observation_space, made[0].action_space)
         return with_frames(SingleEnvironments(made[:1], spec), frames).spec
 
-    def _reset(self, env: gymnasium.Env[Any, Any]) -> None:
+    def _reset(self, env: gymnasium.Env[Any, Any]) -> tuple[Any, Any]:
+        """Returns the first observation and its info."""
         with self._stage("reset"):
             result = env.reset(seed=_SEED)
         self._warnings += first_values.of_reset(self._name, result, env.observation_space).warnings
+        return result
 
     def _close(self, close: Callable[[], object]) -> None:
         try:

@@ -35,21 +35,23 @@ def evaluate(
     # The complement separates these streams from those of a run with the same seed.
     streams = Streams(~task.seed & 0xFFFFFFFFFFFFFFFF, 0, numbers)
     returns, steps = np.zeros(environments.count), np.zeros(environments.count, np.int64)
-    playing = np.ones(environments.count, np.bool_)
+    playing, begun = np.ones(environments.count, np.bool_), np.ones(environments.count, np.bool_)
     step, out_of_time = 0, False
     while playing.any() and step < task.max_episode_steps and not out_of_time:
         if stopping():
             return None
+        observation, mask = environments.acting_observation, environments.action_mask
         if task.deterministic:
-            action = runner.act_greedily(environments.acting_observation)
+            action = runner.act_greedily(observation, mask=mask, begun=begun)
         else:
             if step % _NOISE_STEPS == 0:
                 noise = streams.draw(runner.policy.noise, step, _NOISE_STEPS)
-            action, _ = runner.act(environments.acting_observation, noise[:, step % _NOISE_STEPS])
+            action, _ = runner.act(observation, noise[:, step % _NOISE_STEPS], mask=mask, begun=begun)
         outcome = environments.step(action_map(action, squashed=runner.squashes))
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
         steps += playing
+        begun = ~outcome.valid
         playing &= ~(outcome.terminated | outcome.truncated)
         step += 1
         out_of_time = clock() - started >= task.max_seconds

@@ -11,6 +11,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting import leaves
+from penstock.acting.leaf_buffers import LeafBuffer, Unusable
 from penstock.errors import ConfigurationError
 
 EXTREME = 1e10
@@ -19,6 +21,7 @@ EXTREME = 1e10
 _TOLERANCE = 1e-3
 """Largest excess of a rounded observation over its bounds, as a share of the space's range."""
 
+_CORRECT_SPACE = "correct observation_space, or what is returned"
 _GYM_STEP = "step must return observation, reward, terminated, truncated and info"
 _GYM_RESET = "reset must return observation and info"
 
@@ -60,30 +63,49 @@ def check_rows(name: str, stage: str, what: str, rows: NDArray[np.generic]) -> N
 
 
 def _check_observation(name: str, stage: str, observation: Any, space: gymnasium.Space[Any]) -> list[str]:
-    if not isinstance(space, gymnasium.spaces.Box):
-        return []
+    tree = leaves.tree_of(name, "observation", space)
+    try:
+        leaves.check_keys(space, observation)
+        values = leaves.flatten(tree, observation)
+    except ConfigurationError as error:
+        found, _, remedy = str(error).partition("; ")
+        raise _refusal(name, stage, found, remedy) from None
+    warnings = []
+    for leaf, value in zip(tree.leaves, values, strict=True):
+        part = leaves.space_at(space, leaf.path)
+        if isinstance(part, gymnasium.spaces.Box):
+            warnings += _check_box(name, stage, value, part, f" at {leaf.name}" if leaf.path else "")
+            continue
+        try:
+            LeafBuffer(leaf, part, 1).fill([value])
+        except Unusable as fault:
+            raise _refusal(name, stage, fault.what, _CORRECT_SPACE) from None
+    return warnings
+
+
+def _check_box(name: str, stage: str, observation: Any, space: gymnasium.spaces.Box, place: str) -> list[str]:
     try:
         values = np.asarray(observation)
     except (TypeError, ValueError) as error:
-        raise _refusal(name, stage, f"an observation that is not an array ({error})", "return an array") from None
+        raise _refusal(
+            name, stage, f"an observation{place} that is not an array ({error})", "return an array"
+        ) from None
     if values.shape != space.shape:
-        found = f"an observation of shape {values.shape}, where the space has {space.shape}"
-        raise _refusal(name, stage, found, "correct observation_space, or what is returned")
+        found = f"an observation of shape {values.shape}{place}, where the space has {space.shape}"
+        raise _refusal(name, stage, found, _CORRECT_SPACE)
     if not np.can_cast(values.dtype, space.dtype, "same_kind"):
-        found = f"an observation of {values.dtype}, where the space has {space.dtype}"
-        raise _refusal(name, stage, found, "correct observation_space, or what is returned")
+        found = f"an observation of {values.dtype}{place}, where the space has {space.dtype}"
+        raise _refusal(name, stage, found, _CORRECT_SPACE)
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(np.float32))
     if not finite.all():
         index = tuple(int(part) for part in np.argwhere(~finite)[0])
-        found = f"an observation with {values[index]} at {list(index)}"
+        found = f"an observation{place} with {values[index]} at {list(index)}"
         raise _refusal(name, stage, found, "observations must be finite in float32")
-    return _strange_observation(name, stage, values.astype(np.float64), space)
+    return _strange_observation(name, f"{stage} returned an observation{place}", values.astype(np.float64), space)
 
 
-def _strange_observation(name: str, stage: str, values: NDArray[np.float64], space: gymnasium.spaces.Box) -> list[str]:
-    if not values.size:
-        return [f"{name} has empty observations"]
+def _strange_observation(name: str, what: str, values: NDArray[np.float64], space: gymnasium.spaces.Box) -> list[str]:
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         slack = _TOLERANCE * np.where(np.isfinite(high - low), high - low, np.maximum(1.0, np.abs(values)))
@@ -91,11 +113,11 @@ def _strange_observation(name: str, stage: str, values: NDArray[np.float64], spa
     if outside.any():
         index = tuple(int(part) for part in np.argwhere(outside)[0])
         return [
-            f"{name}: {stage} returned an observation with {values[index]:g} at {list(index)}, outside of its space's"
+            f"{name}: {what} with {values[index]:g} at {list(index)}, outside of its space's"
             f" {low[index]:g} to {high[index]:g}"
         ]
     if np.abs(values).max() > EXTREME:
-        return [f"{name}: {stage} returned an observation with {np.abs(values).max():g}; scale it to about 1"]
+        return [f"{name}: {what} with {np.abs(values).max():g}; scale it to about 1"]
     return []
 
 

@@ -5,7 +5,11 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.algo import weights as policy_weights
+from penstock.algo.distributions import Joint
 from penstock.types.run import Weights
+
+Leaves = tuple[NDArray[np.generic], ...]
+"""Arrays [N, ...], one per leaf of an observation or an action."""
 
 _ROW_MULTIPLE = 16
 """Multiple to which rows are padded, so that an action does not depend on the number of environments.
@@ -25,15 +29,21 @@ def use_one_thread() -> None:
 class PolicyRunner:
     """A policy that acts on batches of observations. Used by one thread.
 
+    With memory it keeps the state of each row from call to call.
+
     Attributes:
         policy: Torch module.
         version: Version of the loaded weights.
+        state: <float32>[N, parts, H] states after the last call, or [1, parts, H] zeros before the first; None without
+            memory.
     """
 
     def __init__(self, weights: Weights, *, temperature: float = 1.0) -> None:
         """Loads the policy. `refresh` does not change the sampling temperature of `act`."""
         self.policy, self._temperature = policy_weights.load(weights), temperature
         self.version = weights.version
+        shape = self.policy.memory_shape
+        self.state: NDArray[np.float32] | None = None if shape is None else np.zeros((1, *shape), np.float32)
 
     @property
     def squashes(self) -> bool:
@@ -48,33 +58,66 @@ class PolicyRunner:
 
     @torch.inference_mode()
     def act(
-        self, observation: NDArray[np.generic], noise: NDArray[np.float32]
-    ) -> tuple[NDArray[np.generic], NDArray[np.float32]]:
+        self,
+        observation: Leaves,
+        noise: NDArray[np.float32],
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> tuple[Leaves, NDArray[np.float32]]:
         """Samples one action per row from the policy at this runner's temperature.
 
         Args:
-            observation: [N, ...] raw observations.
-            noise: <float32>[N, policy.noise.size] random numbers from `Streams.draw`.
+            observation: [N, ...] raw observations, one array per leaf.
+            noise: <float32>[N, sum of sizes of policy.noise] random numbers from `Streams.draw`.
+            mask: <bool>[N, bits] legal actions; None: all.
+            begun: <bool>[N] first rows of episodes; None: no row. Not used without memory.
 
         Returns:
-            The actions, <int64>[N] or <float32>[N, A], and their log probabilities at that temperature, <float32>[N].
+            The actions, one array per leaf, and their log probabilities at that temperature, <float32>[N].
         """
-        count = len(observation)
-        distribution = self.policy.distribution(torch.from_numpy(_pad(observation))).tempered(self._temperature)
+        distribution = self._distribution(observation, mask, begun).tempered(self._temperature)
         action = distribution.sample(torch.from_numpy(_pad(noise)))
         log_prob = distribution.log_prob(action)
-        return action.numpy()[:count], log_prob.numpy()[:count]
+        return _unpad(action, len(noise)), log_prob.numpy()[: len(noise)]
 
     @torch.inference_mode()
-    def act_greedily(self, observation: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Returns the most likely action per row, <int64>[N] or <float32>[N, A], for [N, ...] raw observations."""
-        distribution = self.policy.distribution(torch.from_numpy(_pad(observation)))
-        mode: NDArray[np.generic] = distribution.mode().numpy()[: len(observation)]
-        return mode
+    def act_greedily(
+        self,
+        observation: Leaves,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> Leaves:
+        """Returns the most likely action per row. The arguments and the result are those of `act`."""
+        return _unpad(self._distribution(observation, mask, begun).mode(), len(observation[0]))
+
+    def _distribution(
+        self, observation: Leaves, mask: NDArray[np.bool_] | None, begun: NDArray[np.bool_] | None
+    ) -> Joint:
+        """Returns the distribution of padded rows, and keeps the states after these rows."""
+        count = len(observation[0])
+        leaves = tuple(torch.from_numpy(_pad(leaf)) for leaf in observation)
+        # Every row needs a legal action, also the padding.
+        legal = None if mask is None else torch.from_numpy(_pad(mask, fill=1))
+        if self.state is None:
+            return self.policy.act(leaves, legal, None, None)[0]
+        state = np.broadcast_to(self.state, (count, *self.state.shape[1:]))
+        first = np.zeros(count, np.bool_) if begun is None else begun
+        distribution, after = self.policy.act(
+            leaves, legal, torch.from_numpy(_pad(state)), torch.from_numpy(_pad(first))
+        )
+        assert after is not None
+        self.state = after.numpy()[:count]
+        return distribution
 
 
-def _pad(rows: NDArray[np.generic]) -> NDArray[np.generic]:
+def _unpad(action: tuple[torch.Tensor, ...], count: int) -> Leaves:
+    return tuple(leaf.numpy()[:count] for leaf in action)
+
+
+def _pad(rows: NDArray[np.generic], fill: int = 0) -> NDArray[np.generic]:
     missing = -len(rows) % _ROW_MULTIPLE
     if not missing:
         return np.ascontiguousarray(rows)
-    return np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)])
+    return np.concatenate([rows, np.full((missing, *rows.shape[1:]), fill, rows.dtype)])

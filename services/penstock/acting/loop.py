@@ -13,6 +13,7 @@ from penstock.acting.protocols import Log, Process, RunLink, SegmentSink
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
 from penstock.acting.reports import Reports, report_failure
 from penstock.errors import EnvironmentFailed, PlaceLost
+from penstock.types.block import Schema
 from penstock.types.replay import Window
 from penstock.types.run import Assignment, Weights
 
@@ -26,7 +27,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class ActorParts:
     """The parts of an actor.
 
-    `open_sink` opens the stream of windows under an assignment. A segment has `unroll_length` steps, T. `discount` is
+    `open_sink` opens the stream of windows under an assignment. `schema` has the columns of a segment. `discount` is
     the gamma of the running discounted return.
     """
 
@@ -35,7 +36,7 @@ class ActorParts:
     environments: ReplaceableEnvironments
     process: Process
     log: Log
-    unroll_length: int
+    schema: Schema
     discount: float
 
 
@@ -108,7 +109,7 @@ class ActorLoop:
                 return Collector(
                     self._environments.current,
                     self._assignment,
-                    unroll_length=self._parts.unroll_length,
+                    schema=self._parts.schema,
                     discount=self._parts.discount,
                     failures=self._failures,
                 )

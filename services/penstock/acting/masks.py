@@ -6,7 +6,7 @@ sum(n) for MultiDiscrete, and the pair (0, 1) for each element of MultiBinary. T
 
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import gymnasium
@@ -94,6 +94,23 @@ class MaskSource:
             f"an action mask from {self.place.value} without a legal action{which}; end the episode where none is left,"
             " or correct the mask"
         )
+
+    def first_legal(self, masks: NDArray[np.bool_]) -> tuple[NDArray[np.generic], ...]:
+        """Returns an action of a policy for each row of <bool>[N, bits]: the first legal alternative of each choice.
+
+        Elements of boxes are 0.
+        """
+        bounds = [*self._starts, self.bits]
+        firsts = [masks[:, first:end].argmax(1) for first, end in pairwise(bounds)]
+        actions = []
+        for space in self._action.spaces:
+            dtype, shape = space.action_array
+            chosen, firsts = firsts[: len(space.choices)], firsts[len(space.choices) :]
+            rows = np.stack(chosen, axis=1) if chosen else np.zeros(())
+            actions.append(
+                np.broadcast_to(rows.reshape(-1, *shape) if chosen else rows, (len(masks), *shape)).astype(dtype)
+            )
+        return tuple(actions)
 
     def check(self, mask: Any) -> None:
         """Raises `ConfigurationError` if an environment's mask can't be used or leaves no legal action."""

@@ -32,9 +32,9 @@ class MixedEnvironments:
         """Combines the environments of all variants, which have the same spaces."""
         self._parts, self.progress = parts, Progress()
         self.spec, self.count = parts[0].spec, sum(part.count for part in parts)
-        self.observation: NDArray[np.generic] = np.zeros(0)
-        self.acting_observation: NDArray[np.generic] = self.observation
-        self.frame_age: NDArray[np.uint8] = np.zeros(self.count, np.uint8)
+        self.observation: tuple[NDArray[np.generic], ...] = ()
+        self.acting_observation: tuple[NDArray[np.generic], ...] = ()
+        self.action_mask: NDArray[np.bool_] | None = None
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts new episodes; each environment's generator gets its own seed."""
@@ -43,12 +43,13 @@ class MixedEnvironments:
                 part.reset(seeds[variant :: len(self._parts)])
         self._observe()
 
-    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
         outcomes = []
         for variant, part in enumerate(self._parts):
             with self._numbered(variant):
-                outcomes.append(part.step(np.ascontiguousarray(action[variant :: len(self._parts)])))
+                rows = (np.ascontiguousarray(leaf[variant :: len(self._parts)]) for leaf in action)
+                outcomes.append(part.step(tuple(rows)))
         self._observe()
         columns = ([getattr(outcome, name) for outcome in outcomes] for name in StepOutcome.__slots__)
         return StepOutcome(*map(_take_turns, columns))
@@ -68,9 +69,10 @@ class MixedEnvironments:
             raise EnvironmentFailed(failed.what, row) from failed
 
     def _observe(self) -> None:
-        self.observation = _take_turns([part.observation for part in self._parts])
-        self.acting_observation = _take_turns([part.acting_observation for part in self._parts])
-        self.frame_age = _take_turns([part.frame_age for part in self._parts])
+        self.observation = _leaves_by_turns([part.observation for part in self._parts])
+        self.acting_observation = _leaves_by_turns([part.acting_observation for part in self._parts])
+        masks = [part.action_mask for part in self._parts if part.action_mask is not None]
+        self.action_mask = _take_turns(masks) if masks else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class EnvironmentVariants:
         imports: Modules that register environments.
         vectorization: sync, or native for the environment's own vectorised form.
         frames: Frames stacked in an observation.
+        use_masks: Whether action masks are used.
     """
 
     env_id: str
@@ -90,6 +93,7 @@ class EnvironmentVariants:
     imports: Sequence[str] = ()
     vectorization: str = "sync"
     frames: int = 1
+    use_masks: bool = True
 
     def make_mixed(self, count: int) -> Environments:
         """Makes N environments that alternate between the variants. Variants past N are not made.
@@ -130,6 +134,8 @@ class EnvironmentVariants:
                 imports=self.imports,
                 vectorization=self.vectorization,
                 progress=progress,
+                use_masks=self.use_masks,
+                expected=spec,
             )
             made = with_frames(made, self.frames)
         except ConfigurationError as error:
@@ -161,10 +167,21 @@ def variant_name(variants: Sequence[Arguments], variant: int) -> str:
 
 
 def _differences(one: EnvironmentSpec, other: EnvironmentSpec) -> str:
-    roles = {"observations": (one.observation, other.observation), "actions": (one.action, other.action)}
-    return " and ".join(
-        f"the {role} {mine.shown()} and {theirs.shown()}" for role, (mine, theirs) in roles.items() if mine != theirs
-    )
+    differences = [
+        f"the {role} {mine.shown()} and {theirs.shown()}"
+        for role, mine, theirs in (
+            ("observations", one.observation, other.observation),
+            ("actions", one.action, other.action),
+        )
+        if mine != theirs
+    ]
+    if one.mask_bits != other.mask_bits:
+        differences.append(f"action masks of {one.mask_bits} bits and {other.mask_bits} bits")
+    return " and ".join(differences)
+
+
+def _leaves_by_turns(parts: Sequence[tuple[NDArray[np.generic], ...]]) -> tuple[NDArray[np.generic], ...]:
+    return tuple(_take_turns(leaves) for leaves in zip(*parts, strict=True))
 
 
 def _take_turns(parts: Sequence[NDArray[Row]]) -> NDArray[Row]:

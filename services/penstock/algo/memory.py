@@ -5,34 +5,28 @@ has two: its output and its cell. At the first row of an episode the state befor
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from penstock.algo.initialisation import initialised
+from penstock.setting_types import MEMORY_PARTS, MemoryKind
 
-Kind = Literal["gru", "lstm"]
-
-_GATES: dict[Kind, int] = {"gru": 3, "lstm": 4}
-
-
-def memory_shape(kind: Kind | None, size: int) -> tuple[int, int] | None:
-    """Returns the shape of one state, (parts, H); None without memory."""
-    return None if kind is None else (1 if kind == "gru" else 2, size)
+_GATES: dict[MemoryKind, int] = {"gru": 3, "lstm": 4}
 
 
 class Memory(nn.Module):
     """One recurrent layer of H units.
 
     The state stays in float32 under autocast.
+
+    Attributes:
+        shape: Shape of one state, (parts, H).
     """
 
-    def __init__(self, kind: Kind, features: int, size: int) -> None:
+    def __init__(self, kind: MemoryKind, features: int, size: int) -> None:
         super().__init__()
-        shape = memory_shape(kind, size)
-        assert shape is not None
-        self.shape = shape
+        self.shape = (MEMORY_PARTS[kind], size)
         self._cell: Callable[[Tensor, Tensor, Tensor], Tensor] = _gru if kind == "gru" else _lstm
         self.inputs = initialised(nn.Linear(features, _GATES[kind] * size), 1.0)
         self.recurrence = initialised(nn.Linear(size, _GATES[kind] * size), 1.0)

@@ -14,10 +14,10 @@ from penstock.algo.distributions import Joint, Noise
 from penstock.algo.encoders import Activation, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
 from penstock.algo.masks import unpack
-from penstock.algo.memory import Kind, Memory
+from penstock.algo.memory import Memory
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
 from penstock.algo.spaces import check_spaces
-from penstock.setting_types import Encoder
+from penstock.setting_types import Encoder, MemoryKind
 from penstock.types.spaces import EnvironmentSpec
 
 Features = Tensor | tuple[Tensor, ...]
@@ -53,7 +53,7 @@ class Network:
     normalise_observations: bool = True
     normalise_returns: bool = True
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
-    memory: Kind | None = None
+    memory: MemoryKind | None = None
     memory_size: int = 64
 
 

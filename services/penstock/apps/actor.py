@@ -42,14 +42,14 @@ def run(config: Config) -> None:
             progress.now, lambda: service.stopping, timeout_s=settings.step_timeout_s, env_id=config.environment.id
         )
         environments = _environments_of(config, service, progress)
-        check_spaces(environments.spec)
+        check_spaces(environments.spec, config.policy.encoders)
         _collect(config, service, environments, progress, watch)
 
 
 def _collect(
     config: Config, service: Service, environments: ReplaceableEnvironments, progress: Progress, watch: HangWatch
 ) -> None:
-    settings, schema = config.actor, segment_schema(environments.spec, config.actor.unroll_length)
+    settings, schema = config.actor, segment_schema(environments.spec, **config.recorded)
     thread = LoopThread()
     server = thread.run(serve_health_only(settings.listen))
     membership = Membership(
@@ -73,7 +73,7 @@ def _collect(
         environments=environments,
         process=service,
         log=service.logger,
-        unroll_length=settings.unroll_length,
+        schema=schema,
         discount=config.ppo.discount,
     )
     code = 1

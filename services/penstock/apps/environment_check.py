@@ -1,8 +1,9 @@
 """The process that checks a run's environments before the run starts. Started by `local.environment_check`.
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
-one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `warnings` and `store_bytes`, the
-least size of a store for the requested number of segments. What environments print does not reach that descriptor.
+one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `warnings`, `notices` and
+`store_bytes`, the least size of a store for the requested number of segments. What environments print does not reach
+that descriptor.
 """
 
 import faulthandler
@@ -32,15 +33,15 @@ def main() -> None:
     def answer(**values: object) -> None:
         os.write(answers, (json.dumps(values) + "\n").encode())
 
-    segments, unroll_length = request.pop("segments"), request.pop("unroll_length")
+    segments, recorded = request.pop("segments"), request.pop("recorded")
     tasks = [Task(**task) for task in request.pop("tasks")]
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
     except ConfigurationError as error:
         answer(refused=faults.one_line(str(error)), unknown=isinstance(error, UnknownEnvironment))
     else:
-        schema = segment_schema(checked.spec, unroll_length)
-        answer(warnings=checked.warnings, store_bytes=bytes_for(segments, schema))
+        schema = segment_schema(checked.spec, **recorded)
+        answer(warnings=checked.warnings, notices=checked.notices, store_bytes=bytes_for(segments, schema))
     sys.stdout.flush()
     os._exit(0)
 

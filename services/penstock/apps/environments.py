@@ -10,7 +10,12 @@ from penstock.config import EnvironmentConfig
 def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) -> EnvironmentVariants:
     """Returns variants of the configured environment, each with all its arguments."""
     return EnvironmentVariants(
-        environment.id, arguments, environment.imports, environment.vectorization, environment.frame_stack
+        environment.id,
+        arguments,
+        environment.imports,
+        environment.vectorization,
+        environment.frame_stack,
+        environment.action_masks,
     )
 
 

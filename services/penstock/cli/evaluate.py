@@ -94,8 +94,11 @@ def _chosen_variants(config: Config, named: int | None) -> list[int]:
 
 def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec) -> None:
     trained = policy.policy.spec
-    if (trained.observation, trained.action) != (spec.observation, spec.action):
-        raise ConfigurationError(f"{path} was trained for {trained.id}, whose spaces differ from those of {spec.id}")
+    same = ("observation", "action", "frames", "mask_bits")
+    if any(getattr(trained, name) != getattr(spec, name) for name in same):
+        raise ConfigurationError(
+            f"{path} was trained for {trained.id}, whose spaces or action masks differ from those of {spec.id}"
+        )
 
 
 def _config_of(path: Path, env_id: str | None) -> Config:

@@ -8,11 +8,18 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.acting import masks
+from penstock.acting.evaluation import evaluate
+from penstock.acting.frames import with_frames
+from penstock.acting.leaves import flatten
 from penstock.acting.registry import find, import_modules
+from penstock.acting.single_environments import SingleEnvironments
+from penstock.acting.spaces import describe
 from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
+from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
 
 _FRAMES_PER_S = 15
@@ -28,7 +35,8 @@ def film(
     Raises `ConfigurationError` if the environment can't be made or rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    film_into = _film_observations if is_image(policy.policy.spec.observation) else _film_rendering
+    leaves = policy.policy.spec.observation.leaves
+    film_into = _film_observations if len(leaves) == 1 and is_image(leaves[0].space) else _film_rendering
     return film_into(policy, environment, kwargs, folder=folder, seed=seed)
 
 
@@ -45,12 +53,13 @@ def _film_rendering(
         filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise ConfigurationError(f"can't film {environment.id}: {error}") from None
-    observation, _ = filmed.reset(seed=seed % 2**31)
-    ended = False
-    while not ended:
-        observation, _, terminated, truncated, _ = filmed.step(policy.act(observation))
-        ended = terminated or truncated
-    filmed.close()  # type: ignore[no-untyped-call]
+    trained = policy.policy.spec
+    spec = describe(environment.id, filmed.observation_space, filmed.action_space, mask_bits=trained.mask_bits)
+    source = masks.find(filmed, filmed.observation_space, spec.action, _with_mask) if spec.mask_bits else None
+    environments = with_frames(SingleEnvironments([filmed], spec, masks=source), trained.frames)
+    task = EvaluationTask(0, policy.weights, 1, True, seed, 1)
+    evaluate(task, environments, lambda: False)
+    environments.close()
     return max(folder.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
 
 
@@ -61,16 +70,24 @@ def _film_observations(
 
     environments = variants_of(environment, [kwargs]).make_mixed(1)
     environments.reset([seed])
-    pictures, ended = [_picture(environments.observation[0])], False
+    pictures, ended = [_picture(environments.observation[0][0])], False
+    tree = policy.policy.spec.action
+    policy.reset()
     while not ended:
-        action = np.asarray(policy.act(environments.acting_observation[0]))
-        outcome = environments.step(action[None])
-        pictures.append(_picture(environments.observation[0]))
+        mask = None if environments.action_mask is None else environments.action_mask[0]
+        action = policy.act(environments.acting_observation[0][0], action_mask=mask)
+        outcome = environments.step(tuple(np.asarray(leaf)[None] for leaf in flatten(tree, action)))
+        pictures.append(_picture(environments.observation[0][0]))
         ended = bool(outcome.terminated[0] or outcome.truncated[0])
     environments.close()
     file = folder / f"version-{policy.version}-as-seen.mp4"
     ImageSequenceClip(pictures, fps=_FRAMES_PER_S).write_videofile(str(file), logger=None)
     return file
+
+
+def _with_mask() -> dict[str, bool]:
+    """Returns an info that says that there are masks: the policy was trained with them."""
+    return {masks.KEY: True}
 
 
 def _picture(frame: NDArray[np.generic]) -> NDArray[np.uint8]:

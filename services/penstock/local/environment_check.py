@@ -59,6 +59,8 @@ def check_environment(config: Config, report: Callable[[str], None]) -> int:
     if "refused" in answer:
         kind = UnknownEnvironment if answer.get("unknown") else ConfigurationError
         raise kind(str(answer["refused"]))
+    for notice in answer["notices"]:
+        report(notice)
     for warning in answer["warnings"]:
         report(f"warning: {warning}")
     return int(answer["store_bytes"])
@@ -81,7 +83,9 @@ def _request(config: Config) -> dict[str, Any]:
         "vectorization": environment.vectorization,
         "frames": environment.frame_stack,
         "segments": least_segments(config),
-        "unroll_length": config.actor.unroll_length,
+        "use_masks": environment.action_masks,
+        "encoders": config.policy.encoders,
+        "recorded": config.recorded,
     }
 
 
