@@ -34,6 +34,8 @@ def main() -> None:
         os.write(answers, (json.dumps(values) + "\n").encode())
 
     segments, recorded = request.pop("segments"), request.pop("recorded")
+    # JSON has no tuples.
+    recorded["memory"] = recorded["memory"] and tuple(recorded["memory"])
     tasks = [Task(**task) for task in request.pop("tasks")]
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
