@@ -19,7 +19,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, Sequence
 
 EPISODE = 50
 LATE = 300
@@ -237,11 +237,11 @@ KINDS: dict[str, Kind] = {
     "info_that_is_no_dict": Kind(REFUSED, ("info",), step=gives(4, [1, 2])),
     # Spaces.
     "spaces_that_differ": Kind(REFUSED, ("observation_space", "(2,)", "(3,)"), spaces=spaces_by_turn()),
-    "observations_in_a_dict": Kind(
-        REFUSED, ("observation space Dict(",), spaces=lambda: (Dict({"one": vector()}), Discrete(2))
+    "observations_of_any_length": Kind(
+        REFUSED, ("observation space Sequence",), spaces=lambda: (Sequence(vector()), Discrete(2))
     ),
-    "actions_of_several_choices": Kind(
-        REFUSED, ("action space MultiDiscrete",), spaces=lambda: (vector(), MultiDiscrete([2, 2]))
+    "actions_of_any_length": Kind(
+        REFUSED, ("Sequence at orders of its action space",), spaces=lambda: (vector(), Dict(orders=Sequence(vector())))
     ),
     "nothing_to_choose": Kind(WARNED, ("nothing to choose",), spaces=lambda: (vector(), Discrete(1))),
     # Accepted, with a warning.

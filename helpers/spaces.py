@@ -33,7 +33,10 @@ LEAVES: list[tuple[gymnasium.Space[Any], Space]] = [
     ),
     (MultiBinary(5), MultiBinarySpace((5,))),
     (MultiBinary([2, 3]), MultiBinarySpace((2, 3))),
-    (Box(-2.0, np.inf, (2, 3), np.float32), BoxSpace("float32", (2, 3), (-2.0,) * 6, (np.inf,) * 6)),
+    (
+        Box(np.array([[-2.0] * 3, [-1.0] * 3], np.float32), np.inf, (2, 3), np.float32),
+        BoxSpace("float32", (2, 3), (-2.0,) * 3 + (-1.0,) * 3, (np.inf,) * 6),
+    ),
     (Box(-2.0, 3.0, (2,), np.float32), BoxSpace("float32", (2,), (-2.0,) * 2, (3.0,) * 2)),
 ]
 """Spaces that are supported as observations and as actions, at least one of each kind."""
@@ -42,7 +45,7 @@ OBSERVED_LEAVES: list[tuple[gymnasium.Space[Any], Space]] = [
     *LEAVES,
     (Box(_LOW, _HIGH, dtype=np.float32), OBSERVATION),
     (Box(0.0, 1.0, (), np.float32), BoxSpace("float32", (), (0.0,), (1.0,))),
-    (Box(-1, 7, (9, 9), np.int8), BoxSpace("int8", (9, 9), (-1.0,) * 81, (7.0,) * 81)),
+    (Box(-1, 7, (9, 9), np.int8), BoxSpace("int8", (9, 9), (-1.0,), (7.0,))),
     (Discrete(300), DiscreteSpace(300)),
 ]
 """Spaces that are supported as observations."""
@@ -90,7 +93,7 @@ OBSERVATIONS: list[Example] = [
             }
         ),
         nested(
-            (("board",), BoxSpace("uint8", (9, 9), (0.0,) * 81, (7.0,) * 81)),
+            (("board",), BoxSpace("uint8", (9, 9), (0.0,), (7.0,))),
             (("next balls",), MultiDiscreteSpace((3,), (7, 7, 7), (0, 0, 0))),
             (("robot", "arms", 0), MultiBinarySpace((2,))),
             (("robot", "arms", 1), BoxSpace("float32", (), (0.0,), (1.0,))),

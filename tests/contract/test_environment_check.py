@@ -67,6 +67,8 @@ def checked_here(env_id: str) -> Checked:
             imports=["helpers.odd_environments"],
             vectorization="sync",
             frames=1,
+            use_masks=True,
+            encoders={},
             progress=lambda stage, name: stages.append(stage),
         )
     except ConfigurationError as error:

@@ -24,8 +24,9 @@ def test_a_game_is_trained_evaluated_and_filmed_from_its_pixels(preset: str, tmp
     assert summary["env_steps"] >= 600
     assert summary["evaluation"]["episodes"] == 2
     spec = load_policy(folder).policy.spec
-    assert isinstance(spec.observation, BoxSpace)
-    assert (spec.observation.shape, spec.frames) == ((4, 84, 84), 4)
+    (space,) = spec.observation.spaces
+    assert isinstance(space, BoxSpace)
+    assert (space.shape, spec.frames) == ((4, 84, 84), 4)
     evaluated = run("evaluate", str(folder), "--episodes=1", "--seed=3", "--record-video")
     assert evaluated.code == 0, evaluated.stderr
     (video,) = (folder / "videos").iterdir()

@@ -15,6 +15,7 @@ from helpers.processes import WITH_HELPERS, Command, Ended, end_in_time, end_of,
 from penstock.acting.trained import read_weights
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import DiagonalGaussian
+from penstock.algo.policies import Inputs
 from penstock.config import build, load_toml
 from penstock.replay.store.layout import State
 from penstock.replay.store.ring_store import RingStore
@@ -170,14 +171,15 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
     columns, slots = store.schema.empty(trained.size), store.headers["slot"][trained]
     read_rows(store, trained, columns)
     with torch.inference_mode():
-        plain = policy.distribution(torch.from_numpy(columns.column("observation")[:, :-1]))
+        joint, _ = policy.evaluate(Inputs((torch.from_numpy(columns.column("observation")[:, :-1]),)))
         action = torch.from_numpy(columns.column("action"))
+        (plain,) = joint.parts
         assert isinstance(plain, DiagonalGaussian)
         for slot, temperature in enumerate((0.25, 1.0, 4.0)):
             mine = slots == slot
             assert mine.sum() > 10
             found = columns.column("behaviour_log_prob")[mine]
-            expected = plain.tempered(temperature).log_prob(action).numpy()[mine]
+            expected = joint.tempered(temperature).log_prob((action,)).numpy()[mine]
             np.testing.assert_allclose(found, expected, atol=1e-3)
             if temperature != 1.0:
                 assert np.abs(found - plain.log_prob(action).numpy()[mine]).mean() > 0.5

@@ -82,10 +82,10 @@ class CheckedVector:
         try:
             found = self._masks.rows(self._mask_of(self._returned, infos), self.count)
         except ConfigurationError as error:
-            raise self._failure(str(error), None) from None
+            raise self._refused(str(error), None) from None
         bits[~ended] = found[~ended]
         if illegal := self._masks.find_illegal(bits):
-            raise self._failure(illegal[1], illegal[0])
+            raise self._refused(illegal[1], illegal[0])
         return bits
 
     def final(self, infos: dict[str, Any], index: int) -> tuple[Any, ...]:
@@ -120,7 +120,10 @@ class CheckedVector:
         try:
             return leaves.flatten(self._spec.observation, observation)
         except ConfigurationError as error:
-            raise self._failure(str(error), None, where) from None
+            raise self._refused(str(error), None, where) from None
+
+    def _refused(self, refusal: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
+        return faults.refused(refusal, where, self._spec.id, self._only if index is None else index)
 
     def _failure(self, what: str, index: int | None, where: str = "in step") -> EnvironmentFailed:
         return faults.failure(what, where, self._spec.id, self._only if index is None else index)

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.acting import faults, first_values, masks
 from penstock.acting.environments import Environments, check_arguments, make_environments
@@ -35,7 +36,7 @@ STEPS = 2
 _SEED = 1
 
 Progress = Callable[[str, str], None]
-"""Function called before each stage with the stage (import, constructor, spaces, reset, step or close) and the
+"""Function called before each stage with the stage (import, constructor, spaces, reset, mask, step or close) and the
 environment's name."""
 
 
@@ -145,16 +146,23 @@ class _Check:
         """Takes a legal step from an observation and its info; returns those after it, in a new episode if it ended."""
         action = env.action_space.sample()
         if source is not None:
-            with self._stage("mask"):
-                mask = source.reader(env)(*state)
-                source.check(mask)
-            legal = ActionMap(spec.action)(source.first_legal(source.row(mask)[None]))
+            legal = ActionMap(spec.action)(source.first_legal(self._mask(env, source, state)))
             action = ActionForm(spec.action, env.action_space).rows(legal)[0]
         with self._stage("step"):
             result = env.step(action)
         values = first_values.of_step(self._name, result, env.observation_space)
         self._warnings += values.warnings
         return self._reset(env) if values.ended else (result[0], result[4])
+
+    def _mask(self, env: gymnasium.Env[Any, Any], source: MaskSource, state: tuple[Any, Any]) -> NDArray[np.bool_]:
+        """Returns the mask, <bool>[1, bits], of an observation and its info."""
+        with self._stage("mask"):
+            mask = source.reader(env)(*state)
+        try:
+            source.check(mask)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the environment {self._name!r} returned {error}") from None
+        return source.row(mask)[None]
 
     def _note(self, observation: gymnasium.Space[Any], source: MaskSource | None) -> None:
         if source is not None:

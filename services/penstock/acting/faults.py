@@ -49,6 +49,12 @@ def failure(what: str, where: str, env_id: str, index: int | None) -> Environmen
     return EnvironmentFailed(f"{what} {where} ({env_id})", index)
 
 
+def refused(refusal: str, where: str, env_id: str, index: int | None) -> EnvironmentFailed:
+    """Returns the failure of an environment whose values were refused. The remedy follows the semicolon."""
+    found, _, remedy = refusal.partition("; ")
+    return EnvironmentFailed(f"{found} {where} ({env_id}); {remedy}", index)
+
+
 def let_ctrl_c_pass(error: BaseException) -> None:
     """Re-raises a KeyboardInterrupt of the user. In a service, which handles SIGINT, it is an environment's."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
@@ -167,6 +167,9 @@ def _method(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Callable
     if isinstance(env, gymnasium.Env):
         found = env.get_wrapper_attr(METHOD) if env.has_wrapper_attr(METHOD) else None
     else:
+        # Gymnasium's wrappers of vector environments hide their attributes.
+        while isinstance(env, VectorWrapper) and not hasattr(env, METHOD):
+            env = env.env
         found = getattr(env, METHOD, None)
     return found if callable(found) else None
 

@@ -154,7 +154,7 @@ class SingleEnvironments:
                 leaves.check_keys(self._space, row)
                 rows.append(leaves.flatten(self.spec.observation, row))
             except ConfigurationError as error:
-                raise self._failure(str(error), index) from None
+                raise self._refused(str(error), index) from None
         return zip(*rows, strict=True)
 
     def _read_masks(self) -> None:
@@ -167,11 +167,11 @@ class SingleEnvironments:
             try:
                 self.action_mask[index] = self._masks.row(read(self._rows[index], self._infos[index]))
             except ConfigurationError as error:
-                raise self._failure(str(error), index) from None
+                raise self._refused(str(error), index) from None
             except faults.MISBEHAVIOUR as error:
                 raise faults.raised(error, f"in {self._masks.place.value}", self.spec.id, index) from error
         if found := self._masks.find_illegal(self.action_mask):
-            raise self._failure(found[1], found[0])
+            raise self._refused(found[1], found[0])
 
     def _returned(self, index: int, call: str, expected: str, result: Any) -> EnvironmentFailed:
         count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
@@ -180,6 +180,9 @@ class SingleEnvironments:
 
     def _failure(self, what: str, index: int, where: str | None = None) -> EnvironmentFailed:
         return faults.failure(what, self._where(index) if where is None else where, self.spec.id, index)
+
+    def _refused(self, refusal: str, index: int) -> EnvironmentFailed:
+        return faults.refused(refusal, self._where(index), self.spec.id, index)
 
     def _where(self, index: int) -> str:
         steps = self._episode_steps[index]

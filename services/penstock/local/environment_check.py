@@ -31,6 +31,7 @@ _DOING = {
     "constructor": "creating",
     "spaces": "comparing the spaces of",
     "reset": "resetting",
+    "mask": "reading the action mask of",
     "step": "stepping",
     "close": "closing",
 }

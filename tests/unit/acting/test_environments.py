@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Sequence
 from numpy.typing import NDArray
 
 from helpers.environments import same_step_counting
@@ -34,9 +34,9 @@ def take_rows(environments: Environments, count: int, environment: int = 0) -> R
     environments.reset(list(range(environments.count)))
     rows = Rows()
     for _ in range(count):
-        rows.observation.append(environments.observation[environment].tolist())
-        rows.seen.append(environments.acting_observation[environment].tolist())
-        outcome = environments.step(np.zeros(environments.count, np.int64))
+        rows.observation.append(environments.observation[0][environment].tolist())
+        rows.seen.append(environments.acting_observation[0][environment].tolist())
+        outcome = environments.step((np.zeros(environments.count, np.int64),))
         rows.reward.append(outcome.reward[environment].item())
         ends = {(False, False): "", (True, False): "terminated", (False, True): "truncated"}
         rows.end.append(ends[outcome.terminated[environment].item(), outcome.truncated[environment].item()])
@@ -62,9 +62,9 @@ def test_the_row_after_an_end_holds_the_final_observation_and_only_resets() -> N
 def test_episodes_end_independently() -> None:
     environments = make_environments("Counting-v0", 8, kwargs={"length": 1, "spread": 1})
     environments.reset(list(range(8)))
-    outcome = environments.step(np.zeros(8, np.int64))
+    outcome = environments.step((np.zeros(8, np.int64),))
     assert 0 < outcome.terminated.sum() < 8
-    following = environments.step(np.zeros(8, np.int64))
+    following = environments.step((np.zeros(8, np.int64),))
     assert following.valid.tolist() == (~outcome.terminated).tolist()
 
 
@@ -77,9 +77,9 @@ def test_every_row_after_a_reset_is_valid() -> None:
 def test_each_environment_is_reset_with_a_separate_seed() -> None:
     environments = make_environments("CartPole-v1", 2, kwargs={})
     environments.reset([1, 2])
-    first = environments.observation.copy()
+    first = environments.observation[0].copy()
     environments.reset([2, 1])
-    assert np.array_equal(environments.observation[::-1], first)
+    assert np.array_equal(environments.observation[0][::-1], first)
     assert not np.array_equal(first[0], first[1])
 
 
@@ -134,13 +134,15 @@ def test_an_environment_that_cannot_be_made_is_refused_in_one_line(env_id: str, 
 @pytest.mark.parametrize(
     "spaces",
     [
-        {"observation_space": Dict(a=Box(0, 1, (2,))), "action_space": Discrete(2)},
-        {"observation_space": Box(0, 1, (2,)), "action_space": Dict(a=Discrete(2))},
+        {"observation_space": Dict(a=Sequence(Box(0, 1, (2,)))), "action_space": Discrete(2)},
+        {"observation_space": Box(0, 1, (2,)), "action_space": Dict(a=Sequence(Discrete(2)))},
     ],
     ids=["observation", "action"],
 )
 def test_spaces_that_are_not_supported_are_refused_in_one_line(spaces: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError, match=r"^Still-v0 has the (observation|action) space Dict\([^\n]*$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^Still-v0 has Sequence at a of its (observation|action) space; [^\n]*$"
+    ):
         make_environments("Still-v0", 1, kwargs=spaces)
 
 
@@ -173,9 +175,9 @@ def test_a_native_vector_of_cart_poles_steps_like_single_environments() -> None:
     for environments in (single, native):
         environments.reset([11, 12, 13, 14, 15, 16])
     for action in itertools.islice(random_actions(), 200):
-        ours, theirs = (environments.observation.astype(np.float64) for environments in (native, single))
+        ours, theirs = (environments.observation[0].astype(np.float64) for environments in (native, single))
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-        outcomes = [environments.step(action) for environments in (single, native)]
+        outcomes = [environments.step((action,)) for environments in (single, native)]
         np.testing.assert_array_equal(outcomes[0].terminated, outcomes[1].terminated)
         np.testing.assert_array_equal(outcomes[0].valid, outcomes[1].valid)
         np.testing.assert_array_equal(outcomes[0].reward, outcomes[1].reward)
@@ -192,10 +194,10 @@ def test_native_atari_games_have_separate_seeds() -> None:
     few.reset([2**61 + 5, 7])
     many.reset([7, 2**61 + 5, 8])
     for action in np.random.default_rng(0).integers(0, 6, (60, 2)):
-        np.testing.assert_array_equal(few.observation[[1, 0]], many.observation[:2])
-        few.step(action)
-        many.step(np.append(action[::-1], 0))
-    assert not np.array_equal(many.observation[0], many.observation[2])
+        np.testing.assert_array_equal(few.observation[0][[1, 0]], many.observation[0][:2])
+        few.step((action,))
+        many.step((np.append(action[::-1], 0),))
+    assert not np.array_equal(many.observation[0][0], many.observation[0][2])
 
 
 def test_a_native_cart_pole_starts_the_same_episodes_in_any_vector() -> None:
@@ -203,6 +205,6 @@ def test_a_native_cart_pole_starts_the_same_episodes_in_any_vector() -> None:
     few.reset([14, 15])
     many.reset([11, 12, 13, 14, 15, 16])
     for action in itertools.islice(random_actions(), 200):
-        np.testing.assert_array_equal(few.observation, many.observation[3:5])
-        few.step(action[3:5])
-        many.step(action)
+        np.testing.assert_array_equal(few.observation[0], many.observation[0][3:5])
+        few.step((action[3:5],))
+        many.step((action,))

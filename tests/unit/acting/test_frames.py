@@ -19,7 +19,7 @@ from penstock.algo.policies import Network, Policy
 from penstock.errors import ConfigurationError
 from penstock.learning.batches import to_tensors
 from penstock.types.replay import Batch, BatchHead, StoreCounts
-from penstock.types.spaces import BoxSpace
+from penstock.types.spaces import BoxSpace, Tree
 
 ROWS = 40
 HEIGHT, WIDTH = 37, 41
@@ -58,7 +58,7 @@ class Recording:
 
     def __getattr__(self, name: str) -> Any:
         if name == "acting_observation":
-            self.acted_on.append(self._environments.acting_observation.copy())
+            self.acted_on.append(self._environments.acting_observation[0].copy())
         return getattr(self._environments, name)
 
 
@@ -86,7 +86,7 @@ def learner_tensors(collector: Collector, runner: PolicyRunner, windows: int) ->
             window.columns,
         )
         tensors = to_tensors(batch, torch.device("cpu"))
-        observations.append(tensors.observation[:, :-1].clone())
+        observations.append(tensors.observation[0][:, :-1].clone())
         valid.append(tensors.valid.clone())
     return torch.cat(observations, 1).numpy(), torch.cat(valid, 1).numpy()
 
@@ -95,7 +95,8 @@ def learner_tensors(collector: Collector, runner: PolicyRunner, windows: int) ->
 @pytest.mark.parametrize("frames", [1, 2, 4])
 def test_the_learner_stacks_the_frames_that_the_policy_acted_on(frames: int, unroll_length: int) -> None:
     environments = Recording(with_frames(make_environments("Film-v0", 3, kwargs={}), frames))
-    collector = Collector(environments, assignment(0, 1, 2), unroll_length=unroll_length, discount=0.9)
+    schema = segment_schema(environments.spec, unroll_length)
+    collector = Collector(environments, assignment(0, 1, 2), schema=schema, discount=0.9)
     seen, _ = learner_tensors(collector, runner_of(environments), ROWS // unroll_length)
     acted_on = np.stack(environments.acted_on, axis=1)
     assert seen.shape == (3, ROWS // unroll_length * unroll_length, frames, HEIGHT, WIDTH)
@@ -104,7 +105,8 @@ def test_the_learner_stacks_the_frames_that_the_policy_acted_on(frames: int, unr
 
 def test_the_learner_stacks_the_frames_that_the_policy_acted_on_under_same_step_autoreset() -> None:
     environments = Recording(with_frames(same_step_counting(length=3), 3))
-    collector = Collector(environments, assignment(0), unroll_length=5, discount=0.9)
+    schema = segment_schema(environments.spec, 5)
+    collector = Collector(environments, assignment(0), schema=schema, discount=0.9)
     seen, valid = learner_tensors(collector, runner_of(environments), 8)
     acted_on = np.stack(environments.acted_on, axis=1)
     assert 0 < (~valid).sum() < valid.sum()
@@ -118,9 +120,9 @@ def test_a_stack_contains_frames_of_one_episode_only() -> None:
     environments.reset([0, 1])
     seen = set()
     for _ in range(12):
-        episodes = environments.acting_observation.reshape(2, 3, 2)[:, :, 0]
+        episodes = environments.acting_observation[0].reshape(2, 3, 2)[:, :, 0]
         seen |= {tuple(row) for row in episodes.tolist()}
-        environments.step(np.zeros(2, np.int64))
+        environments.step((np.zeros(2, np.int64),))
     assert seen == {(0.0,) * 3, (1.0,) * 3, (2.0,) * 3}
 
 
@@ -129,8 +131,8 @@ def test_an_episodes_first_frame_fills_the_stack() -> None:
     environments.reset([0])
     steps = []
     for _ in range(5):
-        steps.append(environments.acting_observation.reshape(3, 2)[:, 1].tolist())
-        environments.step(np.zeros(1, np.int64))
+        steps.append(environments.acting_observation[0].reshape(3, 2)[:, 1].tolist())
+        environments.step((np.zeros(1, np.int64),))
     assert steps == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0]]
 
 
@@ -151,11 +153,12 @@ def test_a_segment_stores_each_frame_once() -> None:
 def test_images_are_converted_to_channels_first(shape: tuple[int, ...], shown: tuple[int, ...]) -> None:
     raw = make_environments("Film-v0", 2, kwargs={"shape": shape})
     environments = with_frames(raw, 4)
-    assert isinstance(environments.spec.observation, BoxSpace)
-    assert environments.spec.observation.shape == shown
+    (space,) = environments.spec.observation.spaces
+    assert isinstance(space, BoxSpace)
+    assert space.shape == shown
     environments.reset([0, 1])
-    environments.step(np.zeros(2, np.int64))
-    newest, pixels = environments.acting_observation[:, -shown[0] // 4 :], np.asarray(raw.observation)
+    environments.step((np.zeros(2, np.int64),))
+    newest, pixels = environments.acting_observation[0][:, -shown[0] // 4 :], raw.observation[0]
     if len(shape) == 2:
         assert np.array_equal(newest[:, 0], pixels)
     else:
@@ -166,16 +169,15 @@ def test_flat_observations_are_wrapped_only_to_be_stacked() -> None:
     environments = make_environments("Counting-v0", 2, kwargs={})
     assert with_frames(environments, 1) is environments
     stacked = with_frames(environments, 3)
-    assert stacked.spec.observation == BoxSpace("float32", (6,), (0.0,) * 6, (float("inf"),) * 6)
+    assert stacked.spec.observation == Tree.of(BoxSpace("float32", (6,), (0.0,) * 6, (float("inf"),) * 6))
 
 
 def test_the_frames_of_each_variant_are_stacked_separately() -> None:
     environments = EnvironmentVariants("Counting-v0", [{"length": 2}, {"length": 3}], frames=2).make_mixed(3)
     environments.reset([0, 1, 2])
     for _ in range(3):
-        environments.step(np.zeros(3, np.int64))
-    assert environments.frame_age.tolist() == [0, 1, 0]
-    assert environments.acting_observation.tolist() == [[1, 0, 1, 0], [0, 2, 0, 3], [1, 0, 1, 0]]
+        environments.step((np.zeros(3, np.int64),))
+    assert environments.acting_observation[0].tolist() == [[1, 0, 1, 0], [0, 2, 0, 3], [1, 0, 1, 0]]
 
 
 @pytest.mark.parametrize("frames", [0, 65])

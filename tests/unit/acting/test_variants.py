@@ -25,7 +25,7 @@ def test_rows_alternate_between_the_variants(count: int) -> None:
     environments.reset(list(range(count)))
     ended_at = np.zeros(count, np.int64)
     for step in range(1, 6):
-        outcome = environments.step(np.zeros(count, np.int64))
+        outcome = environments.step((np.zeros(count, np.int64),))
         ended = outcome.terminated | outcome.truncated
         ended_at[ended & (ended_at == 0)] = step
     assert ended_at.tolist() == [(2, 3, 5)[row % 3] for row in range(count)]
@@ -42,13 +42,14 @@ def test_mixed_rows_equal_those_of_each_variant_stepped_separately() -> None:
     alone[1].reset([11, 13])
     actions = np.random.default_rng(0).uniform(-2.0, 2.0, (205, 5, 1)).astype(np.float32)
     for action in actions:
-        outcome, parts = mixed.step(action), [alone[0].step(action[::2]), alone[1].step(action[1::2])]
+        outcome, parts = mixed.step((action,)), [alone[0].step((action[::2],)), alone[1].step((action[1::2],))]
         for name in ("reward", "terminated", "truncated", "valid"):
             for variant, part in enumerate(parts):
                 assert np.array_equal(getattr(outcome, name)[variant::2], getattr(part, name)), name
         for name in ("observation", "acting_observation"):
             for variant, environments in enumerate(alone):
-                assert np.array_equal(getattr(mixed, name)[variant::2], getattr(environments, name)), name
+                (rows,), (expected,) = getattr(mixed, name), getattr(environments, name)
+                assert np.array_equal(rows[variant::2], expected), name
     mixed.close()
 
 
@@ -57,10 +58,10 @@ def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
     environments = variants.make_mixed(4)
     environments.reset([0] * 4)
     for _ in range(2):
-        environments.step(np.zeros(4, np.int64))
-    assert environments.observation.tolist() == [[0, 2], [0, 2]] * 2
+        environments.step((np.zeros(4, np.int64),))
+    assert environments.observation[0].tolist() == [[0, 2], [0, 2]] * 2
     # The shorter episodes have ended, and the policy acts on the first observation of the next ones.
-    assert environments.acting_observation.tolist() == [[1, 0], [0, 2]] * 2
+    assert environments.acting_observation[0].tolist() == [[1, 0], [0, 2]] * 2
 
 
 def test_a_single_variant_is_not_wrapped() -> None:
