@@ -10,7 +10,6 @@ ELSEWHERE = {
     "acting/checked_vector.py": "unit/acting/test_failing_environments.py",
     "acting/environment_check.py": "contract/test_environment_check.py",
     "acting/faults.py": "unit/acting/test_failing_environments.py",
-    "acting/first_values.py": "contract/test_environment_check.py",
     "acting/observation_bounds.py": "unit/acting/test_failing_environments.py",
     "acting/progress.py": "unit/acting/test_failing_environments.py",
     "acting/protocols.py": "unit/acting/test_loop.py",

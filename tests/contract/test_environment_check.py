@@ -211,3 +211,17 @@ def test_a_module_of_the_current_folder_does_not_shadow_an_installed_one(
         patch.chdir(tmp_path)
         assert checked(settings("Mine-v0", "my_environments")) == Checked([], "")
         assert checked(build({"environment": {"id": "my_environments:Mine-v0"}})) == Checked([], "")
+
+
+def test_an_environment_that_ends_its_process_while_its_mask_is_read_is_named(
+    tmp_path: Path, outcomes: dict[str, Future[Checked]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        (tmp_path / "aborting_masks.py").write_text(
+            "import os\nimport gymnasium\nfrom helpers.environments import Counting\n"
+            "class Aborting(Counting):\n    def action_masks(self):\n        os.abort()\n"
+            "gymnasium.register('Aborting-v0', Aborting)\n"
+        )
+        patch.chdir(tmp_path)
+        refusal = checked(settings("Aborting-v0", "aborting_masks")).refusal
+    assert refusal.startswith("reading the action mask of the environment 'Aborting-v0' ended its process with SIGABRT")

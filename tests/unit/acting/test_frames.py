@@ -180,6 +180,22 @@ def test_the_frames_of_each_variant_are_stacked_separately() -> None:
     assert environments.acting_observation[0].tolist() == [[1, 0, 1, 0], [0, 2, 0, 3], [1, 0, 1, 0]]
 
 
+@pytest.mark.parametrize(
+    ("frames", "ages"),
+    [
+        (2, [[0, 1, 1, 0, 1, 1, 0], [0, 1, 1, 1, 0, 1, 1], [0, 1, 1, 0, 1, 1, 0]]),
+        (4, [[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 1, 2, 0]]),
+    ],
+)
+def test_the_frame_ages_of_each_variant_are_recorded_separately(frames: int, ages: list[list[int]]) -> None:
+    variants = EnvironmentVariants("Counting-v0", [{"length": 2}, {"length": 3}], frames=frames)
+    environments = variants.make_mixed(3)
+    schema = segment_schema(environments.spec, 6)
+    collector = Collector(environments, assignment(0, 1, 2), schema=schema, discount=0.9)
+    window = collector.collect(runner_of(environments))
+    assert window.columns.column("frame_age").tolist() == ages
+
+
 @pytest.mark.parametrize("frames", [0, 65])
 def test_a_number_of_frames_out_of_range_is_refused(frames: int) -> None:
     with pytest.raises(ConfigurationError, match="between 1 and 64"):
