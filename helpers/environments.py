@@ -23,7 +23,10 @@ Outcome = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class Counting(gymnasium.Env[Observation, np.int64]):
-    """Observes [episode, step]; step k is rewarded with k; even episodes terminate and odd ones are truncated."""
+    """Observes [episode, step]; step k is rewarded with k; even episodes terminate and odd ones are truncated.
+
+    A reset with a seed begins episode 0.
+    """
 
     observation_space = gymnasium.spaces.Box(0.0, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -38,7 +41,7 @@ class Counting(gymnasium.Env[Observation, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self._episode, self._step = self._episode + 1, 0
+        self._episode, self._step = self._episode + 1 if seed is None else 0, 0
         self._end = self._length + int(self.np_random.integers(self._spread + 1))
         return self._observe(), {}
 

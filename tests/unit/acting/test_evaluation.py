@@ -78,9 +78,10 @@ def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_se
 ) -> None:
     result = evaluation("Echo-v0", deterministic=False, bounded=False)
     streams = Streams(3, incarnation, np.arange(4, dtype=np.uint32))
-    noise = streams.normals(0, 1, 2)[:, 0]
     runner = PolicyRunner(fresh_weights(spec_of("Echo-v0", bounded=False), version=8))
-    run_returns = runner.act(np.zeros((4, 1), np.float32), noise)[0].sum(axis=1)
+    noise = streams.draw(runner.policy.noise, 0, 1)[:, 0]
+    (actions,), _ = runner.act((np.zeros((4, 1), np.float32),), noise)
+    run_returns = actions.sum(axis=1)
     assert (np.abs(run_returns - np.array(result.returns)) > 1e-3).all()
 
     environments = make_environments("Counting-v0", 4, kwargs={})
@@ -146,7 +147,7 @@ def test_rewards_that_are_not_finite_are_a_failure_that_names_the_environment() 
     environments = make_environments("Counting-v0", 4, kwargs={"length": 5})
     step = environments.step
 
-    def step_with_nan(action: NDArray[np.generic]) -> StepOutcome:
+    def step_with_nan(action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         outcome = step(action)
         reward = outcome.reward.copy()
         reward[2] = np.nan
