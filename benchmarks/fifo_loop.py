@@ -84,9 +84,7 @@ def act(config: Config, ring: SharedRing) -> None:
     assignment = Assignment(
         slot=0, incarnation=1, environments=numbers, token=b"", seed=config.run.seed, replay_address=""
     )
-    collector = Collector(
-        environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
-    )
+    collector = Collector(environments, assignment, schema=ring.schema, discount=config.ppo.discount)
     rows, slot, runner = ring.columns().arrays, 0, None
     while ring.permits.acquire(timeout=_PATIENCE_S) and not ring.ended.is_set():
         if runner is None:
@@ -208,7 +206,7 @@ def train(config: Config, folder: Path, env_steps: int) -> list[Reading]:
     environments = make_configured(config.environment, 1)
     spec: EnvironmentSpec = environments.spec
     environments.close()
-    schema, context = segment_schema(spec, config.actor.unroll_length), mp.get_context("spawn")
+    schema, context = segment_schema(spec, **config.recorded), mp.get_context("spawn")
     ring = SharedRing(context, schema, config.actor.environments)
     actor = context.Process(target=act, args=(config, ring), name="actor")
     actor.start()

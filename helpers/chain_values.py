@@ -8,6 +8,7 @@ import torch
 import penstock
 from examples.episode_ends import DISCOUNT, ENV_ID, STATES, Report, observe, report
 from helpers.processes import WITH_HELPERS, run
+from penstock.algo.policies import Inputs
 from penstock.run_folder import RunFolder
 
 SAME_STEP_ID = "SameStepEpisodeEnds-v0"
@@ -45,5 +46,5 @@ def values_of(folder: Path) -> list[float]:
     policy = penstock.load_policy(RunFolder(folder).numbered_checkpoints()[-1]).policy
     observation = torch.from_numpy(np.stack([observe(state) for state in range(STATES)]))
     with torch.no_grad():
-        values: list[float] = policy.value(observation).tolist()
+        values: list[float] = policy.evaluate(Inputs((observation,)))[1].tolist()
     return values

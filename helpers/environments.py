@@ -16,7 +16,7 @@ from penstock.acting.environments import SameStepEnvironments
 from penstock.acting.spaces import describe
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network, Policy
-from penstock.setting_types import MemoryKind
+from penstock.types.networks import MemoryKind
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
 

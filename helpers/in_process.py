@@ -14,6 +14,7 @@ from helpers.training import CPU, make_learner
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
 from penstock.config import Config, build
 from penstock.errors import Unavailable
 from penstock.learning import assembly, checkpoints
@@ -51,7 +52,8 @@ class InProcess:
             returns: Mean returns of its evaluations, in order; the last one applies to all further evaluations.
         """
         environments = make_environments("CartPole-v1", 4, kwargs={})
-        self._collector = Collector(environments, assignment(*range(4)), unroll_length=32, discount=0.99)
+        schema = segment_schema(environments.spec, 32)
+        self._collector = Collector(environments, assignment(*range(4)), schema=schema, discount=0.99)
         self._answers, self._fresh_segments = answers_evaluations, fresh_segments
         self._returns = list(returns)
         self.reward_scale = 1.0

@@ -78,7 +78,7 @@ class Pipeline:
     ) -> None:
         """Resets the environments. `watch` is called with every batch before it is trained."""
         self._watch = watch
-        self._schema = segment_schema(environments.spec, config.actor.unroll_length)
+        self._schema = segment_schema(environments.spec, **config.recorded)
         self._buffer = ReplayBuffer(RingStore(None, config.replay.store_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
         assignment = Assignment(
             slot=0,
@@ -88,9 +88,7 @@ class Pipeline:
             seed=config.run.seed,
             replay_address="",
         )
-        self._collector = Collector(
-            environments, assignment, unroll_length=config.actor.unroll_length, discount=config.ppo.discount
-        )
+        self._collector = Collector(environments, assignment, schema=self._schema, discount=config.ppo.discount)
         self._window = environments.count
         self._published: deque[Weights] = deque(maxlen=lag + 1)
         self._runner: PolicyRunner | None = None

@@ -9,6 +9,7 @@ from helpers.environments import assignment, fresh_weights, spec_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
@@ -64,12 +65,9 @@ def collect_batch(
     `learner`, or an untrained one, acts.
     """
     weights = policy_weights.dump(learner.policy, version) if learner else fresh_weights(spec_of(env_id), seed=9)
-    collector = Collector(
-        make_environments(env_id, segments, kwargs={}),
-        assignment(*range(segments)),
-        unroll_length=unroll_length,
-        discount=0.99,
-    )
+    environments = make_environments(env_id, segments, kwargs={})
+    schema = segment_schema(environments.spec, unroll_length)
+    collector = Collector(environments, assignment(*range(segments)), schema=schema, discount=0.99)
     fresh = segments if fresh is None else fresh
     replayed = np.arange(segments) >= fresh
     return Batch(

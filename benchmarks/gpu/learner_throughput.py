@@ -27,7 +27,7 @@ from penstock.learning.devices import torch_device
 from penstock.learning.learner import Learner
 from penstock.types.block import Columns
 from penstock.types.replay import Batch, BatchHead, StoreCounts
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 
 OUTPUT = Path(__file__).parents[2] / "build" / "bench" / "gpu_learner.json"
 WARM_UPS = 3
@@ -40,23 +40,31 @@ class Workload:
     """A policy, and its training data.
 
     Attributes:
-        spec: Spec of the environment.
+        observation: Space of the observations.
+        actions: Number of discrete actions.
         network: Network of the policy.
         segments, unroll_length: Size of a batch.
         epochs, minibatches: Passes over a batch, and minibatches per pass.
     """
 
-    spec: EnvironmentSpec
+    observation: BoxSpace
+    actions: int
     network: Network
     segments: int
     unroll_length: int
     epochs: int
     minibatches: int
 
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """Spec of the environment."""
+        return EnvironmentSpec("workload", Tree.of(self.observation), Tree.of(DiscreteSpace(self.actions)))
+
 
 WORKLOADS = {
     "small": Workload(
-        EnvironmentSpec("vector", BoxSpace("float32", (8,), (-1.0,), (1.0,)), DiscreteSpace(4)),
+        BoxSpace("float32", (8,), (-1.0,), (1.0,)),
+        4,
         Network(),
         segments=128,
         unroll_length=32,
@@ -64,7 +72,8 @@ WORKLOADS = {
         minibatches=8,
     ),
     "convolutional": Workload(
-        EnvironmentSpec("pixel", BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)), DiscreteSpace(6)),
+        BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)),
+        6,
         Network(hidden_sizes=(512,), trunk="shared", activation="relu", normalise_observations=False),
         segments=64,
         unroll_length=32,
@@ -101,18 +110,16 @@ def random_batch(workload: Workload, number: int) -> Batch:
     terminated = generator.random((segments, steps)) < 1.0 / EPISODE_STEPS
     valid = np.ones_like(terminated)
     valid[:, 1:] = ~terminated[:, :-1]
-    assert isinstance(workload.spec.observation, BoxSpace)
-    assert isinstance(workload.spec.action, DiscreteSpace)
-    shape = (segments, steps + 1, *workload.spec.observation.shape)
-    pixels = workload.spec.observation.dtype == "uint8"
+    shape = (segments, steps + 1, *workload.observation.shape)
+    pixels = workload.observation.dtype == "uint8"
     columns = {
         "observation": generator.integers(256, size=shape) if pixels else generator.normal(size=shape),
-        "action": generator.integers(workload.spec.action.n, size=(segments, steps)),
+        "action": generator.integers(workload.actions, size=(segments, steps)),
         "reward": generator.normal(size=(segments, steps)),
         "terminated": terminated & valid,
         "truncated": np.zeros_like(valid),
         "valid": valid,
-        "behaviour_log_prob": np.full((segments, steps), -np.log(workload.spec.action.n)),
+        "behaviour_log_prob": np.full((segments, steps), -np.log(workload.actions)),
         "discounted_return": generator.normal(size=(segments, steps)),
     }
     arrays = tuple(columns[column.name].astype(column.dtype) for column in schema.columns)

@@ -19,15 +19,12 @@ from penstock.environment_names import short
 from penstock.errors import ConfigurationError
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 from penstock.setting_types import (
-    MEMORY_PARTS,
     NONE,
     ActorSlots,
     Address,
     Addresses,
     Device,
-    Encoder,
     EnvironmentName,
-    MemoryKind,
     Modules,
     Port,
     Scalar,
@@ -38,6 +35,7 @@ from penstock.setting_types import (
     holds_bool,
     takes_numbers_only,
 )
+from penstock.types.networks import MEMORY_PARTS, Encoder, MemoryKind
 
 _STORE_BYTES = 64 * 2**20
 """Size of a store by default: thousands of segments of small observations."""

@@ -8,7 +8,7 @@ import json
 import re
 import types
 import typing
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pydantic
 from pydantic import Field, PositiveInt
@@ -95,11 +95,6 @@ def _check_device(name: str) -> str:
         raise ValueError(f"must be auto, cpu, cuda, or cuda:N for GPU number N; got {name!r}")
     return name
 
-
-Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
-MemoryKind = Literal["gru", "lstm"]
-MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2}
-"""Vectors in a state of each kind of memory."""
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -14,6 +14,7 @@ from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
 from penstock.config import Config, setting_names
 from penstock.learning import assembly
 from penstock.learning.batches import to_tensors
@@ -110,7 +111,8 @@ def test_every_field_of_the_contract_is_set_and_read(message: str, field: str) -
 
 def test_the_collector_fills_every_column() -> None:
     environments = with_frames(make_environments("Counting-v0", 4, kwargs={}), 2)
-    collector = Collector(environments, assignment(*range(4)), unroll_length=64, discount=0.9)
+    schema = segment_schema(environments.spec, 64)
+    collector = Collector(environments, assignment(*range(4)), schema=schema, discount=0.9)
     columns = collector.collect(PolicyRunner(fresh_weights(environments.spec))).columns
     for column in columns.schema.columns:
         assert np.any(columns.column(column.name)), f"the collector writes nothing into {column.name}"

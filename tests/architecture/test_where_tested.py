@@ -20,6 +20,7 @@ ELSEWHERE = {
     "acting/reports.py": "unit/acting/test_loop.py",
     "acting/shared_generator.py": "unit/acting/test_environments.py",
     "acting/single_environments.py": "unit/acting/test_failing_environments.py",
+    "algo/initialisation.py": "unit/algo/test_policies.py",
     "algo/ratios.py": "unit/algo/test_losses.py",
     "algo/spaces.py": "unit/algo/test_policies.py",
     "algo/weights.py": "unit/acting/test_inference.py",

@@ -19,7 +19,7 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.options import parse
 from penstock.config import Config, setting_names
 from penstock.presets import preset
-from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec
+from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Drops, LearningNumbers, declared
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
 
@@ -297,7 +297,8 @@ def test_the_glossary_has_the_terms_of_the_status() -> None:
 def test_the_size_of_a_segment_is_that_of_its_columns(name: str) -> None:
     config = preset(name)
     if name == "pong":
-        spec = EnvironmentSpec("", BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)), DiscreteSpace(6), frames=4)
+        frames = Tree.of(BoxSpace("uint8", (4, 84, 84), (0.0,), (255.0,)))
+        spec = EnvironmentSpec("", frames, Tree.of(DiscreteSpace(6)), frames=4)
     else:
         env = gymnasium.make(config.environment.id)
         spec = describe("", env.observation_space, env.action_space)

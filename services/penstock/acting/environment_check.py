@@ -26,7 +26,7 @@ from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
-from penstock.setting_types import Encoder
+from penstock.types.networks import Encoder
 from penstock.types.spaces import EnvironmentSpec
 
 STEPS = 2

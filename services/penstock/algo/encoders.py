@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from penstock.algo.initialisation import initialised
 from penstock.algo.normalisation import RunningMoments
 from penstock.algo.spaces import MOST_PLANES, alternatives, encoders_of
-from penstock.setting_types import Encoder
+from penstock.types.networks import Encoder
 from penstock.types.spaces import (
     EnvironmentSpec,
     MultiBinarySpace,

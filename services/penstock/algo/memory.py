@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.algo.initialisation import initialised
-from penstock.setting_types import MEMORY_PARTS, MemoryKind
+from penstock.types.networks import MEMORY_PARTS, MemoryKind
 
 _GATES: dict[MemoryKind, int] = {"gru": 3, "lstm": 4}
 

@@ -17,7 +17,7 @@ from penstock.algo.masks import unpack
 from penstock.algo.memory import Memory
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
 from penstock.algo.spaces import check_spaces
-from penstock.setting_types import Encoder, MemoryKind
+from penstock.types.networks import Encoder, MemoryKind
 from penstock.types.spaces import EnvironmentSpec
 
 Features = Tensor | tuple[Tensor, ...]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.setting_types import Encoder
+from penstock.types.networks import Encoder
 from penstock.types.spaces import (
     LEAST_IMAGE,
     BoxSpace,

@@ -13,7 +13,7 @@ from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
 from penstock.files import remove_leftovers, restored_after, write_atomically
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
-from penstock.learning.batches import BatchFeed
+from penstock.learning.batches import BatchFeed, check_schema
 from penstock.learning.devices import check_execution, torch_device, use_threads
 from penstock.learning.learner import Learner
 from penstock.learning.roster import Roster, spread_temperatures
@@ -70,6 +70,7 @@ def run(config: Config) -> None:
                 return
             # The first actor's spaces, so that the learner's machine needs no environment.
             learner = learner_of(config, roster.spec, device)
+            check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
             conclusion = _train(session, service, serving, roster, learner)

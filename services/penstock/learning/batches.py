@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.algo.policies import Inputs
+from penstock.algo.policies import Inputs, Policy
+from penstock.errors import SchemaMismatch
 from penstock.learning.devices import send
+from penstock.types.block import Schema
 from penstock.types.replay import Batch
 from penstock.types.spaces import is_column_of
 
@@ -74,6 +76,22 @@ class TrainingBatch:
         """All tensors of the batch, which are on the device."""
         values = [getattr(self, name) for name in self.__slots__]
         return tuple(value for value in (*self.observation, *self.action, *values) if isinstance(value, Tensor))
+
+
+def check_schema(schema: Schema, policy: Policy, burn_in: int) -> None:
+    """Raises `SchemaMismatch` if actors record other states, rows of burn-in or masks than a policy trains on."""
+    columns = {column.name: column for column in schema.columns}
+    memory, age, mask = columns.get("memory"), columns.get(_AGE), columns.get("action_mask")
+    for what, needed, recorded in (
+        ("states of policy.memory of shape", policy.memory_shape, None if memory is None else memory.shape),
+        ("rows of ppo.burn_in_steps:", burn_in, 0 if age is None else age.lead),
+        ("bytes of action masks:", -(-policy.spec.mask_bits // 8), 0 if mask is None else mask.shape[0]),
+    ):
+        if needed != recorded:
+            raise SchemaMismatch(
+                f"the learner trains on {what} {needed}, and the actors' segments have {recorded}; start all services"
+                " with the run's configuration"
+            )
 
 
 def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:

@@ -18,8 +18,8 @@ from penstock.acting.single_environments import StepOutcome
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import EnvironmentFailed
-from penstock.setting_types import MemoryKind
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.networks import MemoryKind
 
 
 def evaluation(

@@ -23,8 +23,8 @@ from penstock.acting.spaces import segment_schema
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Inputs, Policy
 from penstock.errors import EnvironmentFailed
-from penstock.setting_types import MemoryKind
 from penstock.types.block import Column, Schema
+from penstock.types.networks import MemoryKind
 
 STEPS, COUNT, WINDOWS = 5, 3, 12
 PLACE = assignment(*range(COUNT))

@@ -17,7 +17,7 @@ from penstock.acting.trained import TrainedPolicy
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
-from penstock.setting_types import MemoryKind
+from penstock.types.networks import MemoryKind
 from penstock.types.spaces import EnvironmentSpec
 
 Observation = NDArray[np.float32]

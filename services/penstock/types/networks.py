@@ -1,0 +1,12 @@
+"""Choices of a policy's network that settings, policies and segments share."""
+
+from typing import Literal
+
+Encoder = Literal["flat", "one_hot", "embedding", "board", "image"]
+"""Encoder of one leaf of an observation."""
+
+MemoryKind = Literal["gru", "lstm"]
+"""Kind of a recurrent layer."""
+
+MEMORY_PARTS: dict[MemoryKind, int] = {"gru": 1, "lstm": 2}
+"""Vectors in one state of each kind of memory."""
