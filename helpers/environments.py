@@ -1,6 +1,7 @@
 """Tiny deterministic environments with known values, and helpers for acting in them.
 
-Importing this module registers Counting-v0, Echo-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with Gymnasium.
+Importing this module registers Counting-v0, Echo-v0, Drifting-v0, Still-v0, NeverResets-v0 and ResetsAtOnce-v0 with
+Gymnasium.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.acting.environments import SameStepEnvironments
 from penstock.acting.spaces import describe
 from penstock.algo import weights as policy_weights
 from penstock.algo.policies import Network, Policy
+from penstock.types.networks import MemoryKind
 from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
 
@@ -76,6 +78,27 @@ class Echo(gymnasium.Env[Observation, NDArray[np.float32]]):
         return np.zeros(1, np.float32), float(action.sum()), self._step >= self._length, False, {}
 
 
+class Drifting(gymnasium.Env[Observation, NDArray[np.float32]]):
+    """Observes two random numbers; an episode has 2 to 8 steps. The reward of an unbounded action is its value."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = int(self.np_random.integers(2, 9))
+        return self._observe(), {}
+
+    def step(self, action: NDArray[np.float32]) -> Outcome:
+        self._left -= 1
+        return self._observe(), float(action[0]), self._left == 0, False, {}
+
+    def _observe(self) -> Observation:
+        return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+
 class Still(gymnasium.Env[Any, Any]):
     """An environment with any spaces, in which nothing happens."""
 
@@ -105,6 +128,7 @@ def _register(env_id: str, creator: str, **options: Any) -> None:
 
 _register("Counting-v0", "Counting")
 _register("Echo-v0", "Echo")
+_register("Drifting-v0", "Drifting")
 _register("Still-v0", "Still", disable_env_checker=True)
 _register("NeverResets-v0", "Counting", vector_entry_point=f"{__name__}:never_resetting")
 _register("ResetsAtOnce-v0", "Counting", vector_entry_point=f"{__name__}:resetting_at_once")
@@ -132,6 +156,14 @@ def fresh_policy(spec: EnvironmentSpec, seed: int = 0, network: Network | None =
 def fresh_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:
     """Returns the weights of an untrained policy."""
     return policy_weights.dump(fresh_policy(spec, seed), version)
+
+
+def remembering_policy(spec: EnvironmentSpec, kind: MemoryKind) -> Policy:
+    """Returns an untrained policy whose actions depend strongly on its state."""
+    policy = fresh_policy(spec, network=Network(hidden_sizes=(16,), memory=kind, memory_size=8))
+    with torch.no_grad():
+        list(policy.actor.parameters())[-2].mul_(3000.0)
+    return policy
 
 
 def decided_weights(spec: EnvironmentSpec, seed: int = 0, version: int = 0) -> Weights:

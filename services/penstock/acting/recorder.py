@@ -69,7 +69,10 @@ class Recorder:
             assert environments.action_mask is not None
             self._mask[:, step] = np.packbits(environments.action_mask, axis=-1, bitorder="little")
         if self._memory is not None:
-            self._states[:, self._age_lead + step] = state
+            before = self._states[:, self._age_lead + step]
+            before[:] = state
+            # The state after another episode, or after a failure, may even be NaN.
+            before[self.begun] = 0.0
             if step == 0:
                 self._memory[:, 0] = self._states[:, 0]
         return self.begun

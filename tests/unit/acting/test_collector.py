@@ -10,6 +10,7 @@ from helpers.environments import assignment, decided_weights, fresh_weights, sam
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
+from penstock.acting.spaces import segment_schema
 from penstock.types.run import Assignment
 
 Rows = dict[str, NDArray[Any]]
@@ -18,7 +19,7 @@ COUNTING = spec_of("Counting-v0")
 
 def start(env_id: str, place: Assignment, *, unroll_length: int = 8, **kwargs: object) -> Collector:
     environments = make_environments(env_id, len(place.environments), kwargs=kwargs)
-    return Collector(environments, place, unroll_length=unroll_length, discount=0.5)
+    return Collector(environments, place, schema=segment_schema(environments.spec, unroll_length), discount=0.5)
 
 
 def collect(collector: Collector, runner: PolicyRunner, windows: int = 1) -> Rows:
@@ -49,7 +50,8 @@ def counting_runner(version: int = 0) -> PolicyRunner:
 
 
 def adapted(length: int, unroll_length: int) -> Collector:
-    return Collector(same_step_counting(length), assignment(4), unroll_length=unroll_length, discount=0.5)
+    schema = segment_schema(COUNTING, unroll_length)
+    return Collector(same_step_counting(length), assignment(4), schema=schema, discount=0.5)
 
 
 def test_columns_are_aligned_and_the_last_observation_follows_the_last_row() -> None:
@@ -128,7 +130,8 @@ def test_recorded_log_probabilities_are_those_of_the_recorded_actions() -> None:
     runner = PolicyRunner(fresh_weights(spec))
     rows = collect(start("Pendulum-v1", assignment(0, 1)), runner)
     observation, action = (torch.from_numpy(rows[name]) for name in ("observation", "action"))
-    log_prob = runner.policy.distribution(observation[:, :-1]).log_prob(action)
+    distribution, _ = runner.policy.act((observation[:, :-1],), None, None, None)
+    log_prob = distribution.log_prob((action,))
     np.testing.assert_allclose(rows["behaviour_log_prob"], log_prob.detach(), atol=1e-5)
 
 
@@ -178,8 +181,8 @@ def test_the_policy_acts_on_the_current_observation_of_an_adapted_environment() 
     runner = PolicyRunner(decided_weights(COUNTING))
     rows = collect(adapted(length=3, unroll_length=4), runner)
     # Row 3 records the final observation, [0, 3], while the next episode already shows [1, 0].
-    shown = runner.policy.distribution(torch.tensor([1.0, 0.0]))
-    log_prob = shown.log_prob(torch.tensor(rows["action"][0, 3]))
+    shown, _ = runner.policy.act((torch.tensor([1.0, 0.0]),), None, None, None)
+    log_prob = shown.log_prob((torch.tensor(rows["action"][0, 3]),))
     assert rows["behaviour_log_prob"][0, 3] == pytest.approx(log_prob.item(), abs=1e-5)
 
 

@@ -5,15 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
-from helpers.environments import fresh_weights, spec_of
+from helpers.environments import fresh_weights, remembering_policy, spec_of
+from helpers.exact_tasks import STEPS
 from penstock.acting.environments import make_environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.randomness import Streams
 from penstock.acting.single_environments import StepOutcome
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Policy
+from penstock.errors import EnvironmentFailed
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.networks import MemoryKind
 
 
 def evaluation(
@@ -78,9 +84,10 @@ def test_an_evaluation_shares_neither_noise_nor_resets_with_a_run_of_the_same_se
 ) -> None:
     result = evaluation("Echo-v0", deterministic=False, bounded=False)
     streams = Streams(3, incarnation, np.arange(4, dtype=np.uint32))
-    noise = streams.normals(0, 1, 2)[:, 0]
     runner = PolicyRunner(fresh_weights(spec_of("Echo-v0", bounded=False), version=8))
-    run_returns = runner.act(np.zeros((4, 1), np.float32), noise)[0].sum(axis=1)
+    noise = streams.draw(runner.policy.noise, 0, 1)[:, 0]
+    (actions,), _ = runner.act((np.zeros((4, 1), np.float32),), noise)
+    run_returns = actions.sum(axis=1)
     assert (np.abs(run_returns - np.array(result.returns)) > 1e-3).all()
 
     environments = make_environments("Counting-v0", 4, kwargs={})
@@ -146,7 +153,7 @@ def test_rewards_that_are_not_finite_are_a_failure_that_names_the_environment() 
     environments = make_environments("Counting-v0", 4, kwargs={"length": 5})
     step = environments.step
 
-    def step_with_nan(action: NDArray[np.generic]) -> StepOutcome:
+    def step_with_nan(action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         outcome = step(action)
         reward = outcome.reward.copy()
         reward[2] = np.nan
@@ -157,3 +164,60 @@ def test_rewards_that_are_not_finite_are_a_failure_that_names_the_environment() 
     result = evaluate(task, environments, lambda: False)
     assert result is not None
     assert result.failure == "environment 2 returned rewards whose sum is nan"
+
+
+def remembered_actions(policy: Policy, observations: list[Any], begun: list[Any]) -> NDArray[np.float32]:
+    """Returns the most likely actions, [L, N, A], at rows of observations, [L][N, ...], with states from row to row."""
+    assert policy.memory_shape is not None
+    state, actions = torch.zeros(len(begun[0]), *policy.memory_shape), []
+    for observation, first in zip(observations, begun, strict=True):
+        with torch.inference_mode():
+            distribution, after = policy.act(
+                (torch.from_numpy(observation),), None, state, torch.from_numpy(np.array(first))
+            )
+        assert after is not None
+        state = after
+        actions.append(distribution.mode()[0].numpy())
+    return np.stack(actions)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_policy_with_memory_carries_its_state_through_an_episode_and_begins_the_next_without(
+    kind: MemoryKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = make_environments("Drifting-v0", 6, kwargs={})
+    observations, begun, taken = list[Any](), [np.ones(6, np.bool_)], list[Any]()
+    step = environments.step
+
+    def noted(action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
+        observations.append(environments.observation[0].copy())
+        taken.append(action[0].copy())
+        outcome = step(action)
+        begun.append(~outcome.valid)
+        return outcome
+
+    monkeypatch.setattr(environments, "step", noted)
+    policy = remembering_policy(environments.spec, kind)
+    task = EvaluationTask(1, policy_weights.dump(policy, 0), 6, deterministic=True, seed=3)
+    result = evaluate(task, environments, lambda: False)
+    assert result is not None
+    # Environments with short episodes begin another one while the rest still play.
+    assert np.any(begun[1:-1])
+    np.testing.assert_allclose(taken, remembered_actions(policy, observations, begun[:-1]), atol=1e-4)
+    never, always = ([np.full(6, first)] * len(observations) for first in (False, True))
+    for others in (remembered_actions(policy, observations, each) for each in (never, always)):
+        assert np.abs(np.array(taken) - others).max() > 0.1
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("env_id", ["MaskedChoice-v0", "MaskedLocks-v0"])
+def test_an_evaluation_takes_only_legal_actions(env_id: str, deterministic: bool) -> None:
+    masked = make_environments(env_id, 8, kwargs={})
+    task = EvaluationTask(1, fresh_weights(masked.spec), 8, deterministic=deterministic, seed=3)
+    result = evaluate(task, masked, lambda: False)
+    assert result is not None
+    assert (result.failure, result.steps) == ("", (STEPS,) * 8)
+    # These environments raise an exception for an illegal action.
+    unmasked = make_environments(env_id, 8, kwargs={}, use_masks=False)
+    with pytest.raises(EnvironmentFailed, match="got the illegal action"):
+        evaluate(dataclasses.replace(task, weights=fresh_weights(unmasked.spec)), unmasked, lambda: False)

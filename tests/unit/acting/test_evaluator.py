@@ -21,17 +21,21 @@ class Raising:
         self.spec, self.count = self._inner.spec, self._inner.count
 
     @property
-    def observation(self) -> NDArray[np.generic]:
+    def observation(self) -> tuple[NDArray[np.generic], ...]:
         return self._inner.observation
 
-    acting_observation, frame_age = observation, observation
+    @property
+    def action_mask(self) -> NDArray[np.bool_] | None:
+        return self._inner.action_mask
+
+    acting_observation = observation
 
     def reset(self, seeds: Sequence[int]) -> None:
         if self._at == "reset":
             raise self._error
         self._inner.reset(seeds)
 
-    def step(self, action: NDArray[np.generic]) -> StepOutcome:
+    def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         self._steps += 1
         if self._steps == 2:
             raise self._error

@@ -14,15 +14,17 @@ from penstock.acting.environments import Environments, NextStepEnvironments, Sam
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.observation_bounds import ObservationBounds
 from penstock.acting.single_environments import SingleEnvironments
-from penstock.acting.spaces import describe
+from penstock.acting.spaces import describe, segment_schema
 from penstock.acting.variants import EnvironmentVariants
 from penstock.errors import ConfigurationError, EnvironmentFailed
 
-ZEROS = np.zeros(3, np.int64)
+ZEROS = (np.zeros(3, np.int64),)
+SPEC = spec_of("Failing-v0")
 
 
 def failing(kind: str, at: int = 5, count: int = 3, **kwargs: Any) -> Environments:
-    return make_environments("Failing-v0", count, kwargs={"kind": kind, "at": at, **kwargs})
+    # With the expected spec no environment is reset while it is made, so that its first reset is the test's.
+    return make_environments("Failing-v0", count, kwargs={"kind": kind, "at": at, **kwargs}, expected=SPEC)
 
 
 def single(kind: str, at: int = -1) -> SingleEnvironments:
@@ -35,7 +37,7 @@ def failure_of(environments: Environments, steps: int = 60) -> EnvironmentFailed
     with pytest.raises(EnvironmentFailed) as caught:
         environments.reset(range(environments.count))
         for _ in range(steps):
-            environments.step(np.zeros(environments.count, np.int64))
+            environments.step((np.zeros(environments.count, np.int64),))
     return caught.value
 
 
@@ -117,7 +119,7 @@ def test_large_and_small_values_that_fit_float32_are_accepted() -> None:
     for value in (3.4e38, -3.4e38, 1e-320, 0.0):
         environments._rows[1] = np.array([value, 1.0])
         environments._observe()
-        assert environments.observation[1, 0] == value
+        assert environments.observation[0][1, 0] == value
 
 
 def vector(kind: str, count: int, mode: AutoresetMode) -> Environments:
@@ -164,10 +166,11 @@ def test_single_environments_step_like_sync_vector_env() -> None:
     observation, _ = theirs.reset(seed=[5, 6, 7, 8])
     generator, valid = np.random.default_rng(0), np.ones(4, np.bool_)
     for _ in range(300):
-        assert np.array_equal(ours.observation, observation)
-        assert ours.observation.dtype == observation.dtype
+        (shown,) = ours.observation
+        assert np.array_equal(shown, observation)
+        assert shown.dtype == observation.dtype
         action = generator.integers(2, size=4)
-        outcome = ours.step(action)
+        outcome = ours.step((action,))
         observation, reward, terminated, truncated, _ = theirs.step(action)
         assert np.array_equal(outcome.reward, reward.astype(np.float32))
         assert np.array_equal(outcome.terminated, terminated)
@@ -206,11 +209,11 @@ def test_any_exception_of_a_constructor_is_refused_in_one_line(error: BaseExcept
 
 def collector(kind: str = "raises", at: int = 5, **kwargs: Any) -> Collector:
     place = assignment(40, 41, 42)
-    return Collector(failing(kind, at, **kwargs), place, unroll_length=8, discount=0.9)
+    return Collector(failing(kind, at, **kwargs), place, schema=segment_schema(SPEC, 8), discount=0.9)
 
 
 def runner() -> PolicyRunner:
-    return PolicyRunner(fresh_weights(spec_of("Failing-v0")))
+    return PolicyRunner(fresh_weights(SPEC))
 
 
 def test_a_dropped_window_does_not_affect_later_windows() -> None:
@@ -249,20 +252,19 @@ def test_after_a_failure_within_an_episode_all_returns_restart_at_zero() -> None
 
 
 def cartpole(failures: int = 0) -> Collector:
-    return Collector(
-        make_environments("CartPole-v1", 2, kwargs={}), assignment(4, 5), unroll_length=8, discount=0.9,
-        failures=failures,
-    )  # fmt: skip
+    environments = make_environments("CartPole-v1", 2, kwargs={})
+    schema = segment_schema(environments.spec, 8)
+    return Collector(environments, assignment(4, 5), schema=schema, discount=0.9, failures=failures)
 
 
 def test_after_a_failure_neither_seeds_nor_noise_repeat() -> None:
     acting = PolicyRunner(decided_weights(spec_of("CartPole-v1")))
     collecting, beginnings, noises = cartpole(), [], []
     for failures in range(4):
-        beginnings.append(collecting._environments.observation.tobytes())
+        beginnings.append(collecting._environments.observation[0].tobytes())
         noises.append(collecting._streams.draw(acting.policy.noise, collecting._steps, 8).tobytes())
         if failures:
-            assert cartpole(failures)._environments.observation.tobytes() == beginnings[-1]
+            assert cartpole(failures)._environments.observation[0].tobytes() == beginnings[-1]
         collecting.collect(acting)
         collecting.begin_again(make_environments("CartPole-v1", 2, kwargs={}))
     assert len(set(beginnings)) == len(set(noises)) == 4
@@ -301,18 +303,21 @@ def test_observations_far_outside_their_space_are_reported_once() -> None:
 
 @pytest.mark.parametrize("bound", [-30.0, 30.0])
 def test_an_observation_is_far_outside_beyond_the_width_of_its_bounds(bound: float) -> None:
-    bounds, observation = ObservationBounds(spec_of("Failing-v0")), np.zeros((3, 4, 2), np.float32)
+    bounds, columns = ObservationBounds(SPEC), segment_schema(SPEC, 3).empty(3)
+    observation = columns.column("observation")
+    observation[:] = 0.0
     observation[0, 1, 1] = observation[2, 3, 0] = bound
-    assert bounds.find_outside(observation) is None
+    assert bounds.find_outside(columns) is None
     observation[2, 3, 0] = 1.01 * bound
     message = f"an observation has {1.01 * bound:g} in element 0, and its space allows -10 to 10"
-    assert bounds.find_outside(observation) == (2, message)
+    assert bounds.find_outside(columns) == (2, message)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
 def test_ordinary_environments_cause_no_warning(env_id: str) -> None:
     spec = spec_of(env_id)
-    collecting = Collector(make_environments(env_id, 2, kwargs={}), assignment(0, 1), unroll_length=128, discount=0.9)
+    environments, schema = make_environments(env_id, 2, kwargs={}), segment_schema(spec, 128)
+    collecting = Collector(environments, assignment(0, 1), schema=schema, discount=0.9)
     for _ in range(3):
         collecting.collect(PolicyRunner(decided_weights(spec)))
     assert collecting.take_warning() == ""
@@ -328,7 +333,7 @@ def test_progress_names_the_environment_that_is_being_called() -> None:
             return super().step(action)
 
     environments._envs[2] = Watching(environments._envs[2])
-    collecting = Collector(environments, place, unroll_length=4, discount=0.9)
+    collecting = Collector(environments, place, schema=segment_schema(SPEC, 4), discount=0.9)
     collecting.collect(runner())
     assert [(each.doing, each.environment, each.window_step, each.window_steps) for each in seen] == [
         ("step", 42, step, 4) for step in range(4)

@@ -15,6 +15,7 @@ from penstock.acting.environments import Environments, make_environments
 from penstock.acting.loop import ActorParts, act
 from penstock.acting.progress import Progress
 from penstock.acting.replaceable_environments import ReplaceableEnvironments
+from penstock.acting.spaces import segment_schema
 from penstock.errors import ConfigurationError, EnvironmentFailed, PlaceLost, RunFinished
 from penstock.types.replay import Grant, Window
 from penstock.types.run import ActorReport, Assignment, EnvironmentFault, Weights
@@ -23,7 +24,8 @@ from penstock.types.spaces import EnvironmentSpec
 UNROLL_LENGTH, COUNT = 4, 2
 WINDOW_STEPS = UNROLL_LENGTH * COUNT
 PLACE = assignment(40, 41)
-WEIGHTS = fresh_weights(spec_of("Failing-v0"))
+SPEC = spec_of("Failing-v0")
+WEIGHTS = fresh_weights(SPEC)
 
 
 class MemorySink:
@@ -121,7 +123,10 @@ def grants(*minimum_versions: int) -> list[Grant]:
 
 def failing(**kwargs: object) -> Callable[[int, Progress], Environments]:
     """Returns a function that makes two environments of Failing-v0 with these arguments."""
-    return lambda variant, progress: make_environments("Failing-v0", COUNT, kwargs=kwargs, progress=progress)
+    # With the expected spec no environment is reset while it is made, so that its first reset is the actor's.
+    return lambda variant, progress: make_environments(
+        "Failing-v0", COUNT, kwargs=kwargs, progress=progress, expected=SPEC
+    )
 
 
 SOUND = failing(at=-1)
@@ -141,7 +146,7 @@ def work(outside: Outside, make: Callable[[int, Progress], Environments] = SOUND
             environments=ReplaceableEnvironments(make_variant, progress, outside, outside),
             process=outside,
             log=outside,
-            unroll_length=UNROLL_LENGTH,
+            schema=segment_schema(SPEC, UNROLL_LENGTH),
             discount=0.9,
         )
     )

@@ -1,0 +1,144 @@
+"""Trained policies that act on single observations: their state, their masks, and what they refuse."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import helpers.exact_tasks  # noqa: F401 - registers tasks with masks
+from helpers.environments import fresh_weights, remembering_policy
+from helpers.exact_tasks import STEPS, Convention
+from penstock.acting.environments import make_environments
+from penstock.acting.trained import TrainedPolicy
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Policy
+from penstock.errors import ConfigurationError
+from penstock.types.networks import MemoryKind
+from penstock.types.spaces import EnvironmentSpec
+
+Observation = NDArray[np.float32]
+CONVENTIONS: tuple[Convention, ...] = ("observation", "info", "method")
+
+
+def observations(count: int, seed: int) -> list[Observation]:
+    return list(np.random.default_rng(seed).uniform(-1.0, 1.0, (count, 2)).astype(np.float32))
+
+
+def expected_actions(policy: Policy, episode: list[Observation]) -> list[float]:
+    """Returns the most likely actions in one episode of Drifting-v0, with the state carried from row to row."""
+    state, actions = torch.zeros(1, *(policy.memory_shape or ())), []
+    for row, observation in enumerate(episode):
+        with torch.inference_mode():
+            begun = torch.tensor([row == 0])
+            distribution, after = policy.act((torch.from_numpy(observation[None]),), None, state, begun)
+        assert after is not None
+        state = after
+        actions.append(distribution.mode()[0].item())
+    return actions
+
+
+@pytest.fixture(params=["gru", "lstm"])
+def remembering(request: pytest.FixtureRequest) -> Policy:
+    kind: MemoryKind = request.param
+    return remembering_policy(make_environments("Drifting-v0", 1, kwargs={}).spec, kind)
+
+
+def test_a_policy_with_memory_carries_its_state_and_forgets_it_at_a_reset(remembering: Policy) -> None:
+    trained, played = TrainedPolicy(policy_weights.dump(remembering, 0)), []
+    episodes = [observations(6, seed=1), observations(9, seed=2)]
+    for episode in episodes:
+        trained.reset()
+        played += [float(trained.act(observation)[0]) for observation in episode]
+    expected = [action for episode in episodes for action in expected_actions(remembering, episode)]
+    np.testing.assert_allclose(played, expected, atol=1e-4)
+    without_a_reset = expected_actions(remembering, episodes[0] + episodes[1])
+    without_a_state = [expected_actions(remembering, [each])[0] for episode in episodes for each in episode]
+    for other in (without_a_reset, without_a_state):
+        assert np.abs(np.array(played) - other).max() > 0.1
+
+
+def test_a_new_policy_begins_an_episode_without_a_reset(remembering: Policy) -> None:
+    trained, episode = TrainedPolicy(policy_weights.dump(remembering, 0)), observations(4, seed=3)
+    played = [float(trained.act(observation)[0]) for observation in episode]
+    np.testing.assert_allclose(played, expected_actions(remembering, episode), atol=1e-4)
+
+
+def test_sampled_actions_of_a_policy_with_memory_follow_the_same_states(remembering: Policy) -> None:
+    trained, episode = TrainedPolicy(policy_weights.dump(remembering, 0)), observations(3, seed=4)
+    sampled = []
+    for _ in range(400):
+        trained.reset()
+        sampled.append([float(trained.act(observation, deterministic=False)[0]) for observation in episode])
+    expected = expected_actions(remembering, episode)
+    without_a_state = [expected_actions(remembering, [each])[0] for each in episode]
+    assert np.abs(np.array(expected) - without_a_state).max() > 0.5
+    # The standard deviation of an action is 1, and that of these means 0.05.
+    np.testing.assert_allclose(np.mean(sampled, axis=0), expected, atol=0.25)
+    assert (np.std(sampled, axis=0) > 0.8).all()
+
+
+def masked_spec(env_id: str, convention: Convention) -> EnvironmentSpec:
+    return make_environments(env_id, 1, kwargs={"masks": convention}).spec
+
+
+def given_mask(env: Any, convention: Convention, info: dict[str, Any]) -> Any:
+    """Returns the mask to pass to the policy; None where the observation has it."""
+    if convention == "method":
+        return env.action_masks()
+    return info["action_mask"] if convention == "info" else None
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("env_id", ["MaskedChoice-v0", "MaskedLocks-v0"])
+def test_a_policy_with_masks_takes_only_legal_actions(env_id: str, convention: Convention, deterministic: bool) -> None:
+    trained = TrainedPolicy(fresh_weights(masked_spec(env_id, convention)))
+    env = gymnasium.make(env_id, masks=convention).unwrapped
+    for seed in range(20):
+        observation, info = env.reset(seed=seed)
+        for _ in range(STEPS):
+            mask = given_mask(env, convention, info)
+            action = trained.act(observation, action_mask=mask, deterministic=deterministic)
+            # The environment raises an exception for an illegal action.
+            observation, _, _, _, info = env.step(action)
+
+
+REFUSED: dict[str, tuple[Callable[[TrainedPolicy], Any], str]] = {
+    "no mask": (lambda trained: trained.act(np.int64(2)), "was trained with action masks of 6 bits; pass action_mask"),
+    "another size": (
+        lambda trained: trained.act(np.int64(2), action_mask=np.ones(5)),
+        "of 5 elements, where Discrete\\(6, start=0\\) has 6 alternatives",
+    ),
+    "no legal action": (
+        lambda trained: trained.act(np.int64(2), action_mask=np.zeros(6)),
+        "without a legal action",
+    ),
+    "another shape": (
+        lambda trained: trained.act(np.zeros(3, np.int64), action_mask=np.ones(6)),
+        "an observation of shape \\(3,\\), where this policy of MaskedChoice-v0 expects \\(\\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_observation_or_a_mask_that_does_not_fit_is_refused_in_one_line(case: str) -> None:
+    trained = TrainedPolicy(fresh_weights(masked_spec("MaskedChoice-v0", "info")))
+    act, message = REFUSED[case]
+    with pytest.raises(ConfigurationError, match=f"^[^\n]*{message}[^\n]*$"):
+        act(trained)
+
+
+def test_a_nested_observation_and_action_have_the_form_of_the_environment() -> None:
+    trained = TrainedPolicy(fresh_weights(make_environments("Gears-v0", 1, kwargs={}).spec))
+    env = gymnasium.make("Gears-v0")
+    observation, _ = env.reset(seed=1)
+    for _ in range(STEPS):
+        action = trained.act(observation)
+        assert env.action_space.contains(action)
+        observation, *_ = env.step(action)
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*speed[^\n]*$"):
+        trained.act({"load": observation["load"]})
