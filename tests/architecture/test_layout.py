@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint_file": {"errors"},
     "environment_names": {"errors"},
     "setting_types": {"types", "environment_names"},
-    "config": {"errors", "environment_names", "gate_law", "setting_types"},
+    "config": {"types", "errors", "environment_names", "gate_law", "setting_types"},
     "run_folder": {"errors"},
     "summary": {"types", "errors", "config", "files"},
     "presets": {"config", "environment_names", "errors"},

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "acting/shared_generator.py": "unit/acting/test_environments.py",
     "acting/single_environments.py": "unit/acting/test_failing_environments.py",
     "acting/trained.py": "unit/learning/test_checkpoints.py",
+    "algo/initialisation.py": "unit/algo/test_policies.py",
     "algo/ratios.py": "unit/algo/test_losses.py",
     "algo/spaces.py": "unit/algo/test_policies.py",
     "algo/weights.py": "unit/acting/test_inference.py",

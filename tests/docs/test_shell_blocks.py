@@ -30,14 +30,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for page in {block.page for block in RUN}:
         folder = found[page] = tmp_path_factory.mktemp("page")
-        shutil.copy(ROOT / "examples" / "reach.py", folder / "my_package.py")
-        text = (folder / "my_package.py").read_text()
-        (folder / "my_package.py").write_text(text.replace("Reach-v0", "MyEnv-v0").replace("reach:", "my_package:"))
+        shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+        _write_environments(folder)
         penstock = folder / "bin" / "penstock"
         penstock.parent.mkdir()
         penstock.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock "$@"\n')
         penstock.chmod(0o755)
     return found
+
+
+def _write_environments(folder: Path) -> None:
+    """Writes the package and the file that the pages name."""
+    text = (ROOT / "examples" / "reach.py").read_text().replace("Reach-v0", "MyEnv-v0")
+    of_size = "(Reach):\n    def __init__(self, size: float = 1.0) -> None:\n        super().__init__(size)\n"
+    for file, module, class_name in (
+        ("my_package/__init__.py", "my_package", ""),
+        ("my_package/my_module.py", "my_package.my_module", "MyEnv"),
+        ("my_folder/my_file.py", "my_file", "MyEnv"),
+    ):
+        written = text.replace("reach:", f"{module}:") + (f"\n\nclass {class_name}{of_size}" if class_name else "")
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(written)
 
 
 @pytest.mark.slow
