@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from helpers.environments import assignment, fresh_weights, spec_of
+from helpers.environments import assignment, fresh_policy, spec_of
 from penstock.acting.collector import Collector
 from penstock.acting.environments import make_environments
 from penstock.acting.inference import PolicyRunner
@@ -57,17 +57,23 @@ def collect_batch(
     unroll_length: int = 32,
     fresh: int | None = None,
     learner: Learner | None = None,
+    network: Network | None = None,
+    burn_in: int = 0,
+    windows: int = 1,
     number: int = 5,
     version: int = 3,
 ) -> Batch:
-    """Collects one window of `segments` environments; those from `fresh` on count as replayed.
+    """Collects windows of `segments` environments and returns the last; segments from `fresh` on count as replayed.
 
-    `learner`, or an untrained one, acts.
+    `learner`, or an untrained one with this network, acts. With memory, segments begin with `burn_in` earlier rows.
     """
-    weights = policy_weights.dump(learner.policy, version) if learner else fresh_weights(spec_of(env_id), seed=9)
+    policy = learner.policy if learner else fresh_policy(spec_of(env_id), seed=9, network=network)
+    runner = PolicyRunner(policy_weights.dump(policy, version))
     environments = make_environments(env_id, segments, kwargs={})
-    schema = segment_schema(environments.spec, unroll_length)
+    schema = segment_schema(environments.spec, unroll_length, memory=policy.memory_shape, burn_in=burn_in)
     collector = Collector(environments, assignment(*range(segments)), schema=schema, discount=0.99)
+    for _ in range(windows):
+        window = collector.collect(runner)
     fresh = segments if fresh is None else fresh
     replayed = np.arange(segments) >= fresh
     return Batch(
@@ -80,7 +86,7 @@ def collect_batch(
             probabilities=np.where(replayed, 0.5, 1.0),
             counts=StoreCounts(),
         ),
-        collector.collect(PolicyRunner(weights)).columns,
+        window.columns,
     )
 
 

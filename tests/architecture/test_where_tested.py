@@ -22,7 +22,6 @@ ELSEWHERE = {
     "algo/initialisation.py": "unit/algo/test_policies.py",
     "algo/ratios.py": "unit/algo/test_losses.py",
     "algo/spaces.py": "unit/algo/test_policies.py",
-    "algo/weights.py": "unit/acting/test_inference.py",
     "api.py": "integration/test_environment_names_in_runs.py",
     "apps/actor.py": "integration/test_services.py",
     "apps/environment_check.py": "integration/test_bad_input.py",

@@ -17,6 +17,7 @@ from helpers import single_process as study
 from helpers.processes import Command, end_of
 from helpers.servers import Loopback
 from penstock.acting.randomness import Streams
+from penstock.algo.distributions import Noise, NoiseKind
 from penstock.algo.parameters import flatten
 from penstock.config import Config, build, load_toml
 from penstock.errors import Unavailable
@@ -133,10 +134,10 @@ def textbook(config: Config, iterations: int) -> TextbookPPO:
     )
     numbers = np.arange(ENVIRONMENTS, dtype=np.uint32)
     streams = Streams(config.run.seed, 1, numbers)
-    draw = streams.uniforms if config.environment.id.startswith("CartPole") else streams.normals
+    kind = NoiseKind.UNIFORM if config.environment.id.startswith("CartPole") else NoiseKind.NORMAL
 
     def noise(first_step: int) -> np.ndarray:
-        return draw(first_step, settings.steps, 1)
+        return streams.draw((Noise(kind, 1),), first_step, settings.steps)
 
     learner = TextbookPPO(settings, streams.reset_seeds(), noise, flatten)
     learner.train(iterations)

@@ -65,7 +65,7 @@ def test_outliers_are_clipped_at_ten_deviations() -> None:
 def test_a_policy_learns_the_moments_it_uses(on: bool) -> None:
     network = Network(hidden_sizes=(4,), normalise_observations=on, normalise_returns=on)
     policy = fresh_policy(spec_of("Counting-v0"), network=network)
-    policy.learn_moments(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([10.0, 30.0]))
+    policy.learn_moments((torch.tensor([[1.0, 2.0], [3.0, 4.0]]),), torch.tensor([10.0, 30.0]))
     count = 2.0 if on else 0.0
     assert policy.observation_moments.count.item() == count
     assert policy.return_moments.count.item() == count

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -38,10 +38,12 @@ def columns_of(actions: str) -> tuple[str, ...]:
 
 def with_value(batch: TrainingBatch, column: str, value: float) -> TrainingBatch:
     """Returns the batch with this value in one row of a fresh segment and in one of a replayed segment."""
-    changed = getattr(batch, column).clone()
+    of_leaves = column in ("observation", "action")
+    changed = (getattr(batch, column)[0] if of_leaves else getattr(batch, column)).clone()
     for segment, step in ((0, 5), (batch.reward.shape[0] - 1, 2)):
         changed[segment, step] = value
-    return dataclasses.replace(batch, **{column: changed})
+    replacement: dict[str, Any] = {column: (changed,) if of_leaves else changed}
+    return dataclasses.replace(batch, **replacement)
 
 
 def assert_finite(learner: Learner) -> None:

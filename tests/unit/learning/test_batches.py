@@ -13,8 +13,10 @@ def test_a_batch_on_a_cpu_is_neither_copied_nor_passed_to_another_thread() -> No
     feed.arrived(batch)
     tensors = feed.tensors(batch)
     assert threading.active_count() == before
-    for name in ("observation", "action", "reward", "valid"):
-        assert getattr(tensors, name).data_ptr() == batch.columns.column(name).ctypes.data
+    shared = {"observation": tensors.observation[0], "action": tensors.action[0]}
+    shared |= {"reward": tensors.reward, "valid": tensors.valid}
+    for name, tensor in shared.items():
+        assert tensor.data_ptr() == batch.columns.column(name).ctypes.data
     feed.close()
 
 

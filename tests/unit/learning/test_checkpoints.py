@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.environments import spec_of
+from helpers.policy_outputs import distribution_of, value_of
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock import checkpoint_file
 from penstock.acting.trained import load_policy
@@ -53,10 +54,10 @@ def test_a_learner_that_never_trained_can_be_restored(folder: RunFolder) -> None
 def test_further_training_does_not_change_a_snapshot(folder: RunFolder) -> None:
     learner, restored = trained_learner(), make_learner()
     snapshot = checkpoints.take(learner, PROGRESS)
-    value = learner.policy.value(torch.ones(4)).item()
+    value = value_of(learner.policy, torch.ones(4)).item()
     learner.train(make_batch(), 0.0)
     checkpoints.restore(restored, checkpoints.save(folder, snapshot, keep=3))
-    assert restored.policy.value(torch.ones(4)).item() == value != learner.policy.value(torch.ones(4)).item()
+    assert value_of(restored.policy, torch.ones(4)).item() == value != value_of(learner.policy, torch.ones(4)).item()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.999])
@@ -132,5 +133,5 @@ def test_a_checkpoint_loads_as_a_policy(folder: RunFolder) -> None:
     observation = torch.linspace(-1.0, 1.0, 4)
     for found in (load_policy(path), load_policy(folder.root)):
         assert found.version == PROGRESS.version
-        assert torch.equal(found.policy.value(observation), learner.policy.value(observation))
-        assert found.act(observation.numpy()) == learner.policy.distribution(observation).mode().item()
+        assert torch.equal(value_of(found.policy, observation), value_of(learner.policy, observation))
+        assert found.act(observation.numpy()) == distribution_of(learner.policy, observation).mode().item()

@@ -1,5 +1,6 @@
 import dataclasses
 import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from helpers.environments import fresh_policy, spec_of
 from helpers.training import CPU, SMALL, make_batch, make_learner
 from penstock.algo.losses import Losses, LossSettings
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import Network
+from penstock.algo.policies import Inputs, Network
 from penstock.errors import ConfigurationError
 from penstock.learning.adam import Adam
 from penstock.learning.execution import Descent, Eager, FixedShapes, Take, descent_by
@@ -43,7 +44,9 @@ def random_steps(env_id: str, count: int, seed: int) -> Steps:
 
     discrete = env_id == "CartPole-v1"
     action = torch.randint(2, (count,), generator=generator) if discrete else normal(1)
-    return Steps(normal(4 if discrete else 3), action, *(normal() for _ in range(7)))
+    inputs = Inputs((normal(4 if discrete else 3),))
+    rest: tuple[Any, ...] = (*(normal() for _ in range(7)), None)
+    return Steps(inputs, (action,), *rest)
 
 
 def descend(descent: Descent, env_id: str, counts: tuple[int, ...]) -> list[Descended]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.policy_outputs import distribution_of, value_of
 from helpers.statistics import all_finite
 from helpers.training import SMALL, make_batch, make_learner, parameters_of, same_parameters
 from penstock.algo.advantages import Estimates, estimate
@@ -18,11 +19,15 @@ UNNORMALISED = dataclasses.replace(SMALL, normalise_observations=False, normalis
 TASKS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 
 
+def log_prob_of(learner: Learner, batch: TrainingBatch) -> torch.Tensor:
+    return distribution_of(learner.policy, batch.observation[0][:, :-1]).log_prob(batch.action[0])
+
+
 @torch.no_grad()
 def estimates_of(learner: Learner, batch: TrainingBatch, rho_clip: float = 1.0, trace_clip: float = 1.0) -> Estimates:
-    log_prob = learner.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
+    log_prob = log_prob_of(learner, batch)
     return estimate(
-        value=learner.policy.value(batch.observation),
+        value=value_of(learner.policy, batch.observation[0]),
         reward=learner.policy.scale_rewards(batch.reward),
         terminated=batch.terminated,
         truncated=batch.truncated,
@@ -44,7 +49,7 @@ def approximate_kl(outcome: TrainingOutcome) -> float:
 @torch.no_grad()
 def surrogate(learner: Learner, batch: TrainingBatch, estimates: Estimates) -> float:
     """Returns the mean of ratio times advantage, which training of the policy increases."""
-    log_prob = learner.policy.distribution(batch.observation[:, :-1]).log_prob(batch.action)
+    log_prob = log_prob_of(learner, batch)
     advantage = estimates.advantage[batch.valid]
     ratio = (log_prob - batch.behaviour_log_prob)[batch.valid].exp()
     return float((ratio * (advantage - advantage.mean())).mean())
@@ -52,7 +57,9 @@ def surrogate(learner: Learner, batch: TrainingBatch, estimates: Estimates) -> f
 
 @torch.no_grad()
 def value_error(learner: Learner, batch: TrainingBatch, estimates: Estimates) -> float:
-    return float((learner.policy.value(batch.observation)[:, :-1] - estimates.target)[batch.valid].square().mean())
+    return float(
+        (value_of(learner.policy, batch.observation[0])[:, :-1] - estimates.target)[batch.valid].square().mean()
+    )
 
 
 def invalid_rows_replaced(batch: TrainingBatch) -> TrainingBatch:
@@ -60,7 +67,7 @@ def invalid_rows_replaced(batch: TrainingBatch) -> TrainingBatch:
     assert not batch.valid.all()
     return dataclasses.replace(
         batch,
-        action=torch.where(batch.valid, batch.action, 1 - batch.action),
+        action=(torch.where(batch.valid, batch.action[0], 1 - batch.action[0]),),
         reward=torch.where(batch.valid, batch.reward, 1e4),
         behaviour_log_prob=torch.where(batch.valid, batch.behaviour_log_prob, torch.nan),
         discounted_return=torch.where(batch.valid, batch.discounted_return, 1e5),
@@ -92,7 +99,7 @@ def test_the_final_observation_in_a_row_that_only_resets_bootstraps_a_truncated_
     batch = dataclasses.replace(batch, truncated=batch.terminated, terminated=torch.zeros_like(batch.terminated))
     other_rows = torch.cat([batch.valid, torch.ones(6, 1, dtype=torch.bool)], 1)[..., None]
     one.train(batch, 0.0)
-    other.train(dataclasses.replace(batch, observation=torch.where(other_rows, batch.observation, 3.0)), 0.0)
+    other.train(dataclasses.replace(batch, observation=(torch.where(other_rows, batch.observation[0], 3.0),)), 0.0)
     assert not same_parameters(one, other)
 
 
@@ -133,16 +140,16 @@ def test_a_learner_does_not_use_torchs_global_generator() -> None:
 
 def test_a_batch_is_not_written_to() -> None:
     batch = make_batch(fresh=4)
-    tensors = {name: getattr(batch, name) for name in ("observation", "reward", "behaviour_log_prob", "priorities")}
-    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    copies = [tensor.clone() for tensor in batch.tensors]
+    assert len(copies) == 9
     make_learner().train(batch, 0.0)
-    assert all(torch.equal(tensor, copies[name]) for name, tensor in tensors.items())
+    assert all(torch.equal(tensor, copy) for tensor, copy in zip(batch.tensors, copies, strict=True))
 
 
 def test_only_fresh_valid_steps_enter_the_normalisers_and_the_step_count() -> None:
     learner, batch = make_learner(), make_batch(fresh=4)
     outcome = learner.train(batch, 0.0)
-    seen = batch.observation[:4, :-1][batch.valid[:4]].double()
+    seen = batch.observation[0][:4, :-1][batch.valid[:4]].double()
     assert 0 < len(seen) < 4 * 32
     assert outcome.fresh_steps == len(seen) == learner.policy.observation_moments.count
     torch.testing.assert_close(learner.policy.observation_moments.mean, seen.mean(0))

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from helpers.training import CPU, SMALL
 from penstock.algo.losses import LossSettings
 from penstock.algo.normalisation import MomentsUpdate
 from penstock.algo.parameters import flatten
-from penstock.algo.policies import MomentsUpdates
+from penstock.algo.policies import Inputs, MomentsUpdates
 from penstock.config import PPOConfig, build
 from penstock.errors import Diverged
 from penstock.learning import schedules
@@ -40,7 +41,8 @@ def steps_of(count: int = 16, target: float | None = None) -> Steps:
     generator = torch.Generator().manual_seed(count)
     columns = [torch.randn(count, generator=generator) for _ in range(7)]
     observation, action = torch.randn(count, 3, generator=generator), torch.randn(count, 1, generator=generator)
-    steps = Steps(observation, action, *columns)
+    rest: tuple[Any, ...] = (*columns, None)
+    steps = Steps(Inputs((observation,)), (action,), *rest)
     return steps if target is None else dataclasses.replace(steps, target=torch.full((count,), target))
 
 

@@ -1,0 +1,112 @@
+"""Weights describe policies of every space, encoder and memory, and restore them alone."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.environments import fresh_policy
+from penstock.algo import weights as policy_weights
+from penstock.algo.policies import Inputs, Network, Policy
+from penstock.errors import ConfigurationError
+from penstock.types.run import Weights
+from penstock.types.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    EnvironmentSpec,
+    Leaf,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Tree,
+)
+
+OBSERVATION = Tree(
+    (
+        Leaf(("camera", 0), BoxSpace("uint8", (2, 36, 40), (0.0,), (255.0,))),
+        Leaf(("camera", 1), BoxSpace("uint8", (3, 4, 2), (0.0,), (3.0,))),
+        Leaf(("unit",), DiscreteSpace(7, -2)),
+        Leaf(("load",), BoxSpace("float64", (2, 2), (-math.inf,) * 4, (math.inf, 1.0, 2.0, 3.0))),
+        Leaf(("lamps",), MultiBinarySpace((3,))),
+        Leaf(("levels",), MultiDiscreteSpace((2,), (3, 4), (0, 5))),
+    )
+)
+ACTION = Tree(
+    (
+        Leaf((0,), DiscreteSpace(3, 1)),
+        Leaf((1,), MultiBinarySpace((2,))),
+        Leaf((2,), BoxSpace("float32", (2,), (-1.0,) * 2, (1.0,) * 2)),
+    )
+)
+NESTED = EnvironmentSpec("Nested-v0", OBSERVATION, ACTION, mask_bits=7)
+PLAIN = EnvironmentSpec("Plain-v0", Tree.of(BoxSpace("float32", (3,), (-1.0,), (1.0,))), Tree.of(DiscreteSpace(2)))
+NETWORKS = [
+    Network(hidden_sizes=(8,)),
+    Network(hidden_sizes=(8,), trunk="shared", memory="gru", memory_size=5),
+    Network(hidden_sizes=(8,), memory="lstm", memory_size=5, squash_actions=True),
+    Network(hidden_sizes=(8,), encoders={"levels": "embedding", "camera.0": "board", "unit": "flat"}),
+]
+
+
+def inputs_of(policy: Policy) -> Inputs:
+    """Returns random inputs: 2 segments of 4 rows."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [space.observation_array[1] for space in policy.spec.observation.spaces]
+    observation = tuple(torch.randint(3, (2, 4, *shape), generator=generator) for shape in shapes)
+    mask = torch.full((2, 4, 1), 0b1111101, dtype=torch.uint8) if policy.spec.mask_bits else None
+    if policy.memory_shape is None:
+        return Inputs(observation, mask)
+    state = torch.randn(2, *policy.memory_shape, generator=generator)
+    return Inputs(observation, mask, state, torch.zeros(2, 4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_policy_of_a_tree_is_restored_from_its_weights_alone(network: Network) -> None:
+    policy = fresh_policy(NESTED, network=network)
+    inputs = inputs_of(policy)
+    numbers = tuple(leaf.flatten(0, 1) for leaf in inputs.observation)
+    policy.learn_moments(numbers, torch.arange(8.0))
+    restored = policy_weights.load(policy_weights.dump(policy, 5))
+    assert (restored.spec, restored.network, restored.memory_shape) == (NESTED, network, policy.memory_shape)
+    assert restored.noise == policy.noise
+    (ours, value), (theirs, expected) = restored.evaluate(inputs), policy.evaluate(inputs)
+    assert torch.equal(value, expected)
+    for mode, other in zip(ours.mode(), theirs.mode(), strict=True):
+        assert torch.equal(mode, other)
+    assert torch.equal(ours.entropy(), theirs.entropy())
+
+
+def metadata_of(spec: EnvironmentSpec, network: Network) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(policy_weights.describe(fresh_policy(spec, network=network), 1))
+    return described
+
+
+def test_weights_of_earlier_spaces_and_networks_have_no_field_that_earlier_releases_do_not_know() -> None:
+    described = metadata_of(PLAIN, Network())
+    assert described["environment"].keys() == {"id", "observation", "action", "frames"}
+    assert described["environment"]["observation"]["kind"] == "box"
+    assert not {"encoders", "memory", "memory_size"} & described["network"].keys()
+
+
+def test_weights_with_masks_memory_and_encoders_describe_them() -> None:
+    described = metadata_of(NESTED, NETWORKS[1])
+    assert described["environment"]["mask_bits"] == 7
+    assert [leaf["path"] for leaf in described["environment"]["observation"]["leaves"]][:2] == [
+        ["camera", 0],
+        ["camera", 1],
+    ]
+    assert (described["network"]["memory"], described["network"]["memory_size"]) == ("gru", 5)
+    assert metadata_of(NESTED, NETWORKS[3])["network"]["encoders"] == NETWORKS[3].encoders
+
+
+@pytest.mark.parametrize("spec", [PLAIN, NESTED], ids=["not nested", "nested"])
+def test_weights_for_an_unknown_kind_of_space_are_refused(spec: EnvironmentSpec) -> None:
+    data = policy_weights.dump(fresh_policy(spec), 1).data
+    for kind in (b"discrete", b"multi_binary"):
+        if kind not in data:
+            continue
+        newer = data.replace(b'\\"' + kind + b'\\"', b'\\"' + b"x" * len(kind) + b'\\"')
+        assert newer != data
+        with pytest.raises(ConfigurationError, match=r"kind of space that this release does not support, 'x+'[^\n]*$"):
+            policy_weights.load(Weights.of(1, newer))
