@@ -50,7 +50,7 @@ class ColourLines(gymnasium.Env[Observation, np.int64]):
             balls: Number of balls that are announced.
             first_balls: Number of balls on the first board.
         """
-        self.observation_space = spaces.Dict(
+        self.observation_space = spaces.Dict(  # type: ignore[assignment]
             {"board": spaces.Box(0, colours, (size, size), np.uint8), "next": spaces.MultiDiscrete([colours] * balls)}
         )
         self.action_space = spaces.Discrete(size**4)

@@ -113,6 +113,7 @@ ELSEWHERE = {
     "telemetry/snapshots.py": "contract/test_snapshot_calls.py",
     "types/block.py": "unit/wire/test_block.py",
     "types/evaluation.py": "contract/test_evaluation_service.py",
+    "types/networks.py": "unit/test_config.py",
     "types/records.py": "unit/learning/test_declared_statistics.py",
     "types/replay.py": "unit/wire/test_windows_and_batches.py",
     "types/run.py": "unit/wire/test_run_messages.py",

@@ -320,3 +320,15 @@ def test_as_many_variants_as_actors_and_episodes_are_accepted() -> None:
 def test_a_single_actor_may_have_any_temperature() -> None:
     actor = {"lowest_temperature": 2.0, "highest_temperature": 2.0}
     assert build({"actor": actor, "train": {"actors": 1}}).actor.lowest_temperature == 2.0
+
+
+def test_a_burn_in_without_memory_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="needs policy.memory"):
+        build({"ppo": {"burn_in_steps": 4}})
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("gru", 1), ("lstm", 2)])
+def test_segments_record_the_state_of_the_chosen_memory(kind: str, parts: int) -> None:
+    config = build({"policy": {"memory": kind, "memory_size": 32}, "ppo": {"burn_in_steps": 4}})
+    assert config.recorded == {"unroll_length": 32, "memory": (parts, 32), "burn_in": 4}
+    assert build({}).recorded["memory"] is None

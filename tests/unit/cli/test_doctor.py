@@ -188,6 +188,6 @@ def test_only_a_configured_environment_is_created_and_stepped() -> None:
 def test_the_command_checks_the_environment_if_one_is_configured(
     commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doctor.command(["--env-id=FrozenLake-v1"]) == 1
+    assert doctor.command(["--env-id=FrozenLake-v1", "--policy.encoders", "observation=board"]) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line[4:].startswith("environment")]
-    assert line.startswith("no") and "flat boxes" in line
+    assert line.startswith("no") and "board needs two or three dimensions" in line
