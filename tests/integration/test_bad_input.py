@@ -17,7 +17,7 @@ GRPC_ERROR = re.compile(r"E\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] ")
 ODD_SPACES = """
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence, Text, Tuple
 
 
 class Odd(gymnasium.Env):
@@ -26,21 +26,32 @@ class Odd(gymnasium.Env):
     def __init__(self, kind):
         vector = Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = {
-            "dict": Dict({"one": vector, "two": vector}),
-            "tuple": Tuple((vector, vector)),
-            "image": Box(0.0, 1.0, (84, 84, 3), np.float32),
-            "icon": Box(0, 255, (16, 16), np.uint8),
+            "text": Text(8),
+            "graph": Dict({"one": vector, "map": Graph(vector, None)}),
+            "sequence": Tuple((vector, Sequence(vector))),
+            "lacking": Dict({"one": vector, "two": vector}),
+            "wide_mask": vector,
+            "empty_mask": vector,
         }[kind]
+        self.kind = kind
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self.observation_space.sample(), {}
+        return self.observe(), self.info()
 
     def step(self, action):
-        return self.observation_space.sample(), 0.0, False, False, {}
+        return self.observe(), 0.0, False, False, self.info()
+
+    def observe(self):
+        observation = self.observation_space.sample()
+        return {"one": observation["one"]} if self.kind == "lacking" else observation
+
+    def info(self):
+        masks = {"wide_mask": np.ones(3), "empty_mask": np.zeros(2)}
+        return {"action_mask": masks[self.kind]} if self.kind in masks else {}
 
 
-for kind in ("dict", "tuple", "image", "icon"):
+for kind in ("text", "graph", "sequence", "lacking", "wide_mask", "empty_mask"):
     gymnasium.register(f"Odd-{kind}-v0", Odd, kwargs={"kind": kind})
 """
 
@@ -93,7 +104,7 @@ def other_architecture(place: Place) -> Mistake:
     folder = place.copy("a_checkpoint_of_another_architecture")
     newest = RunFolder(folder).numbered_checkpoints()[-1]
     options = [f"--resume={folder}", "--total-steps=20000", "--policy.hidden-sizes=32,32"]
-    return Mistake(["train", *options], [str(newest), "hidden_sizes=(64, 64)", "hidden_sizes=(32, 32)"])
+    return Mistake(["train", *options], [str(newest), "policy.hidden_sizes [64, 64]", "policy.hidden_sizes [32, 32]"])
 
 
 def file_for_store(place: Place) -> Mistake:
@@ -155,10 +166,21 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "a_configuration_that_is_not_there": lambda place: Mistake(
         train(f"--config={place.root / 'nothing.toml'}"), ["nothing.toml", "No such file"]
     ),
-    "observations_in_a_dict": odd_space("dict", "Dict("),
-    "observations_in_a_tuple": odd_space("tuple", "Tuple("),
-    "images_that_are_not_bytes": odd_space("image", "(84, 84, 3)"),
-    "images_that_are_too_small": odd_space("icon", "16 x 16"),
+    "observations_of_text": odd_space("text", "has the observation space Text;"),
+    "a_graph_in_a_dict": odd_space("graph", "has Graph at map of its observation space;"),
+    "a_sequence_in_a_tuple": odd_space("sequence", "has Sequence at 1 of its observation space;"),
+    "an_observation_that_lacks_a_part": odd_space("lacking", "space keys: ['one', 'two']"),
+    "a_mask_of_the_wrong_size": odd_space("wide_mask", "of 3 elements, where Discrete(2, start=0) has 2"),
+    "a_mask_without_a_legal_action": odd_space("empty_mask", "without a legal action"),
+    "an_encoder_of_no_part": lambda place: Mistake(
+        train("--policy.encoders=camera=flat"), ["policy.encoders names 'camera'", "its parts are: observation"]
+    ),
+    "an_encoder_that_does_not_fit": lambda place: Mistake(
+        train("--policy.encoders=observation=image"), ["chooses image for observation of CartPole-v1"]
+    ),
+    "a_burn_in_without_memory": lambda place: Mistake(
+        train("--ppo.burn-in-steps=4"), ["ppo.burn_in_steps 4 needs policy.memory"]
+    ),
     "training_arguments_that_there_are_not": lambda place: Mistake(
         train("--environment.training-kwargs=lengthh=2"), ["can't make", "lengthh"]
     ),

@@ -323,7 +323,7 @@ def test_a_single_actor_may_have_any_temperature() -> None:
 
 
 def test_a_burn_in_without_memory_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="needs policy.memory"):
+    with pytest.raises(ConfigurationError, match=r"needs policy\.memory"):
         build({"ppo": {"burn_in_steps": 4}})
 
 
