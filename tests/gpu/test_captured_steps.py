@@ -15,6 +15,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import Learner, TrainingOutcome
 from penstock.run_folder import RunFolder
+from penstock.types.networks import MemoryKind
 
 SHARED = dataclasses.replace(SMALL, trunk="shared")
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
@@ -56,6 +57,20 @@ def test_captured_and_eager_steps_learn_the_same_from_batches_of_all_sizes(
         expected, outcome = (learner.train(batch, progress) for learner in (eager, graphed))
         for ours, theirs in zip(numbers_of(outcome), numbers_of(expected), strict=True):
             assert ours == pytest.approx(theirs, rel=1e-2, abs=1e-4)
+        assert_close(graphed, eager)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_captured_and_eager_steps_learn_the_same_with_memory(cuda: torch.device, kind: MemoryKind) -> None:
+    network = dataclasses.replace(SMALL, memory=kind, memory_size=8)
+    eager, graphed = (
+        make_learner(network=network, device=cuda, execution=name, burn_in_steps=4, epochs=3, **SCHEDULED)
+        for name in ("eager", "graphed")
+    )
+    for progress, segments in RUN:
+        batch = make_batch(device=cuda, segments=segments, network=network, burn_in=4, windows=2)
+        for learner in (eager, graphed):
+            assert learner.train(batch, progress).refused_steps == 0
         assert_close(graphed, eager)
 
 
