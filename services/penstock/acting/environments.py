@@ -36,7 +36,8 @@ FindMasks = Callable[
     tuple[EnvironmentSpec, MaskSource | None],
 ]
 
-_PROBE_SEED = 0
+_PROBES = 3
+"""Resets that are tried in search of action masks, because a simulator's reset may fail now and then."""
 
 
 class Environments(Protocol):
@@ -238,15 +239,18 @@ def _masks_of(
     def first_info() -> Mapping[str, Any]:
         if expected is not None:
             return {masks.KEY: True}
-        try:
-            if isinstance(env, gymnasium.Env):
-                _, info = env.reset(seed=_PROBE_SEED)
+        for attempt in range(_PROBES):
+            try:
+                if isinstance(env, gymnasium.Env):
+                    _, info = env.reset(seed=attempt)
+                else:
+                    _, info = env.reset(seed=[attempt] * env.num_envs)  # type: ignore[arg-type]
+            except faults.MISBEHAVIOUR as error:
+                faults.let_ctrl_c_pass(error)
+                failure = error
             else:
-                _, info = env.reset(seed=[_PROBE_SEED] * env.num_envs)  # type: ignore[arg-type]
-        except faults.MISBEHAVIOUR as error:
-            faults.let_ctrl_c_pass(error)
-            raise ConfigurationError(f"{spec.id} failed in reset: {faults.describe(error)}") from error
-        return info if isinstance(info, Mapping) else {}
+                return info if isinstance(info, Mapping) else {}
+        raise ConfigurationError(f"{spec.id} failed in reset {_PROBES} times: {faults.describe(failure)}") from failure
 
     source = masks.find(env, observation, spec.action, first_info)
     return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
