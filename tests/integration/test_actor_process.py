@@ -17,6 +17,8 @@ def actor(server: LiveRun, folder: Path, env_id: str, *options: str) -> Iterator
         f"--env-id={env_id}",
         "--env-import=helpers.failing",
         "--envs-per-actor=1",
+        # So that the first reset is that of the first window, and not a search for masks.
+        "--environment.action-masks=false",
         f"--actor.learner-address={server.address}",
         "--actor.listen=127.0.0.1:0",
         "--actor.metrics-port=0",
