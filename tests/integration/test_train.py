@@ -176,6 +176,8 @@ def test_the_configuration_in_the_folder_is_the_one_that_ran(ended_run: EndedRun
         train={"actors": 1},
         actor={"environments": 8},
         sampling={"batch_segments": 32, "fresh_fraction": 0.5},
+        # The launcher sizes the store for the run's segments.
+        replay={"capacity_bytes": 64 * 2**20},
         evaluation={"threshold": 20.0, "interval_steps": 2_000, "episodes": 5},
         checkpoint={"save_interval": 1_000, "max_checkpoints": 2},
         # An option, a variable and the file of --config, all of which override the preset's learning rate.
