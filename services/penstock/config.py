@@ -212,7 +212,7 @@ class PPOConfig(Section):
     trace_clip: PositiveFloat = 1.0
     """V-trace's upper bound on the ratio that cuts traces."""
     burn_in_steps: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Steps before a segment from which policy.memory computes the state at its first step anew, under the current
+    """Steps before a segment from which policy.memory computes the state at its first step under the current
     parameters. Each segment stores their observations. 0: the state that the actor had is used unchanged; replay of
     old segments may need more (docs/memory.md)."""
     behaviour_weight_clip: PositiveFloat = 5.0

@@ -74,7 +74,7 @@ def _check_observation(name: str, stage: str, observation: Any, space: gymnasium
     for leaf, value in zip(tree.leaves, values, strict=True):
         part = leaves.space_at(space, leaf.path)
         if isinstance(part, gymnasium.spaces.Box):
-            warnings += _check_box(name, stage, value, part, f" at {leaf.name}" if leaf.path else "")
+            warnings += _check_box(name, stage, value, part, leaf.place)
             continue
         try:
             LeafBuffer(leaf, part, 1).fill([value])

@@ -74,11 +74,11 @@ class LeafBuffer:
             if found.shape != self._shape or not fits:
                 has = f"{self._shape} and {self._dtype}" if self._is_box else self._leaf.space.shown()
                 return Unusable(
-                    f"an observation of shape {found.shape} and type {found.dtype}{_place(self._leaf)}, where its space"
+                    f"an observation of shape {found.shape} and type {found.dtype}{self._leaf.place}, where its space"
                     f" has {has}",
                     index,
                 )
-        return Unusable(f"observations that can't be stacked{_place(self._leaf)}", None)
+        return Unusable(f"observations that can't be stacked{self._leaf.place}", None)
 
 
 class ValueCheck:
@@ -91,13 +91,13 @@ class ValueCheck:
         """Raises `Unusable` for the first row of [N, ...] with a value that can't be trained on."""
         if self._limits is None:
             if found := faults.find_unusable(values):
-                raise Unusable(f"an observation with {found[1]}{_place(self._leaf)}", found[0])
+                raise Unusable(f"an observation with {found[1]}{self._leaf.place}", found[0])
             return
         low, high = self._limits
         outside = (values < low) | (values > high)
         if outside.any():
             row = tuple(np.argwhere(outside)[0].tolist())
-            what = f"an observation with {values[row]}{_place(self._leaf)}, outside of {self._leaf.space.shown()}"
+            what = f"an observation with {values[row]}{self._leaf.place}, outside of {self._leaf.space.shown()}"
             raise Unusable(what, row[0])
 
 
@@ -115,7 +115,3 @@ def _limits(space: Space) -> tuple[Any, Any] | None:
             return 0, 1
         case _:
             assert_never(space)
-
-
-def _place(leaf: Leaf) -> str:
-    return f" at {leaf.name}" if leaf.path else ""

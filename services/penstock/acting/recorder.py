@@ -80,8 +80,9 @@ class Recorder:
     def advance(self, begun: NDArray[np.bool_]) -> None:
         """Moves on to the next row. `begun`, <bool>[N], marks first rows of episodes."""
         self.begun = begun
-        older = np.minimum(self._rows_before + 1, self._oldest)
-        self._rows_before = np.where(begun, 0, older).astype(np.uint8)
+        if self._age is not None:
+            older = np.minimum(self._rows_before + 1, self._oldest)
+            self._rows_before = np.where(begun, 0, older).astype(np.uint8)
 
     def act(self, step: int, action: tuple[NDArray[np.generic], ...], log_prob: NDArray[np.float32]) -> None:
         """Records the actions at row `step` of T, one array [N, ...] per leaf, and their log probabilities."""

@@ -80,10 +80,9 @@ class TrainedPolicy:
             dtype, shape = leaf.space.observation_array
             row = np.asarray(value, np.float32 if dtype.startswith("float") else None)
             if row.shape != shape:
-                place = f" at {leaf.name}" if leaf.path else ""
                 raise ConfigurationError(
-                    f"an observation of shape {row.shape}{place}, where this policy of {spec.id} expects {shape}; pass"
-                    " it as the policy saw it in training"
+                    f"an observation of shape {row.shape}{leaf.place}, where this policy of {spec.id} expects {shape};"
+                    " pass it as the policy saw it in training"
                 )
             rows.append(row[None])
         return tuple(rows)

@@ -16,6 +16,7 @@ from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
+from penstock.types.differences import same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
 from penstock.types.spaces import EnvironmentSpec
 
@@ -94,8 +95,7 @@ def _chosen_variants(config: Config, named: int | None) -> list[int]:
 
 def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec) -> None:
     trained = policy.policy.spec
-    same = ("observation", "action", "frames", "mask_bits")
-    if any(getattr(trained, name) != getattr(spec, name) for name in same):
+    if not same_spaces(trained, spec):
         raise ConfigurationError(
             f"{path} was trained for {trained.id}, whose spaces or action masks differ from those of {spec.id}"
         )

@@ -75,7 +75,7 @@ def _first_difference(one: Space, other: Space) -> Pair:
     for field in dataclasses.fields(one):
         mine, yours = getattr(one, field.name), getattr(other, field.name)
         if mine != yours and isinstance(mine, tuple) and mine and yours:
-            # One bound stands for those of all elements.
+            # A single bound is that of all elements.
             elements = zip_longest(mine, yours, fillvalue=min(mine, yours, key=len)[-1])
             for index, (first, second) in enumerate(elements):
                 if first != second:

@@ -234,6 +234,11 @@ class Leaf:
         """The path as text, such as `camera.0`; empty if the space is not nested."""
         return ".".join(map(str, self.path))
 
+    @property
+    def place(self) -> str:
+        """The name after ` at `, for messages; empty if the space is not nested."""
+        return f" at {self.name}" if self.path else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
