@@ -118,3 +118,20 @@ def test_a_state_is_float32_under_autocast(kind: MemoryKind) -> None:
     assert (outputs.dtype, last.dtype) == (torch.float32, torch.float32)
     exact, _ = memory.unroll(features, state, torch.zeros(ROWS, LENGTH, dtype=torch.bool))
     torch.testing.assert_close(outputs, exact, rtol=0.0, atol=0.05)
+
+
+@KINDS
+def test_half_of_the_units_of_a_new_layer_keep_their_state_over_hundreds_of_steps(kind: MemoryKind) -> None:
+    rows, size = 200, 8
+    memory = Memory(kind, FEATURES, size)
+    with torch.no_grad():
+        for layer in (memory.inputs, memory.recurrence):
+            layer.weight.zero_()
+        _, after = memory.unroll(
+            torch.zeros(1, rows, FEATURES), torch.ones(1, *memory.shape), torch.zeros(1, rows, dtype=torch.bool)
+        )
+    # Of the state T / (T + 1) is left in each step, with T from 0 to 1000.
+    kept = after[0, -1]
+    assert (kept[: size // 2] < 1e-6).all()
+    torch.testing.assert_close(kept[-1], torch.tensor((1000.0 / 1001.0) ** rows), rtol=1e-4, atol=0.0)
+    assert (kept[size // 2 :].diff() > 0.0).all()
