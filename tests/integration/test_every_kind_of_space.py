@@ -3,16 +3,19 @@
 from pathlib import Path
 
 import pytest
+import tomli_w
 
-from helpers.exact_tasks import BEST_RETURNS
+from helpers import single_process
+from helpers.exact_tasks import BEST_RETURNS, LONGEST_STACK
 from helpers.processes import WITH_HELPERS, run
+from penstock.config import build, merge
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
 MASK_PLACES = ("observation", "info", "method")
 
 
-def solve(folder: Path, env_id: str, threshold: float, *options: str) -> float:
+def solve(folder: Path, env_id: str, threshold: float, *options: str, steps: int = 80_000) -> float:
     """Trains until an evaluation returns `threshold`; returns the best mean return of an evaluation."""
     end = run(
         "train",
@@ -20,7 +23,7 @@ def solve(folder: Path, env_id: str, threshold: float, *options: str) -> float:
         "--env-import=helpers.exact_tasks",
         f"--run-dir={folder}",
         "--actors=1",
-        "--total-steps=80000",
+        f"--total-steps={steps}",
         "--ppo.learning-rate=3e-3",
         "--ppo.learning-rate-schedule=linear",
         "--evaluation.interval-steps=4096",
@@ -57,3 +60,47 @@ def test_a_masked_task_is_learnt_without_an_illegal_action(tmp_path: Path, masks
 def test_a_cue_is_remembered(tmp_path: Path, memory: str) -> None:
     # Half of the episodes would be won without memory.
     assert solve(tmp_path / "run", "ShortCue-v0", 1.0, f"--policy.memory={memory}", "--ppo.burn-in-steps=2") == 1.0
+
+
+LONG_MEMORY: dict[str, object] = {
+    "run": {"total_steps": 300_000},
+    "environment": {"id": "Cue-v0", "imports": ("helpers.exact_tasks",)},
+    "policy": {"normalise_returns": False},
+    # Longer than an episode, so that gradients pass from the answer back to the cue. An action has no effect after its
+    # step, so that the trace can end there.
+    "actor": {"environments": 32, "unroll_length": 100},
+    "sampling": {"batch_segments": 32, "fresh_fraction": 1.0},
+    "ppo": {
+        "learning_rate": 3e-3,
+        "learning_rate_schedule": "linear",
+        "discount": 1.0,
+        "trace_decay": 0.0,
+        "epochs": 4,
+        "minibatches": 2,
+        # Without a bonus, noise in the many steps that earn nothing may settle the action before the cue matters.
+        "entropy_coefficient": 0.03,
+    },
+    "evaluation": {"mode": "synchronous", "episodes": 40},
+}
+"""Settings with which a cue that is longer ago than every stack of frames is remembered."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_a_cue_that_is_longer_ago_than_every_stack_of_frames_is_remembered(tmp_path: Path, memory: str) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(tomli_w.dumps(LONG_MEMORY))
+    options = (f"--config={config}", f"--policy.memory={memory}")
+    assert solve(tmp_path / "run", "Cue-v0", 1.0, *options, steps=300_000) == 1.0
+
+
+@pytest.mark.slow
+def test_without_memory_the_longest_stack_of_frames_answers_at_chance() -> None:
+    stacked: dict[str, object] = {
+        "environment": {"frame_stack": LONGEST_STACK},
+        "run": {"total_steps": 60_000},
+        "evaluation": {"interval_steps": 10_000, "episodes": 400},
+    }
+    curve = single_process.train(build(merge(LONG_MEMORY, stacked))).curve
+    # Six standard deviations of the mean of 400 episodes, each of which is won with probability 1/2.
+    assert len(curve) >= 5 and all(abs(mean - 0.5) < 0.15 for _, mean in curve)
