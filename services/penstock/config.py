@@ -42,7 +42,7 @@ _STORE_BYTES = 64 * 2**20
 
 Schedule = Literal["constant", "linear"]
 Precision = Literal["float32", "bfloat16"]
-Execution = Literal["eager", "compiled", "graphed"]
+Execution = Literal["auto", "eager", "compiled", "graphed"]
 
 
 class Section(pydantic.BaseModel):
@@ -333,9 +333,10 @@ class LearnerConfig(Section):
     precision: Precision = "float32"
     """Precision of the hidden layers in both passes. bfloat16: by autocast, faster with large layers on a device that
     supports it; parameters, outputs, losses, advantages and ratios remain float32."""
-    execution: Execution = "eager"
-    """Execution of gradient steps. eager: operation by operation. compiled: by torch.compile, which needs a C++
-    compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
+    execution: Execution = "auto"
+    """Execution of gradient steps. eager: operation by operation. auto: eager, but an LSTM on a CPU in float32 by
+    torch's kernel, which is faster and rounds differently. compiled: by torch.compile, which needs a C++ compiler and
+    takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training."""
     max_actors: ActorSlots = 256

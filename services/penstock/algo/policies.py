@@ -14,7 +14,7 @@ from penstock.algo.distributions import Joint, Noise
 from penstock.algo.encoders import Activation, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
 from penstock.algo.masks import unpack
-from penstock.algo.memory import Memory
+from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
 from penstock.algo.spaces import check_spaces
 from penstock.types.networks import Encoder, MemoryKind
@@ -90,6 +90,9 @@ class Policy(nn.Module):
     environment's actions, through a tanh if actions are squashed.
 
     With separate trunks, policy and value have their own encoders, unless there is memory, which they share.
+
+    Attributes:
+        unroll: Function that computes the memory's outputs in `evaluate`, after the burn-in.
     """
 
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
@@ -114,6 +117,7 @@ class Policy(nn.Module):
         layers: list[nn.Module] = []
         features = 0
         self.memory: Memory | None = None
+        self.unroll: Unroll = by_rows
         if network.memory is not None:
             layers, features = encode()
             self.encoder = nn.Sequential(*layers)
@@ -206,8 +210,7 @@ class Policy(nn.Module):
                 before = self.encoder(_rows(prepared, slice(None, burn_in)))
                 _, state = self.memory.unroll(before, state, begun[:, :burn_in])
         rows = self.encoder(_rows(prepared, slice(burn_in, None)))
-        outputs, _ = self.memory.unroll(rows, state, begun[:, burn_in:])
-        remembered: Tensor = self.trunk(outputs)
+        remembered: Tensor = self.trunk(self.unroll(self.memory, rows, state, begun[:, burn_in:]))
         return remembered
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
