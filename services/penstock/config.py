@@ -33,6 +33,7 @@ from penstock.setting_types import (
     Temperature,
     UnitInterval,
     holds_bool,
+    is_optional,
     takes_numbers_only,
 )
 from penstock.types.networks import MEMORY_PARTS, Encoder, MemoryKind
@@ -49,6 +50,14 @@ class Section(pydantic.BaseModel):
     """A frozen section of the configuration. Unknown keys are errors, and numbers are finite."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _read_none(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        """Converts the text none to None, so that an option can unset what a preset sets."""
+        assert info.field_name is not None
+        annotation = cls.model_fields[info.field_name].annotation
+        return None if is_optional(annotation) and value in ("none", "None") else value
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

@@ -1,4 +1,6 @@
+import importlib
 import tomllib
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -7,6 +9,8 @@ import penstock
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.presets import configure, configured, preset, preset_for, preset_names, preset_values
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -62,10 +66,13 @@ def test_every_spelling_of_an_id_finds_the_preset(environment_id: str, name: str
 
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> None:
-    environment_id = preset(name).environment.id
-    if environment_id.startswith("ALE/"):
-        pytest.importorskip("ale_py")
-    namespace, environment, version = gymnasium.envs.registration.parse_env_id(environment_id)
+    settings = preset(name).environment
+    for module in settings.imports:
+        if (EXAMPLES / f"{module}.py").exists():
+            importlib.import_module(f"{EXAMPLES.name}.{module}")
+        else:
+            pytest.importorskip(module)
+    namespace, environment, version = gymnasium.envs.registration.parse_env_id(settings.id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 
 
