@@ -125,6 +125,13 @@ class Recurrent(nn.Module):
         self.parts, gates = {"gru": (1, 3), "lstm": (2, 4)}[kind]
         self.inputs = orthogonal(nn.Linear(features, gates * size), 1.0)
         self.recurrence = orthogonal(nn.Linear(size, gates * size), 1.0)
+        # Half of the units keep their state over up to 1000 steps at first (Tallec & Ollivier 2018). The second gate,
+        # z or f, keeps the state; in an LSTM the first, i, admits a new one.
+        times = torch.linspace(0.0, math.log(1000.0), size // 2 + 1)[1:]
+        with torch.no_grad():
+            self.inputs.bias.view(gates, size)[1, size - size // 2 :] = times
+            if kind == "lstm":
+                self.inputs.bias.view(gates, size)[0, size - size // 2 :] = -times
 
     def forward(self, rows: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the outputs after each of L rows, [N, L, H], and the state after the last one.

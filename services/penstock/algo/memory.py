@@ -6,6 +6,7 @@ has two: its output and its cell. At the first row of an episode the state befor
 `Memory` computes row by row, and `lstm_by_sequences` computes the same with torch's kernel. Gates have torch's order.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,9 @@ from penstock.algo.initialisation import initialised
 from penstock.types.networks import MEMORY_PARTS, MemoryKind
 
 _GATES: dict[MemoryKind, int] = {"gru": 3, "lstm": 4}
+
+_LONGEST_TIME = 1000.0
+"""Steps over which the slowest unit keeps its state before training."""
 
 
 Unroll = Callable[["Memory", Tensor, Tensor, Tensor], Tensor]
@@ -36,6 +40,7 @@ class Memory(nn.Module):
         self._cell: Callable[[Tensor, Tensor, Tensor], Tensor] = _gru if kind == "gru" else _lstm
         self.inputs = initialised(nn.Linear(features, _GATES[kind] * size), 1.0)
         self.recurrence = initialised(nn.Linear(size, _GATES[kind] * size), 1.0)
+        self._slow_down_half(kind, size)
 
     def step(self, features: Tensor, state: Tensor, begun: Tensor) -> Tensor:
         """Returns the state after a row of features, <float32>[N, F], from the state before it, [N, parts, H].
@@ -62,6 +67,21 @@ class Memory(nn.Module):
         # `where`, because multiplying by 0 would let NaN through.
         state = torch.where(begun[:, None, None], 0.0, state)
         return self._cell(inputs, self.recurrence(state[:, 0]), state)
+
+    @torch.no_grad()
+    def _slow_down_half(self, kind: MemoryKind, size: int) -> None:
+        """Initialises the gates of half of the units, so that gradients reach rows that are long ago.
+
+        With biases of 0 a state halves in each step. These units instead keep T / (T + 1) of it, as in the chrono
+        initialisation of Tallec & Ollivier (2018), but with T spaced geometrically up to `_LONGEST_TIME`, because the
+        time that a task needs is not known.
+        """
+        slow = size // 2
+        times = torch.linspace(0.0, math.log(_LONGEST_TIME), slow + 1)[1:]
+        # In both kinds of layers, the second gate keeps the state.
+        self.inputs.bias[2 * size - slow : 2 * size] = times
+        if kind == "lstm":
+            self.inputs.bias[size - slow : size] = -times
 
 
 def by_rows(memory: Memory, features: Tensor, state: Tensor, begun: Tensor) -> Tensor:

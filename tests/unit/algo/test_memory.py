@@ -128,3 +128,20 @@ def test_an_lstm_by_sequences_equals_an_lstm_by_rows(share: float) -> None:
 
     for result, expected in zip(results(lstm_by_sequences), results(by_rows), strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@KINDS
+def test_half_of_the_units_of_a_new_layer_keep_their_state_over_hundreds_of_steps(kind: MemoryKind) -> None:
+    rows, size = 200, 8
+    memory = Memory(kind, FEATURES, size)
+    with torch.no_grad():
+        for layer in (memory.inputs, memory.recurrence):
+            layer.weight.zero_()
+        _, after = memory.unroll(
+            torch.zeros(1, rows, FEATURES), torch.ones(1, *memory.shape), torch.zeros(1, rows, dtype=torch.bool)
+        )
+    # Of the state T / (T + 1) is left in each step, with T from 0 to 1000.
+    kept = after[0, -1]
+    assert (kept[: size // 2] < 1e-6).all()
+    torch.testing.assert_close(kept[-1], torch.tensor((1000.0 / 1001.0) ** rows), rtol=1e-4, atol=0.0)
+    assert (kept[size // 2 :].diff() > 0.0).all()
