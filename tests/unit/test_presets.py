@@ -1,3 +1,4 @@
+import importlib
 import tomllib
 
 import gymnasium
@@ -65,6 +66,9 @@ def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> N
     environment_id = preset(name).environment.id
     if environment_id.startswith("ALE/"):
         pytest.importorskip("ale_py")
+    if name == "colour_lines":
+        # Users are in the folder of its file.
+        importlib.import_module("examples.colour_lines")
     namespace, environment, version = gymnasium.envs.registration.parse_env_id(environment_id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 
@@ -91,3 +95,9 @@ def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize("name", ["", "none"])
 def test_the_defaults_can_be_requested_instead_of_a_preset(name: str) -> None:
     assert configured({"environment": {"id": "Pendulum-v1"}}, preset=name).config.ppo == Config().ppo
+
+
+def test_the_preset_of_colour_lines_trains_on_shaped_rewards_and_is_judged_by_the_score() -> None:
+    environment = preset("colour_lines").environment
+    assert environment.training_variants == ({"shaping": 0.2},)
+    assert environment.variant_kwargs == ({},)
