@@ -110,6 +110,27 @@ class Still(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), {}
 
 
+class Pieces(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """A board with new pieces in every step. A move from any cell to any other is legal; one of a piece is rewarded."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 2, (2, 3), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(36)
+        self._board = np.zeros((2, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._board = self.np_random.integers(3, size=(2, 3), dtype=np.uint8)
+        return self._board, {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        moved = self._board.flat[action // self._board.size] > 0
+        self._board = self.np_random.integers(3, size=(2, 3), dtype=np.uint8)
+        return self._board, float(moved), False, False, {}
+
+
 def counting_vector(mode: AutoresetMode, num_envs: int = 1, length: int = 3) -> SyncVectorEnv[Any, Any]:
     return SyncVectorEnv([lambda: Counting(length)] * num_envs, copy=False, autoreset_mode=mode)
 
@@ -130,6 +151,7 @@ _register("Counting-v0", "Counting")
 _register("Echo-v0", "Echo")
 _register("Drifting-v0", "Drifting")
 _register("Still-v0", "Still", disable_env_checker=True)
+_register("Pieces-v0", "Pieces")
 _register("NeverResets-v0", "Counting", vector_entry_point=f"{__name__}:never_resetting")
 _register("ResetsAtOnce-v0", "Counting", vector_entry_point=f"{__name__}:resetting_at_once")
 

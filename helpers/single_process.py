@@ -25,7 +25,7 @@ from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
-from penstock.apps.environments import make_configured
+from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed
@@ -170,10 +170,9 @@ def train(
             return train(config, lag, Path(temporary), watch)
     began = time.monotonic()
     torch.set_num_threads(1)
-    acting, watched = (
-        make_configured(config.environment, config.actor.environments),
-        make_configured(config.environment, config.evaluation.episodes),
-    )
+    environment = config.environment
+    acting = variants_of(environment, environment.training_variants).make_mixed(config.actor.environments)
+    watched = make_configured(environment, config.evaluation.episodes)
     run_folder = RunFolder(folder)
     run_folder.create()
     pipeline = Pipeline(config, acting, lag, watch)

@@ -171,6 +171,11 @@ class PolicyConfig(Section):
     policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
     memory_size: PositiveInt = 64
     """Width of the recurrent layer; every segment stores one state of this width, or two for an LSTM."""
+    moves: str | None = None
+    """Part of the observation that is a board of interchangeable pieces, such as colours, between whose cells actions
+    move one piece: Discrete(cells**2), numbered source * cells + target. Convolutions with the same weights for every
+    kind of piece then compute the logits, which depend on this part alone. Its lowest value is an empty cell. An
+    observation that is not nested has the name observation. Unset: a linear layer computes the logits."""
 
 
 class PPOConfig(Section):
@@ -504,6 +509,15 @@ class Config(pydantic.BaseModel):
             raise ValueError(
                 f"ppo.burn_in_steps {self.ppo.burn_in_steps} needs policy.memory, which is not set; set it to gru, or"
                 " remove ppo.burn_in_steps"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_moves(self) -> "Config":
+        if self.policy.moves is not None and (self.policy.trunk == "shared" or self.policy.memory is not None):
+            raise ValueError(
+                "policy.moves computes the logits from the board alone; set policy.trunk to separate, and remove"
+                " policy.memory"
             )
         return self
 

@@ -98,3 +98,9 @@ def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize("name", ["", "none"])
 def test_the_defaults_can_be_requested_instead_of_a_preset(name: str) -> None:
     assert configured({"environment": {"id": "Pendulum-v1"}}, preset=name).config.ppo == Config().ppo
+
+
+def test_the_preset_of_colour_lines_trains_on_shaped_rewards_and_is_judged_by_the_score() -> None:
+    environment = preset("colour_lines").environment
+    assert environment.training_variants == ({"shaping": 0.2},)
+    assert environment.variant_kwargs == ({},)

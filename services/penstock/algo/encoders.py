@@ -26,6 +26,9 @@ from penstock.types.spaces import (
 
 Activation = Callable[[], nn.Module]
 
+Features = Tensor | tuple[Tensor, ...]
+"""One tensor, or one per leaf of the observation before encoders with parameters."""
+
 _MAX_OBSERVATION = 1e15
 """Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
 _IMAGE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
@@ -88,6 +91,15 @@ class Preparation(nn.Module):
             return self._codes(values.reshape(*leading, -1).long(), leading)
         numbers = values.float()
         return self._arranged(numbers) if self._encoder == "board" else numbers.reshape(*leading, *self.shape)
+
+    def planes_of(self, prepared: Tensor) -> Tensor:
+        """Returns the planes of a prepared board of integers, one per alternative, <float32>[..., planes, H, W].
+
+        The leaf is a matrix with the same alternatives in each cell, encoded as `board` or `one_hot`.
+        """
+        if self._encoder == "board":
+            return prepared
+        return prepared.reshape(*prepared.shape[:-1], *self._raw, -1).movedim(-1, -3)
 
     def _codes(self, values: Tensor, leading: torch.Size) -> Tensor:
         assert self.low is not None and self.offset is not None and self.most is not None

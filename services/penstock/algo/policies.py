@@ -11,17 +11,15 @@ from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.distributions import Joint, Noise
-from penstock.algo.encoders import Activation, Observer, encoder_layers
+from penstock.algo.encoders import Activation, Features, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
 from penstock.algo.masks import unpack
 from penstock.algo.memory import Memory, Unroll, by_rows
+from penstock.algo.moves import Moves
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
-from penstock.algo.spaces import check_spaces
+from penstock.algo.spaces import check_spaces, position_of
 from penstock.types.networks import Encoder, MemoryKind
 from penstock.types.spaces import EnvironmentSpec
-
-Features = Tensor | tuple[Tensor, ...]
-"""One tensor, or one per leaf of the observation before encoders with parameters."""
 
 _MAX_SCALED_REWARD = 10.0
 
@@ -42,6 +40,7 @@ class Network:
         encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
         memory: Kind of the recurrent layer; None: no recurrent layer.
         memory_size: Width of the recurrent layer.
+        moves: Name of the board between whose cells actions move pieces; None: actions are not such moves.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -55,6 +54,7 @@ class Network:
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     memory: MemoryKind | None = None
     memory_size: int = 64
+    moves: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Policy(nn.Module):
         Raises `ConfigurationError` if the spaces are not supported (`check_spaces`).
         """
         super().__init__()
-        check_spaces(spec, network.encoders)
+        check_spaces(spec, network.encoders, network.moves)
         self.spec, self.network = spec, network
         self._head = ActionHead(
             spec.action,
@@ -130,8 +130,13 @@ class Policy(nn.Module):
             body, width = ([], features) if shared else _body(encode, network, activation)
             return nn.Sequential(*body, initialised(_Output(width, outputs), gain))
 
-        self.actor, self.critic = head(self._head.outputs, 0.01), head(1, 1.0)
-        self._head.initialise(list(self.actor.parameters())[-1])
+        self.actor: nn.Module
+        if network.moves is None:
+            self.actor = head(self._head.outputs, 0.01)
+            self._head.initialise(list(self.actor.parameters())[-1])
+        else:
+            self.actor = Moves(self.observer.preparations, position_of(spec, network.moves), activation)
+        self.critic = head(1, 1.0)
         self.log_std = self._head.log_std()
         self.observation_moments = RunningMoments(self.observer.moments_shape)
         self.return_moments = RunningMoments(())
