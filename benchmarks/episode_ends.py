@@ -8,6 +8,7 @@ docs/episode-ends.md are written again.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,12 @@ def penstock(task: Task, *, same_step: bool) -> Learnt:
 def peer(python: Path, module: str, task: Task, *arguments: str) -> Learnt:
     """Trains with a peer. Raises `subprocess.CalledProcessError` if it fails."""
     command = [str(python), "-m", f"benchmarks.peers.{module}", *arguments, *task.options()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    # Some peers write into the working directory.
+    with tempfile.TemporaryDirectory(prefix="penstock-ends-") as folder:
+        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
     if done.returncode:
         sys.stderr.write(done.stderr)
         raise subprocess.CalledProcessError(done.returncode, command)
@@ -97,7 +103,7 @@ def systems(cleanrl: str, pufferlib: Path | None) -> dict[str, Callable[[Task], 
         "CleanRL, `ppo.py`, Gymnasium 1": of_cleanrl("cleanrl_gymnasium_1"),
     }
     if pufferlib is not None:
-        found["PufferLib, `PuffeRL`"] = lambda task: peer(pufferlib, "pufferlib_ends", task)
+        found["PufferLib, `PuffeRL`"] = lambda task: peer(pufferlib.absolute(), "pufferlib_ends", task)
     return found
 
 

@@ -4,10 +4,8 @@ The first argument is the path of the file. Its options change the size of the r
 assume: the discount, the trace decay, and value targets without a clip.
 """
 
-import os
 import runpy
 import sys
-import tempfile
 from contextlib import redirect_stdout
 
 import torch
@@ -34,9 +32,7 @@ def main() -> None:
         "--update-epochs=10",
         f"--seed={task.seed}",
     ]
-    # It writes a folder `runs` into the working directory.
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        os.chdir(folder)
+    with redirect_stdout(sys.stderr):
         agent = runpy.run_path(program, run_name="__main__")["agent"]
     with torch.no_grad():
         values = agent.get_value(torch.from_numpy(observations()))
