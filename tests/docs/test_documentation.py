@@ -87,6 +87,9 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def check_python(arguments: list[str]) -> None:
+    if "-m" not in arguments:
+        assert (ROOT / arguments[0]).exists(), f"no file {arguments[0]}"
+        return
     module = ROOT / arguments[arguments.index("-m") + 1].replace(".", "/")
     assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), f"no module {module}"
 
@@ -146,6 +149,7 @@ def test_a_wrong_option_and_a_wrong_target_are_found(monkeypatch: pytest.MonkeyP
         "penstock evaluate RUN --films",
         "make trian",
         "python -m benchmarks.x",
+        "python examples/x.py",
     ):
         with pytest.raises((Exception, SystemExit)):
             check_command(wrong, monkeypatch)

@@ -1,8 +1,10 @@
 import importlib
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 import penstock
@@ -24,6 +26,26 @@ def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
 def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
     thresholds = {"cartpole": 475.0, "pendulum": -200.0, "acrobot": -100.0}
     assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
+
+
+@pytest.mark.parametrize(("name", "best", "share"), [("taxi", 7.93, 0.9), ("frozen_lake", 0.74, 0.9)])
+def test_thresholds_of_toy_text_are_near_the_best_possible_return(name: str, best: float, share: float) -> None:
+    config = preset(name)
+    env = gymnasium.make(config.environment.id)
+    assert env.spec is not None and env.spec.max_episode_steps is not None
+    task: Any = env.unwrapped
+    states, actions = task.observation_space.n, task.action_space.n
+    reward, follow = np.zeros((states, actions)), np.zeros((states, actions, states))
+    for state, action in np.ndindex(states, actions):
+        for probability, following, gain, terminated in task.P[state][action]:
+            reward[state, action] += probability * gain
+            follow[state, action, following] += probability * (not terminated)
+    value = np.zeros(states)
+    for _ in range(env.spec.max_episode_steps):
+        value = (reward + follow @ value).max(1)
+    assert task.initial_state_distrib @ value == pytest.approx(best, abs=0.005)
+    assert config.evaluation.threshold is not None
+    assert share * best < config.evaluation.threshold < best
 
 
 def test_values_override_a_preset() -> None:
