@@ -1,0 +1,99 @@
+"""The file of results of `make all-environments`, docs/results/environments.json."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from helpers import provenance
+from tests.environments.runs import Result
+from tests.environments.suites import ROOT, SUITES, Listed, Suite
+
+PROCEDURE = 1
+"""Number of the procedure. After a change of what is run or recorded, a greater number makes all results void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The result of one environment, as in the file. `creation_error` is the error of `gymnasium.make`, if any."""
+
+    id: str
+    suite: str
+    kind: str
+    observation: str
+    action: str
+    creation_error: str
+    outcome: str
+    steps: int
+    batches: int
+    seconds: float
+    message: str
+    notes: tuple[str, ...]
+    commit: str
+
+
+def record_of(listed: Listed, result: Result, replaced: dict[str, str]) -> Record:
+    """Returns the record of a run. In its texts, paths of this machine are `replaced`."""
+
+    def neutral(text: str) -> str:
+        for path, name in replaced.items():
+            text = text.replace(path, name)
+        return text
+
+    return Record(
+        id=listed.id,
+        suite=listed.suite,
+        kind=listed.kind,
+        observation=listed.observation,
+        action=listed.action,
+        creation_error=neutral(listed.error),
+        outcome=result.outcome.value,
+        steps=result.steps,
+        batches=result.batches,
+        seconds=round(result.seconds, 1),
+        message=neutral(result.message),
+        notes=tuple(map(neutral, result.notes)),
+        commit=str(provenance.of_this_run()["commit"])[:12],
+    )
+
+
+def read(path: Path) -> dict[str, Record]:
+    """Returns the records of the current procedure by id; none if the file does not exist."""
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text())
+    if content["procedure"] != PROCEDURE:
+        return {}
+    return {each["id"]: Record(**each | {"notes": tuple(each["notes"])}) for each in content["environments"]}
+
+
+def write(path: Path, records: Iterable[Record], registered: dict[str, int]) -> None:
+    """Writes the records in the order of suites and ids, one line each.
+
+    Args:
+        path: The file.
+        records: All records.
+        registered: Number of registered ids of each suite that was listed.
+    """
+    previous = json.loads(path.read_text())["suites"] if path.exists() else {}
+    order = {suite.name: place for place, suite in enumerate(SUITES)}
+    kinds = {(suite.name, kind): place for suite in SUITES for place, (kind, _) in enumerate(suite.kinds)}
+    ordered = sorted(records, key=lambda each: (order[each.suite], kinds[each.suite, each.kind], each.id))
+    head = {
+        **provenance.of_this_run(),
+        "procedure": PROCEDURE,
+        "suites": {suite.name: _about(suite, registered, previous) for suite in SUITES},
+    }
+    lines = ",\n".join(f"    {json.dumps(asdict(each))}" for each in ordered)
+    text = json.dumps(head, indent=2).removesuffix("\n}")
+    partial = path.with_suffix(".partial")
+    partial.write_text(f'{text},\n  "environments": [\n{lines}\n  ]\n}}\n')
+    partial.replace(path)
+
+
+def _about(suite: Suite, registered: dict[str, int], previous: dict[str, dict[str, object]]) -> dict[str, object]:
+    count = registered.get(suite.name, previous.get(suite.name, {}).get("registered", 0))
+    return {"title": suite.title, "requirements": list(suite.requirements), "registered": count}
+
+
+OUTPUT = ROOT / "docs" / "results" / "environments.json"

@@ -1,0 +1,104 @@
+"""Trains on one environment for two windows, with its id alone, and records the result."""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from helpers.processes import PENSTOCK, Command, Ended, end_of
+from penstock.exit_codes import USAGE_ERROR
+from penstock.presets import configure
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+
+WINDOWS = 2
+EVALUATION = ("--evaluation.episodes=1", "--evaluation.max-episode-steps=64")
+"""Options that shorten the evaluation at the end, which would otherwise take longer than the training."""
+
+
+class Outcome(StrEnum):
+    """The result of a run."""
+
+    TRAINED = "trained"
+    REFUSED = "refused"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run on one environment.
+
+    Attributes:
+        outcome: TRAINED: two windows were trained, and the command succeeded. REFUSED: one line says what the user must
+            change. TIMED_OUT: the command was interrupted at its deadline.
+        steps: Environment steps that were trained.
+        batches: Batches that were trained.
+        seconds: Duration of the command.
+        message: Last line of output of a run that did not train; empty if it did.
+        notes: Lines that Penstock printed about the environment.
+        output: All output.
+    """
+
+    outcome: Outcome
+    steps: int
+    batches: int
+    seconds: float
+    message: str
+    notes: tuple[str, ...]
+    output: str
+
+
+def options_of(env_id: str) -> list[str]:
+    """Returns the options of `penstock train` that name an environment and stop after two windows."""
+    actor = configure(environment=env_id).actor
+    return [f"--env-id={env_id}", f"--total-steps={WINDOWS * actor.environments * actor.unroll_length}", *EVALUATION]
+
+
+def train_two_windows(
+    env_id: str, folder: Path, deadline_s: float, *options: str, program: Sequence[str] = (PENSTOCK,)
+) -> Result:
+    """Trains on an environment, in a run below `folder`, with the Penstock that `program` starts."""
+    run, started, interrupted = RunFolder(folder / "run"), time.monotonic(), False
+    given = [*options_of(env_id), f"--run-dir={run.root}", *options]
+    with Command("train", *given, directory=folder, program=program) as command:
+        while command.process.poll() is None:
+            if time.monotonic() - started > deadline_s and not interrupted:
+                command.interrupt()
+                interrupted = True
+            time.sleep(0.1)
+        end = end_of(command)
+    return _result_of(env_id, end, run, time.monotonic() - started, interrupted)
+
+
+def _result_of(env_id: str, end: Ended, run: RunFolder, seconds: float, interrupted: bool) -> Result:
+    output = f"{end.stdout}\n{end.stderr}".strip()
+    summary = Summary.read(run.summary) if end.code == 0 and run.summary.exists() else None
+    steps = summary.env_steps if summary else 0
+    batches = summary.statistics.batches_trained if summary and summary.statistics else 0
+    message = ""
+    if interrupted:
+        outcome, message = Outcome.TIMED_OUT, _last_line(end.stdout)
+    elif end.code == USAGE_ERROR and end.stderr.count("\n") == 1:
+        outcome, message = Outcome.REFUSED, _last_line(end.stderr)
+    elif end.left_behind:
+        outcome, message = Outcome.FAILED, f"left {len(end.left_behind)} processes behind"
+    elif steps < _least_steps(env_id) or not batches or "Traceback" in output:
+        outcome, message = Outcome.FAILED, _last_line(end.stderr or end.stdout)
+    else:
+        outcome = Outcome.TRAINED
+    notes = tuple(line for line in output.splitlines() if line.startswith(f"{env_id}: "))
+    return Result(outcome, steps, batches, seconds, message, notes, output)
+
+
+def _least_steps(env_id: str) -> int:
+    (steps,) = (option for option in options_of(env_id) if option.startswith("--total-steps="))
+    return int(steps.partition("=")[2])
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    # Objects appear with their addresses, which differ in every run.
+    return re.sub(r" at 0x[0-9a-f]+", "", lines[-1]) if lines else ""
