@@ -18,6 +18,7 @@ from penstock.types.spaces import EnvironmentSpec
 _NOTHING = object()
 _RESET = (0.0, False, False)
 _LARGEST = faults.LARGEST
+_SMALL_SEEDS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ class SingleEnvironments:
         for env in self._envs:
             env.close()
 
-    def _begin(self, index: int, **seed: Any) -> None:
+    def _begin(self, index: int, **seed: int) -> None:
         progress, before = self.progress, self.progress.doing
         result: Any = _NOTHING
         progress.doing, progress.environment = "reset", index
         try:
-            result = self._envs[index].reset(**seed)
+            result = self._reset(index, **seed)
             # A reset of the old API returns only the observation, which may have two elements.
             if not isinstance(result, tuple):
                 raise TypeError
@@ -116,6 +117,21 @@ class SingleEnvironments:
             raise self._returned(index, "reset", "an observation and a dict", result) from error
         self._episode_steps[index] = 0
         progress.doing = before
+
+    def _reset(self, index: int, seed: int | None = None) -> Any:
+        """Resets an environment, with a smaller seed if it refuses a large one.
+
+        NumPy's older generator, which dm_control uses, takes 32 bits. Simulators in C take a C integer.
+        """
+        env = self._envs[index]
+        if seed is None:
+            return env.reset()
+        try:
+            return env.reset(seed=seed)
+        except (OverflowError, ValueError):
+            if seed < _SMALL_SEEDS:
+                raise
+        return env.reset(seed=seed % _SMALL_SEEDS)
 
     def _take(self, index: int, action: Any) -> tuple[float, bool, bool]:
         result: Any = _NOTHING
