@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.environments.results import OUTPUT, Record, read, record_of, write
+from tests.environments.results import OUTPUT, Record, described, read, record_of, write
 from tests.environments.runs import Outcome, train_two_windows
-from tests.environments.suites import FOLDER, ROOT, SUITES, Listed, Suite, ids_of, python_of
+from tests.environments.suites import FOLDER, SUITES, Listed, Suite, ids_of, python_of
 
 DEADLINE_S = 900.0
 """Seconds after which a run is interrupted. CarRacing takes about 0.2 s per step where other work uses the machine."""
@@ -36,6 +36,14 @@ class Campaign:
     def missing(self, listed: Sequence[Listed]) -> list[Listed]:
         """Returns those environments that have no result."""
         return [each for each in listed if each.id not in self._records]
+
+    def describe(self, listed: Sequence[Listed]) -> None:
+        """Replaces what the records say about these environments apart from their runs."""
+        with self._lock:
+            for each in listed:
+                if each.id in self._records:
+                    self._records[each.id] = described(self._records[each.id], each)
+            write(self._output, self._records.values(), self._registered)
 
     def run(self, listed: Sequence[Listed], jobs: int) -> None:
         """Trains on these environments, in this order."""
@@ -59,8 +67,10 @@ class Campaign:
         python = str(python_of(suite))
         with tempfile.TemporaryDirectory() as folder:
             program = (python, "-m", "penstock")
-            result = train_two_windows(listed.id, Path(folder), self._deadline_s, program=program)
-            record = record_of(listed, result, {folder: "RUNS", str(FOLDER): "ENVIRONMENTS", str(ROOT): "PENSTOCK"})
+            result = train_two_windows(
+                listed.id, Path(folder), self._deadline_s, program=program, variables=dict(suite.variables)
+            )
+            record = record_of(listed, result, Path(folder))
         if result.outcome is not Outcome.TRAINED:
             path = FOLDER / "output" / f"{listed.id.replace('/', '_')}.txt"
             path.parent.mkdir(exist_ok=True)
@@ -108,6 +118,7 @@ def main() -> int:
     suites = [suite for suite in SUITES if not given.suite or suite.name in given.suite]
     listed, registered = chosen(suites, [each for each in given.ids.split(",") if each])
     campaign = Campaign(given.output, given.deadline, registered)
+    campaign.describe(listed)
     campaign.run(listed if given.again else campaign.missing(listed), given.jobs)
     failures = campaign.failures(listed)
     for record in failures:

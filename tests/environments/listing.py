@@ -1,7 +1,8 @@
 """Lists the environments that packages register with Gymnasium; run in the virtual environment of a suite.
 
 Usage: python listing.py OUTPUT [MODULE ...]. Importing the modules registers the environments; without modules, the
-list has those of Gymnasium itself. Each environment is created once by `gymnasium.make`.
+list has those of Gymnasium itself. Each environment is created once by `gymnasium.make`, and
+reset.
 
 OUTPUT has a line for each environment before it is created, and another one after that. An environment may end the
 process; the next process continues after it.
@@ -40,9 +41,10 @@ def entry_of(env_id: str) -> str:
 
 
 def created(env_id: str) -> dict[str, str]:
-    """Returns the spaces of an environment, or the error of `gymnasium.make`."""
+    """Returns the spaces of an environment, or the error of `gymnasium.make` or of the first reset."""
     try:
         environment = gymnasium.make(env_id)
+        environment.reset(seed=0)
         found = {"observation": short(environment.observation_space), "action": short(environment.action_space)}
         environment.close()
     except Exception as error:

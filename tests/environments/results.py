@@ -1,13 +1,14 @@
 """The file of results of `make all-environments`, docs/results/environments.json."""
 
 import json
+import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from helpers import provenance
 from tests.environments.runs import Result
-from tests.environments.suites import ROOT, SUITES, Listed, Suite
+from tests.environments.suites import FOLDER, ROOT, SUITES, Listed, Suite
 
 PROCEDURE = 1
 """Number of the procedure. After a change of what is run or recorded, a greater number makes all results void."""
@@ -15,7 +16,7 @@ PROCEDURE = 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The result of one environment, as in the file. `creation_error` is the error of `gymnasium.make`, if any."""
+    """The result of one environment, as in the file. `creation_error` is the error without Penstock, if any."""
 
     id: str
     suite: str
@@ -32,28 +33,33 @@ class Record:
     commit: str
 
 
-def record_of(listed: Listed, result: Result, replaced: dict[str, str]) -> Record:
-    """Returns the record of a run. In its texts, paths of this machine are `replaced`."""
-
-    def neutral(text: str) -> str:
-        for path, name in replaced.items():
-            text = text.replace(path, name)
-        return text
-
+def record_of(listed: Listed, result: Result, folder: Path) -> Record:
+    """Returns the record of a run below `folder`."""
     return Record(
         id=listed.id,
         suite=listed.suite,
         kind=listed.kind,
         observation=listed.observation,
         action=listed.action,
-        creation_error=neutral(listed.error),
+        creation_error=_neutral(listed.error),
         outcome=result.outcome.value,
         steps=result.steps,
         batches=result.batches,
         seconds=round(result.seconds, 1),
-        message=neutral(result.message),
-        notes=tuple(map(neutral, result.notes)),
+        message=_neutral(result.message, folder),
+        notes=tuple(_neutral(note, folder) for note in result.notes),
         commit=str(provenance.of_this_run()["commit"])[:12],
+    )
+
+
+def described(record: Record, listed: Listed) -> Record:
+    """Returns a record with a new description of its environment."""
+    return replace(
+        record,
+        kind=listed.kind,
+        observation=listed.observation,
+        action=listed.action,
+        creation_error=_neutral(listed.error),
     )
 
 
@@ -89,6 +95,14 @@ def write(path: Path, records: Iterable[Record], registered: dict[str, int]) -> 
     partial = path.with_suffix(".partial")
     partial.write_text(f'{text},\n  "environments": [\n{lines}\n  ]\n}}\n')
     partial.replace(path)
+
+
+def _neutral(text: str, run: Path | None = None) -> str:
+    """Returns a text without the paths of this machine."""
+    places = ((run, "RUNS"), (FOLDER, "ENVIRONMENTS"), (ROOT, "PENSTOCK"), (sys.prefix, "PYTHON"))
+    for path, name in places:
+        text = text if path is None else text.replace(str(path), name)
+    return text
 
 
 def _about(suite: Suite, registered: dict[str, int], previous: dict[str, dict[str, object]]) -> dict[str, object]:

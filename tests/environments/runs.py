@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -58,12 +58,17 @@ def options_of(env_id: str) -> list[str]:
 
 
 def train_two_windows(
-    env_id: str, folder: Path, deadline_s: float, *options: str, program: Sequence[str] = (PENSTOCK,)
+    env_id: str,
+    folder: Path,
+    deadline_s: float,
+    *,
+    program: Sequence[str] = (PENSTOCK,),
+    variables: Mapping[str, str] | None = None,
 ) -> Result:
     """Trains on an environment, in a run below `folder`, with the Penstock that `program` starts."""
     run, started, interrupted = RunFolder(folder / "run"), time.monotonic(), False
-    given = [*options_of(env_id), f"--run-dir={run.root}", *options]
-    with Command("train", *given, directory=folder, program=program) as command:
+    given = [*options_of(env_id), f"--run-dir={run.root}"]
+    with Command("train", *given, directory=folder, program=program, environment=variables) as command:
         while command.process.poll() is None:
             if time.monotonic() - started > deadline_s and not interrupted:
                 command.interrupt()

@@ -6,6 +6,7 @@ interpreter that creates it, Penstock's among them, and adds those of the suite.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ class Suite:
         modules: Modules that register the environments when they are imported; none for Gymnasium's own.
         kinds: Names of the kinds of environments, with the pattern of each, which is searched in `<id> <entry point>`.
             The first pattern that is found decides.
+        variables: Environment variables that the packages need on a machine without a display.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Suite:
     requirements: tuple[str, ...]
     modules: tuple[str, ...]
     kinds: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...] = ()
 
     def kind_of(self, env_id: str, entry: str) -> str:
         """Returns the kind of an environment."""
@@ -75,6 +78,7 @@ SUITES = (
             ("manipulation", "_features-"),
             ("control suite", ""),
         ),
+        variables=(("MUJOCO_GL", "egl"),),
     ),
     Suite(
         name="minigrid",
@@ -103,7 +107,7 @@ class Listed:
         kind: Its kind, one of the suite's.
         observation: Its observation space in a few words; empty if Gymnasium can't create it.
         action: Its action space likewise.
-        error: The error of `gymnasium.make`; empty if there was none.
+        error: The error of `gymnasium.make` or of the first reset, without Penstock; empty if there was none.
     """
 
     id: str
@@ -170,9 +174,10 @@ def ids_of(suite: Suite) -> list[Listed]:
 
 def _list(suite: Suite, python: Path, output: Path) -> None:
     """Writes the lines of `listing.py`, with another process after each environment that ends one."""
-    command = [python, Path(__file__).with_name("listing.py"), output, *suite.modules]
+    command: list[str | Path] = [python, Path(__file__).with_name("listing.py"), output, *suite.modules]
     size = -1
-    while (ended := subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)).returncode:
+    variables = os.environ | dict(suite.variables)
+    while (ended := subprocess.run(command, capture_output=True, text=True, env=variables)).returncode:
         # A process that adds nothing fails before it creates an environment, and so would all others.
         if not output.exists() or output.stat().st_size <= size:
             raise RuntimeError(f"the environments of {suite.title} can't be listed:\n{ended.stderr}")
