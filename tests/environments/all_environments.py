@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -28,7 +29,7 @@ DEADLINE_S = 900.0
 class Campaign:
     """Runs of many environments, some at a time. The file of results is written after each."""
 
-    def __init__(self, output: Path, deadline_s: float, registered: dict[str, int]) -> None:
+    def __init__(self, output: Path, deadline_s: float, registered: dict[str, dict[str, int]]) -> None:
         self._output, self._deadline_s, self._registered = output, deadline_s, registered
         self._records = read(output)
         self._lock = threading.Lock()
@@ -94,14 +95,16 @@ def in_turn(listed: Sequence[Listed]) -> list[Listed]:
     return [each for _, _, each in sorted(turns, key=lambda turn: turn[:2])]
 
 
-def chosen(suites: Sequence[Suite], ids: Sequence[str]) -> tuple[list[Listed], dict[str, int]]:
-    """Returns the environments to run, all or those of some ids, and the number that each suite registers."""
+def chosen(suites: Sequence[Suite], ids: Sequence[str]) -> tuple[list[Listed], dict[str, dict[str, int]]]:
+    """Returns the environments to run, all or those of some ids, and the number of each kind that a suite registers."""
     by_suite = {suite.name: ids_of(suite) for suite in suites}
     listed = [each for of_suite in by_suite.values() for each in of_suite if not ids or each.id in ids]
     unknown = set(ids) - {each.id for each in listed}
     if unknown:
         raise SystemExit(f"no suite registers {', '.join(sorted(unknown))}")
-    return in_turn(listed), {name: len(of_suite) for name, of_suite in by_suite.items()}
+    counts = {suite.name: Counter(each.kind for each in by_suite[suite.name]) for suite in suites}
+    registered = {suite.name: {kind: counts[suite.name][kind] for kind, _ in suite.kinds} for suite in suites}
+    return in_turn(listed), registered
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """The file of results of `make all-environments`, docs/results/environments.json."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from helpers import provenance
 from tests.environments.runs import Result
-from tests.environments.suites import FOLDER, ROOT, SUITES, Listed, Suite
+from tests.environments.suites import ROOT, SUITES, Listed, Suite
 
 PROCEDURE = 1
 """Number of the procedure. After a change of what is run or recorded, a greater number makes all results void."""
@@ -73,13 +74,13 @@ def read(path: Path) -> dict[str, Record]:
     return {each["id"]: Record(**each | {"notes": tuple(each["notes"])}) for each in content["environments"]}
 
 
-def write(path: Path, records: Iterable[Record], registered: dict[str, int]) -> None:
+def write(path: Path, records: Iterable[Record], registered: dict[str, dict[str, int]]) -> None:
     """Writes the records in the order of suites and ids, one line each.
 
     Args:
         path: The file.
         records: All records.
-        registered: Number of registered ids of each suite that was listed.
+        registered: Number of registered ids of each kind, for each suite that was listed.
     """
     previous = json.loads(path.read_text())["suites"] if path.exists() else {}
     order = {suite.name: place for place, suite in enumerate(SUITES)}
@@ -99,15 +100,22 @@ def write(path: Path, records: Iterable[Record], registered: dict[str, int]) -> 
 
 def _neutral(text: str, run: Path | None = None) -> str:
     """Returns a text without the paths of this machine."""
-    places = ((run, "RUNS"), (FOLDER, "ENVIRONMENTS"), (ROOT, "PENSTOCK"), (sys.prefix, "PYTHON"))
-    for path, name in places:
+    # The list of a suite may have been made in another copy of this repository.
+    text = re.sub(r"[\w./-]*/build/environments\b", "ENVIRONMENTS", text)
+    for path, name in ((run, "RUNS"), (ROOT, "PENSTOCK"), (sys.prefix, "PYTHON")):
         text = text if path is None else text.replace(str(path), name)
     return text
 
 
-def _about(suite: Suite, registered: dict[str, int], previous: dict[str, dict[str, object]]) -> dict[str, object]:
-    count = registered.get(suite.name, previous.get(suite.name, {}).get("registered", 0))
-    return {"title": suite.title, "requirements": list(suite.requirements), "registered": count}
+def _about(
+    suite: Suite, registered: dict[str, dict[str, int]], previous: dict[str, dict[str, object]]
+) -> dict[str, object]:
+    return {
+        "title": suite.title,
+        "requirements": list(suite.requirements),
+        "variables": dict(suite.variables),
+        "registered": registered.get(suite.name) or previous.get(suite.name, {}).get("registered", {}),
+    }
 
 
 OUTPUT = ROOT / "docs" / "results" / "environments.json"

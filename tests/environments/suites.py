@@ -64,7 +64,7 @@ SUITES = (
         title="highway-env",
         requirements=("highway-env==1.12.1",),
         modules=("highway_env",),
-        kinds=(("all", ""),),
+        kinds=(("driving", ""),),
     ),
     Suite(
         name="dm_control",
