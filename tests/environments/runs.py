@@ -16,6 +16,8 @@ from penstock.summary import Summary
 WINDOWS = 2
 EVALUATION = ("--evaluation.episodes=1", "--evaluation.max-episode-steps=64")
 """Options that shorten the evaluation at the end, which would otherwise take longer than the training."""
+PATIENCE = ("--environment.check-timeout-s=600",)
+"""Option without an effect on the result: a busy machine may need more than a minute for the imports of a package."""
 
 
 class Outcome(StrEnum):
@@ -54,7 +56,12 @@ class Result:
 def options_of(env_id: str) -> list[str]:
     """Returns the options of `penstock train` that name an environment and stop after two windows."""
     actor = configure(environment=env_id).actor
-    return [f"--env-id={env_id}", f"--total-steps={WINDOWS * actor.environments * actor.unroll_length}", *EVALUATION]
+    return [
+        f"--env-id={env_id}",
+        f"--total-steps={WINDOWS * actor.environments * actor.unroll_length}",
+        *EVALUATION,
+        *PATIENCE,
+    ]
 
 
 def train_two_windows(
