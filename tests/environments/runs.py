@@ -1,13 +1,15 @@
 """Trains on one environment for two windows, with its id alone, and records the result."""
 
 import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from helpers.processes import PENSTOCK, Command, Ended, end_of
+from helpers.processes import PENSTOCK, Command, Ended
 from penstock.exit_codes import USAGE_ERROR
 from penstock.presets import configure
 from penstock.run_folder import RunFolder
@@ -18,6 +20,10 @@ EVALUATION = ("--evaluation.episodes=1", "--evaluation.max-episode-steps=64")
 """Options that shorten the evaluation at the end, which would otherwise take longer than the training."""
 PATIENCE = ("--environment.check-timeout-s=600",)
 """Option without an effect on the result: a busy machine may need more than a minute for the imports of a package."""
+
+
+_GRACE_S = 60.0
+"""Seconds after its deadline in which a command may end its services."""
 
 
 class Outcome(StrEnum):
@@ -35,7 +41,7 @@ class Result:
 
     Attributes:
         outcome: TRAINED: two windows were trained, and the command succeeded. REFUSED: one line says what the user must
-            change. TIMED_OUT: the command was interrupted at its deadline.
+            change. TIMED_OUT: the command was ended at its deadline.
         steps: Environment steps that were trained.
         batches: Batches that were trained.
         seconds: Duration of the command.
@@ -53,15 +59,10 @@ class Result:
     output: str
 
 
-def options_of(env_id: str) -> list[str]:
-    """Returns the options of `penstock train` that name an environment and stop after two windows."""
+def steps_of(env_id: str) -> int:
+    """Returns the steps of two windows, with the preset of the environment if one ships."""
     actor = configure(environment=env_id).actor
-    return [
-        f"--env-id={env_id}",
-        f"--total-steps={WINDOWS * actor.environments * actor.unroll_length}",
-        *EVALUATION,
-        *PATIENCE,
-    ]
+    return WINDOWS * actor.environments * actor.unroll_length
 
 
 def train_two_windows(
@@ -73,41 +74,40 @@ def train_two_windows(
     variables: Mapping[str, str] | None = None,
 ) -> Result:
     """Trains on an environment, in a run below `folder`, with the Penstock that `program` starts."""
-    run, started, interrupted = RunFolder(folder / "run"), time.monotonic(), False
-    given = [*options_of(env_id), f"--run-dir={run.root}"]
+    run, started, timed_out = RunFolder(folder / "run"), time.monotonic(), False
+    given = [f"--env-id={env_id}", f"--total-steps={steps_of(env_id)}", *EVALUATION, *PATIENCE, f"--run-dir={run.root}"]
     with Command("train", *given, directory=folder, program=program, environment=variables) as command:
-        while command.process.poll() is None:
-            if time.monotonic() - started > deadline_s and not interrupted:
-                command.interrupt()
-                interrupted = True
-            time.sleep(0.1)
-        end = end_of(command)
-    return _result_of(env_id, end, run, time.monotonic() - started, interrupted)
+        try:
+            command.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            command.terminate()
+            # What has not ended then is killed.
+            with suppress(subprocess.TimeoutExpired):
+                command.process.wait(_GRACE_S)
+        left = [] if timed_out else command.left_behind()
+        end = Ended(command.process.poll() or 0, command.stdout, command.stderr, left)
+    return _result_of(env_id, end, run, time.monotonic() - started, timed_out)
 
 
-def _result_of(env_id: str, end: Ended, run: RunFolder, seconds: float, interrupted: bool) -> Result:
+def _result_of(env_id: str, end: Ended, run: RunFolder, seconds: float, timed_out: bool) -> Result:
     output = f"{end.stdout}\n{end.stderr}".strip()
     summary = Summary.read(run.summary) if end.code == 0 and run.summary.exists() else None
     steps = summary.env_steps if summary else 0
     batches = summary.statistics.batches_trained if summary and summary.statistics else 0
     message = ""
-    if interrupted:
+    if timed_out:
         outcome, message = Outcome.TIMED_OUT, _last_line(end.stdout)
     elif end.code == USAGE_ERROR and end.stderr.count("\n") == 1:
         outcome, message = Outcome.REFUSED, _last_line(end.stderr)
     elif end.left_behind:
         outcome, message = Outcome.FAILED, f"left {len(end.left_behind)} processes behind"
-    elif steps < _least_steps(env_id) or not batches or "Traceback" in output:
+    elif steps < steps_of(env_id) or not batches or "Traceback" in output:
         outcome, message = Outcome.FAILED, _last_line(end.stderr or end.stdout)
     else:
         outcome = Outcome.TRAINED
     notes = tuple(line for line in output.splitlines() if line.startswith(f"{env_id}: "))
     return Result(outcome, steps, batches, seconds, message, notes, output)
-
-
-def _least_steps(env_id: str) -> int:
-    (steps,) = (option for option in options_of(env_id) if option.startswith("--total-steps="))
-    return int(steps.partition("=")[2])
 
 
 def _last_line(output: str) -> str:
