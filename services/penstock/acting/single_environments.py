@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
 from penstock.acting import faults, leaves
@@ -131,6 +132,7 @@ class SingleEnvironments:
         except (OverflowError, ValueError):
             if seed < _SMALL_SEEDS:
                 raise
+        _repeat_check(env)
         return env.reset(seed=seed % _SMALL_SEEDS)
 
     def _take(self, index: int, action: Any) -> tuple[float, bool, bool]:
@@ -203,3 +205,11 @@ class SingleEnvironments:
     def _where(self, index: int) -> str:
         steps = self._episode_steps[index]
         return f"in step {steps} of its episode" if steps else "in reset"
+
+
+def _repeat_check(env: gymnasium.Env[Any, Any]) -> None:
+    """Lets Gymnasium check the next reset. After a failed one, it would compare the next step with no observation."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, PassiveEnvChecker):
+            env.checked_reset = False
+        env = env.env

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
+from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
 from helpers.environments import Counting, same_step_counting, spec_of
@@ -97,9 +98,11 @@ class OldGenerator(Counting):
 
 def test_an_environment_that_takes_only_small_seeds_gets_small_ones() -> None:
     def first(seeds: list[int]) -> NDArray[np.generic]:
-        environments = SingleEnvironments([OldGenerator() for _ in seeds], spec_of("Counting-v0"))
+        environments = SingleEnvironments([PassiveEnvChecker(OldGenerator()) for _ in seeds], spec_of("Counting-v0"))
         environments.reset(seeds)
-        return environments.observation[0].copy()
+        begun = environments.observation[0].copy()
+        environments.step((np.zeros(len(seeds), np.int64),))
+        return begun
 
     assert len(np.unique(first([2**61 + 1, 2**61 + 2, 2**62 - 1]))) == 6
     assert np.array_equal(first([2**61 + 1, 5, 6]), first([1, 5, 6]))
