@@ -138,8 +138,9 @@ def test_spaces_without_elements_are_left_out_without_a_name() -> None:
     space = Dict(nothing=nothing, inner=Tuple([nothing, PLANE]))
     tree = tree_of("Some-v0", "observation", space)
     assert [leaf.name for leaf in tree.leaves] == ["inner.1"] and left_out(space) == ()
-    sample = {"nothing": np.zeros(0, np.float32), "inner": (np.zeros(0, np.float32), np.ones(2, np.float32))}
-    assert flatten(tree, sample)[0] is sample["inner"][1]
+    plane = np.ones(2, np.float32)
+    sample = {"nothing": np.zeros(0, np.float32), "inner": (np.zeros(0, np.float32), plane)}
+    assert flatten(tree, sample)[0] is plane
     check_keys(space, sample)
 
 
