@@ -25,6 +25,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
 
 sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
 environment_support = importlib.import_module("environment_support")
+environment_results = importlib.import_module("environment_results")
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
@@ -35,6 +36,11 @@ PROGRAMS = {"penstock", "make", "docker", "git", "tar", "mkdir", "python", "pyte
 def test_the_table_of_supported_environments_is_current() -> None:
     text = environment_support.PAGE.read_text()
     assert environment_support.with_table(text) == text, "run `make docs`"
+
+
+def test_the_tables_of_trained_environments_are_current() -> None:
+    text = environment_results.PAGE.read_text()
+    assert environment_results.with_tables(text) == text, "run `make docs`"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)

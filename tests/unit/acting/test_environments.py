@@ -2,13 +2,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
+from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
-from helpers.environments import same_step_counting
+from helpers.environments import Counting, same_step_counting, spec_of
 from penstock.acting.environments import (
     Environments,
     NextStepEnvironments,
@@ -81,6 +83,31 @@ def test_each_environment_is_reset_with_a_separate_seed() -> None:
     environments.reset([2, 1])
     assert np.array_equal(environments.observation[0][::-1], first)
     assert not np.array_equal(first[0], first[1])
+
+
+class OldGenerator(Counting):
+    """Takes only seeds of 32 bits, as NumPy's older generator does."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        _, info = super().reset(seed=seed)
+        self.generator = np.random.RandomState(seed)
+        return self.generator.random(2).astype(np.float32), info
+
+
+def test_an_environment_that_takes_only_small_seeds_gets_small_ones() -> None:
+    def first(seeds: list[int]) -> NDArray[np.generic]:
+        environments = SingleEnvironments([PassiveEnvChecker(OldGenerator()) for _ in seeds], spec_of("Counting-v0"))
+        environments.reset(seeds)
+        begun = environments.observation[0].copy()
+        environments.step((np.zeros(len(seeds), np.int64),))
+        return begun
+
+    assert len(np.unique(first([2**61 + 1, 2**61 + 2, 2**62 - 1]))) == 6
+    assert np.array_equal(first([2**61 + 1, 5, 6]), first([1, 5, 6]))
+    # Seeds that it takes are unchanged.
+    assert not np.array_equal(first([2**32 - 1, 5, 6]), first([2**31 - 1, 5, 6]))
 
 
 def test_same_step_environments_record_the_final_observation() -> None:
