@@ -26,6 +26,7 @@ ROWS = (0, 1, 2, 4, 8, 16, 31)
 """Rows of the segments of 32 steps."""
 
 _SHOWN = {"first": 0, "middle": 16, "last": 31}
+_LEAST_SHOWN = 0.01
 _EVERY = 2
 _MEASURES = {
     "state": "difference of the output, share of its norm",
@@ -86,9 +87,15 @@ def table(measured: Sequence[Measured]) -> str:
             for name, scale in (("state", 100.0), ("kl", 1000.0), ("value", 100.0)):
                 for row in _SHOWN.values():
                     figure = mean(each[str(lag)][name][method][ROWS.index(row)] for each in measured)
-                    cells.append(f"{scale * figure:.2g}")
+                    cells.append(_shown(scale * figure))
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _shown(figure: float) -> str:
+    if figure < _LEAST_SHOWN:
+        return f"<{_LEAST_SHOWN}"
+    return f"{figure:.2g}" if figure < 10.0 else f"{figure:.0f}"
 
 
 def draw(measured: Sequence[Measured], path: Path) -> None:

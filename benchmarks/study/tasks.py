@@ -118,8 +118,8 @@ TASKS = {
     ),
     "Taxi-v4": Task(
         None,
-        Budget(60_000, 4_096),
-        Budget(40_000, 4_096),
+        Budget(50_000, 5_000),
+        Budget(30_000, 3_000),
         -187.1,
         7.93,
         _sparing(
@@ -142,7 +142,7 @@ TASKS = {
     ),
     RECURRENT_TASK: Task(
         None,
-        Budget(40_000, 4_096),
+        Budget(30_000, 3_000),
         Budget(20_000, 2_048),
         22.1,
         500.0,

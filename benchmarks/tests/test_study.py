@@ -106,6 +106,6 @@ def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:
     for lag in (1, 8):
         without = made[f"{lag} behind, burn-in 0"]
         assert without.sampling.off_policy_degree == lag
-        for rows in (0, 4, 16):
+        for rows in (0, 8):
             config = made[f"{lag} behind, burn-in {rows}"]
             assert config == without.changed({"ppo": {"burn_in_steps": rows}})
