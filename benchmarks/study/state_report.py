@@ -111,6 +111,8 @@ def draw(measured: Sequence[Measured], path: Path) -> None:
                 axis.fill_between(ROWS, low, high, color=colour, alpha=0.15, linewidth=0)
             axis.set_title(f"{title}, lag {lag}", fontsize=10)
             axis.set_yscale("log")
+            # Smaller differences are rounding.
+            axis.set_ylim(bottom=1e-6)
             axis.set_xlabel("row of the segment", fontsize=8)
             axis.tick_params(labelsize=8)
             axis.spines[["top", "right"]].set_visible(False)
