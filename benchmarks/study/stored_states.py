@@ -186,7 +186,7 @@ def _unrolled(policy: Policy, observation: tuple[Tensor, ...], state: Tensor, be
 
 def _outputs(policy: Policy, observation: tuple[Tensor, ...], state: Tensor, begun: Tensor) -> tuple[Tensor, Tensor]:
     assert policy.memory is not None
-    prepared = policy.observer(observation, policy.observation_moments)
+    prepared = policy.observer.prepare(observation, policy.observation_moments)
     return policy.memory.unroll(policy.encoder(prepared[0] if len(prepared) == 1 else prepared), state, begun)
 
 

@@ -255,6 +255,8 @@ class Joint:
 
     def sample(self, noise: Tensor) -> tuple[Tensor, ...]:
         """Samples each leaf from its part of `noise`, <float32>[..., sum of sizes], in the order of the leaves."""
+        if len(self.parts) == 1:
+            return (self.parts[0].sample(noise),)
         noises = torch.split(noise, [part.noise.size for part in self.parts], -1)
         return tuple(part.sample(numbers) for part, numbers in zip(self.parts, noises, strict=True))
 

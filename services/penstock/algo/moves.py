@@ -1,6 +1,7 @@
 """The network for actions that move a piece from one cell of a board to another."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class Moves(nn.Module):
     of all kinds in all places, and the number of parameters does not depend on the number of actions.
     """
 
-    def __init__(self, parts: list[Preparation], position: int, activation: Activation) -> None:
+    def __init__(self, parts: Sequence[Preparation], position: int, activation: Activation) -> None:
         """Creates the network.
 
         Args:

@@ -167,7 +167,7 @@ class Policy(nn.Module):
             assert state is not None and begun is not None
             state = self.memory.step(self.encoder(features), state, begun)
             features = state[:, 0]
-        return self._distribution(self.trunk(features), legal), state
+        return self._distribution(self._after_trunk(features), legal), state
 
     def evaluate(self, inputs: Inputs, *, burn_in: int = 0, bootstraps: bool = False) -> tuple[Joint, Tensor]:
         """Returns the distribution at the rows with actions, and the values of all rows but those of the burn-in.
@@ -206,8 +206,7 @@ class Policy(nn.Module):
     def _features(self, inputs: Inputs, burn_in: int) -> Features:
         prepared = self._prepared(inputs.observation)
         if self.memory is None:
-            features: Features = self.trunk(prepared)
-            return features
+            return self._after_trunk(prepared)
         assert inputs.state is not None and inputs.begun is not None
         state, begun = inputs.state, inputs.begun
         if burn_in:
@@ -215,13 +214,17 @@ class Policy(nn.Module):
                 before = self.encoder(_rows(prepared, slice(None, burn_in)))
                 _, state = self.memory.unroll(before, state, begun[:, :burn_in])
         rows = self.encoder(_rows(prepared, slice(burn_in, None)))
-        remembered: Tensor = self.trunk(self.unroll(self.memory, rows, state, begun[:, burn_in:]))
-        return remembered
+        return self._after_trunk(self.unroll(self.memory, rows, state, begun[:, burn_in:]))
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
         """Returns the inputs of the encoders: one tensor, or one per leaf if there are several."""
-        prepared: tuple[Tensor, ...] = self.observer(observation, self.observation_moments)
+        prepared: tuple[Tensor, ...] = self.observer.prepare(observation, self.observation_moments)
         return prepared[0] if len(prepared) == 1 else prepared
+
+    def _after_trunk(self, features: Features) -> Features:
+        # Without layers, the call of the module would cost as much as a small operation.
+        shared: Features = self.trunk(features) if self.network.trunk == "shared" else features
+        return shared
 
     def _distribution(self, features: Features, legal: Tensor | None) -> Joint:
         return self._head.distribution(self.actor(features), self.log_std, legal)
