@@ -79,21 +79,28 @@ class Echo(gymnasium.Env[Observation, NDArray[np.float32]]):
 
 
 class Drifting(gymnasium.Env[Observation, NDArray[np.float32]]):
-    """Observes two random numbers; an episode has 2 to 8 steps. The reward of an unbounded action is its value."""
+    """Observes two random numbers; the reward of an unbounded action is its value.
+
+    An episode has 2 to 8 steps, and every second one is truncated.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self._episode = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self._left = int(self.np_random.integers(2, 9))
+        self._left, self._episode = int(self.np_random.integers(2, 9)), self._episode + 1
         return self._observe(), {}
 
     def step(self, action: NDArray[np.float32]) -> Outcome:
         self._left -= 1
-        return self._observe(), float(action[0]), self._left == 0, False, {}
+        ended, truncates = self._left == 0, self._episode % 2 == 0
+        return self._observe(), float(action[0]), ended and not truncates, ended and truncates, {}
 
     def _observe(self) -> Observation:
         return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
@@ -184,6 +191,9 @@ def remembering_policy(spec: EnvironmentSpec, kind: MemoryKind) -> Policy:
     """Returns an untrained policy whose actions depend strongly on its state."""
     policy = fresh_policy(spec, network=Network(hidden_sizes=(16,), memory=kind, memory_size=8))
     with torch.no_grad():
+        assert policy.memory is not None
+        for layer in (policy.memory.inputs, policy.memory.recurrence):
+            layer.bias.zero_()
         list(policy.actor.parameters())[-2].mul_(3000.0)
     return policy
 

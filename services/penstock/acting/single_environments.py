@@ -30,12 +30,14 @@ class StepOutcome:
         reward: <float32>[N] raw rewards.
         terminated, truncated: <bool>[N] whether the episode ended, and how.
         valid: <bool>[N] whether the row is trained on; False where it only reset.
+        begun: <bool>[N] whether the next row is the first of an episode.
     """
 
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
+    begun: NDArray[np.bool_]
 
 
 class SingleEnvironments:
@@ -95,7 +97,7 @@ class SingleEnvironments:
         terminations, truncations = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         self._ended = terminations | truncations
         self._read_masks()
-        return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended)
+        return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended, ended)
 
     def close(self) -> None:
         """Closes the environments."""

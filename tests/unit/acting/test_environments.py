@@ -110,25 +110,25 @@ def test_an_environment_that_takes_only_small_seeds_gets_small_ones() -> None:
     assert not np.array_equal(first([2**32 - 1, 5, 6]), first([2**31 - 1, 5, 6]))
 
 
-def test_same_step_environments_record_the_final_observation() -> None:
+def test_same_step_environments_record_the_final_observation_of_a_truncated_episode() -> None:
     rows = take_rows(same_step_counting(length=3), 9)
-    assert rows.observation == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
-    assert rows.valid == [True, True, True, False, True, True, False, True, True]
+    assert rows.observation == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
+    assert rows.valid == [True, True, True, True, True, True, False, True, True]
     assert rows.end == ["", "", "terminated", "", "", "truncated", "", "", "terminated"]
-    # The hidden step of an episode is its first one, and its reward is not lost.
+    # The hidden step after a truncation is the first one of an episode, and its reward is not lost.
     assert rows.reward == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
 
 
 def test_the_policy_acts_on_the_first_observation_of_a_same_step_environment() -> None:
-    rows = take_rows(same_step_counting(length=3), 5)
-    assert rows.seen == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
+    rows = take_rows(same_step_counting(length=3), 8)
+    assert rows.seen == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
 
 
 def test_a_hidden_episode_of_one_step_leaves_the_next_episode_complete() -> None:
     rows = take_rows(same_step_counting(length=1), 4)
-    assert rows.observation == [[0, 0], [0, 1], [2, 0], [2, 1]]
+    assert rows.observation == [[0, 0], [1, 0], [1, 1], [3, 0]]
     assert rows.seen == [[0, 0], [1, 0], [2, 0], [3, 0]]
-    assert rows.valid == [True, False, True, False]
+    assert rows.valid == [True, True, False, True]
     assert rows.end == ["terminated", "truncated", "terminated", "truncated"]
 
 
@@ -136,7 +136,7 @@ def test_a_native_vector_is_used_in_its_autoreset_mode() -> None:
     native = make_environments("ResetsAtOnce-v0", 3, kwargs={"length": 2}, vectorization="native")
     assert isinstance(native, SameStepEnvironments)
     assert native.count == 3
-    assert take_rows(native, 3, environment=2).observation == [[0, 0], [0, 1], [0, 2]]
+    assert take_rows(native, 5, environment=2).observation == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2]]
     assert isinstance(make_environments("CartPole-v1", 2, kwargs={}, vectorization="native"), NextStepEnvironments)
 
 
