@@ -144,6 +144,8 @@ class ActionHead(nn.Module):
             log_std: Parameter that `log_std` returned.
             legal: <bool>[..., bits] alternatives that are legal, choice after choice. None: all are.
         """
+        if len(self._heads) == 1:
+            return Joint((self._heads[0].distribution(outputs, log_std, legal),))
         parts = zip(
             self._heads,
             _split(outputs, self._outputs),
