@@ -30,7 +30,21 @@ environment_results = importlib.import_module("environment_results")
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
 SPANS = sorted({(page.name, span) for page in PAGES for span in spans(page.read_text())})
-PROGRAMS = {"penstock", "make", "docker", "git", "tar", "mkdir", "python", "pytest", "ssh", "chown", "chmod", "rm"}
+PROGRAMS = {
+    "penstock",
+    "cd",
+    "make",
+    "docker",
+    "git",
+    "tar",
+    "mkdir",
+    "python",
+    "pytest",
+    "ssh",
+    "chown",
+    "chmod",
+    "rm",
+}
 
 
 def test_the_table_of_supported_environments_is_current() -> None:

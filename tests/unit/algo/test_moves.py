@@ -138,6 +138,14 @@ def test_bfloat16_changes_only_the_last_digits() -> None:
     torch.testing.assert_close(rounded, logits(policy, board), atol=0.05, rtol=0.0)
 
 
+def test_the_network_is_traced_as_one_graph() -> None:
+    policy, board = policy_of(), boards()
+    # This backend needs no compiler, and `fullgraph` refuses every break of the graph.
+    traced = torch.compile(policy.actor, backend="aot_eager", fullgraph=True)
+    prepared = policy.observer(observations(board), policy.observation_moments)
+    torch.testing.assert_close(traced(prepared), policy.actor(prepared))
+
+
 def test_the_policy_is_restored_from_its_weights_alone() -> None:
     policy = policy_of()
     loaded = policy_weights.load(policy_weights.dump(policy, version=3))
