@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.study.tasks import MASKED_AND_RECURRENT, RECURRENT_TASK, WITH_PRESETS, Budget, Changes, Task, tables
+from benchmarks.study.tasks import MASKED_TASK, RECURRENT_TASK, WITH_PRESETS, Budget, Changes, Task, tables
 from penstock.config import Config, build, merge
 
 
@@ -145,21 +145,23 @@ _KEPT = {
 }
 """Settings that are repeated for the masked and the recurrent task."""
 
-MASKED_AND_RECURRENT_REPLAY = replace(
+_FEWER_REPLAY = replace(
     REPLAY,
     settings=(
         *(setting for setting in REPLAY.settings if setting.name in _KEPT),
         Setting("age decay, constant priority", {"sampling": {"epsilon": _LARGE_EPSILON}}),
     ),
-    tasks=MASKED_AND_RECURRENT,
 )
-
-MASKED_AND_RECURRENT_LAG = replace(
+_FEWER_LAG = replace(
     _lags(8),
     # Half as many gradient steps for each environment step as with replay.
     settings=tuple(replace(setting, epochs_times=4.0) for setting in _lags(8).settings if setting.name in _KEPT),
-    tasks=MASKED_AND_RECURRENT,
 )
+
+MASKED_REPLAY = replace(_FEWER_REPLAY, title="Replay with masks", tasks=(MASKED_TASK,))
+RECURRENT_REPLAY = replace(_FEWER_REPLAY, title="Replay with memory", tasks=(RECURRENT_TASK,))
+MASKED_LAG = replace(_FEWER_LAG, title="Forced lag with masks", tasks=(MASKED_TASK,))
+RECURRENT_LAG = replace(_FEWER_LAG, title="Forced lag with memory", tasks=(RECURRENT_TASK,))
 
 BURN_IN = Experiment(
     "Burn-in",
@@ -188,7 +190,9 @@ EXPERIMENTS = {
     "replay": REPLAY,
     "lag": _lags(8, 16),
     "small-lag": _lags(1, 2, 4),
-    "masked-and-recurrent-replay": MASKED_AND_RECURRENT_REPLAY,
-    "masked-and-recurrent-lag": MASKED_AND_RECURRENT_LAG,
+    "masked-replay": MASKED_REPLAY,
+    "masked-lag": MASKED_LAG,
+    "recurrent-replay": RECURRENT_REPLAY,
+    "recurrent-lag": RECURRENT_LAG,
     "burn-in": BURN_IN,
 }

@@ -11,7 +11,7 @@ from statistics import mean
 import matplotlib.pyplot as plt
 import torch
 
-from benchmarks.study.experiments import MASKED_AND_RECURRENT_REPLAY, Setting
+from benchmarks.study.experiments import RECURRENT_REPLAY, Setting
 from benchmarks.study.report import COLOURS
 from benchmarks.study.stored_states import METHODS, measure, record
 from benchmarks.study.tasks import RECURRENT_TASK, TASKS
@@ -40,7 +40,7 @@ Measured = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 def configuration(seed: int) -> Config:
     """Returns the configuration of the runs: those with prioritized replay of the study of replay."""
-    return MASKED_AND_RECURRENT_REPLAY.configuration(TASKS[RECURRENT_TASK], Setting("prioritized"), seed)
+    return RECURRENT_REPLAY.configuration(TASKS[RECURRENT_TASK], Setting("prioritized"), seed)
 
 
 def measure_seed(seed: int, path: Path) -> Measured:

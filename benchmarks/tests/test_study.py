@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.study.estimates import estimate, interquartile_mean
-from benchmarks.study.experiments import BURN_IN, MASKED_AND_RECURRENT_REPLAY, PRESETS, REPLAY
+from benchmarks.study.experiments import BURN_IN, MASKED_REPLAY, PRESETS, REPLAY
 from benchmarks.study.report import write_into
-from benchmarks.study.tasks import RECURRENT_TASK, TASKS, WITH_PRESETS
+from benchmarks.study.tasks import MASKED_TASK, RECURRENT_TASK, TASKS, WITH_PRESETS
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
@@ -91,8 +91,8 @@ def test_presets_are_studied_unchanged(task: str) -> None:
 
 
 def test_a_constant_priority_leaves_the_age_alone_to_decide() -> None:
-    (setting,) = (each for each in MASKED_AND_RECURRENT_REPLAY.settings if "constant priority" in each.name)
-    sampling = MASKED_AND_RECURRENT_REPLAY.configuration(TASKS["Taxi-v4"], setting, 0).sampling
+    (setting,) = (each for each in MASKED_REPLAY.settings if "constant priority" in each.name)
+    sampling = MASKED_REPLAY.configuration(TASKS[MASKED_TASK], setting, 0).sampling
     function = MassFunction(sampling.alpha, sampling.epsilon, sampling.half_life, reference=0)
     # Two segments of each age, with small and large priorities.
     masses = function.masses(np.array([0.0, 100.0, 0.0, 100.0]), np.array([0, 0, 2, 2]))
