@@ -11,10 +11,9 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.peers.environment import peer_python
-from benchmarks.side_by_side import ROOT, Course, Run, median, peer, penstock, ratio
+from benchmarks.side_by_side import ROOT, Course, Run, median, peer, penstock, ratio, table_of
 from examples.colour_lines import POINTS_PER_BALL, ColourLines
 
 OUTPUT = ROOT / "build" / "bench" / "masked_tasks.json"
@@ -84,12 +83,7 @@ def show(random: RandomScore, runs: Sequence[Run], ratios: dict[str, float | Non
         " games",
         highlight=False,
     )
-    table = Table("system", "seed", "steps", "wall s", "CPU s", "last score")
-    for run in runs:
-        numbers = run.env_steps_to_threshold, run.learn_wall_s_to_threshold, run.cpu_s_to_threshold
-        shown = ["" if number is None else f"{number:,.0f}" for number in numbers]
-        table.add_row(run.system, str(run.seed), *shown, f"{run.curve[-1][1]:.2f}")
-    console.print(table)
+    console.print(table_of(runs))
     for name, value in ratios.items():
         console.print(f"{name}: {'not reached' if value is None else f'{value:.2f}'}", highlight=False)
 

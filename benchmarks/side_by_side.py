@@ -1,6 +1,6 @@
 """Runs of Penstock and of a peer to the same score, one after the other on the same cores.
 
-Used by benchmarks that compare learning on one task, such as `benchmarks.masked_tasks`.
+Used by benchmarks that compare learning on one task: `benchmarks.masked_tasks` and `benchmarks.recurrent_tasks`.
 """
 
 import json
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+from rich.table import Table
 
 from benchmarks import penstock_loop
 from benchmarks.peers.environment import peer_python
@@ -148,3 +150,15 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], name: str) -> float | None
     if own is None:
         return None
     return 0.0 if other is None else own / other
+
+
+def table_of(runs: Sequence[Run]) -> Table:
+    """Returns the runs as a table."""
+    table = Table("system", "seed", "steps", "wall s", "CPU s", "last return")
+    for run in runs:
+        steps, *seconds = run.env_steps_to_threshold, run.learn_wall_s_to_threshold, run.cpu_s_to_threshold
+        shown = ["" if each is None else f"{each:,.1f}" for each in seconds]
+        table.add_row(
+            run.system, str(run.seed), "" if steps is None else f"{steps:,}", *shown, f"{run.curve[-1][1]:,.2f}"
+        )
+    return table
