@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test check format docs e2e clean proto dashboards compose-settings lock torture
+.PHONY: help help-all install train test all-environments check format docs e2e clean proto dashboards compose-settings lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -37,6 +37,9 @@ train: install ## train an agent on CartPole-v1 through real services
 # Each worker runs whole files, in collection order, so that the long files do not run last.
 test: install ## run the tests
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+all-environments: install ### train on every environment of Gymnasium, ALE, MiniGrid, highway-env and dm_control
+	@$(BIN)/python -m tests.environments.all_environments $(ARGS)
 
 e2e: install ## test the stack of docker-compose.yml; needs Docker
 	@$(BIN)/python -m tests.e2e.drill $(ARGS)

@@ -111,6 +111,18 @@ def throughput(name: str, total_steps: int, seed: int, changes: Mapping[str, obj
     return _pace(readings)
 
 
+def cpu_readings(run: "subprocess.Popen[bytes]", journal: Path) -> list[tuple[int, float]]:
+    """Watches a run to its end; returns environment steps and the CPU seconds until then of all but the evaluator.
+
+    CPU seconds are counted from the first reading.
+    """
+    readings = [
+        (each.env_steps, sum(cpu_s for service, cpu_s in each.cpu_s.items() if service != "evaluator"))
+        for each in _readings(run, journal)
+    ]
+    return [(env_steps, cpu_s - readings[0][1]) for env_steps, cpu_s in readings]
+
+
 def reach(name: str, interval_steps: int, seed: int) -> Summary:
     """Runs a preset to its end; training waits for its evaluations."""
     return train(

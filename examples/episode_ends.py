@@ -10,6 +10,10 @@ known exactly. Train any library on the environment, and compare the values that
 
 Train with discount 0.9, without normalisation of observations and rewards, and with trace decay (lambda) 0: only then
 are the values of trained reset rows exact. Those of the other treatments do not depend on it.
+
+With `gymnasium.make("EpisodeEnds-v0", truncation=0.0)`, no step truncates, and every treatment learns the correct
+values. A library that learns others has an error in another place. Choose segments (rollouts, horizons) that always end
+at the same states, such as 3 steps, to test whether the last step of a segment is trained.
 """
 
 import sys
@@ -40,7 +44,9 @@ class EpisodeEnds(gymnasium.Env[Observation, np.int64]):
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (STATES + 1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self) -> None:
+    def __init__(self, truncation: float = TRUNCATION) -> None:
+        """Creates a chain in which each step but the last truncates the episode with this probability."""
+        self._truncation = truncation
         self._state = 0
 
     def reset(
@@ -56,7 +62,7 @@ class EpisodeEnds(gymnasium.Env[Observation, np.int64]):
         reward = REWARDS[self._state]
         self._state += 1
         terminated = self._state == STATES
-        truncated = not terminated and self.np_random.random() < TRUNCATION
+        truncated = not terminated and self.np_random.random() < self._truncation
         return observe(self._state), reward, terminated, truncated, {}
 
 

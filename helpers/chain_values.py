@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import penstock
-from examples.episode_ends import DISCOUNT, ENV_ID, STATES, Report, observe, report
+from examples.episode_ends import DISCOUNT, ENV_ID, STATES, TRUNCATION, Report, observe, report
 from helpers.processes import WITH_HELPERS, run
 from penstock.algo.policies import Inputs
 from penstock.run_folder import RunFolder
@@ -15,15 +15,13 @@ SAME_STEP_ID = "SameStepEpisodeEnds-v0"
 """The chain in a vector environment that resets in the step that ends an episode; from `helpers.exact_tasks`."""
 
 STEPS = 16_384
+UNROLL_LENGTH = 8
+"""Steps of a segment, so few that episodes end at every position of a segment."""
 _OPTIONS = {
     "preset": "none",
     "env-import": "helpers.exact_tasks",
-    "total-steps": STEPS,
     "actors": 1,
-    "evaluation.interval-steps": STEPS,
     "evaluation.episodes": 1,
-    # Short segments, so that episodes end at every position of a segment.
-    "actor.unroll-length": 8,
     "policy.normalise-observations": "false",
     "policy.normalise-returns": "false",
     "ppo.discount": DISCOUNT,
@@ -32,10 +30,27 @@ _OPTIONS = {
 }
 
 
-def learn(folder: Path, seed: int = 0, *, same_step: bool = False) -> Report:
-    """Trains through all services in this new folder; returns the report about the values at the end."""
+def learn(
+    folder: Path,
+    seed: int = 0,
+    *,
+    same_step: bool = False,
+    truncation: float = TRUNCATION,
+    unroll_length: int = UNROLL_LENGTH,
+) -> Report:
+    """Trains through all services in this new folder; returns the report about the values at the end.
+
+    Shorter segments make shorter runs, with as many batches.
+    """
     own = {"env-id": SAME_STEP_ID, "environment.vectorization": "native"} if same_step else {"env-id": ENV_ID}
-    options = {"run-dir": folder, "seed": seed, **_OPTIONS, **own}
+    steps = STEPS * unroll_length // UNROLL_LENGTH
+    task = {
+        "environment.kwargs": f"truncation={truncation}",
+        "actor.unroll-length": unroll_length,
+        "total-steps": steps,
+        "evaluation.interval-steps": steps,
+    }
+    options = {"run-dir": folder, "seed": seed, **_OPTIONS, **own, **task}
     end = run("train", *(f"--{name}={value}" for name, value in options.items()), environment=WITH_HELPERS)
     assert end.code == 0, f"{end.stdout}\n{end.stderr}"
     return report(values_of(folder))

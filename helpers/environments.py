@@ -79,21 +79,28 @@ class Echo(gymnasium.Env[Observation, NDArray[np.float32]]):
 
 
 class Drifting(gymnasium.Env[Observation, NDArray[np.float32]]):
-    """Observes two random numbers; an episode has 2 to 8 steps. The reward of an unbounded action is its value."""
+    """Observes two random numbers; the reward of an unbounded action is its value.
+
+    An episode has 2 to 8 steps, and every second one is truncated.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self._episode = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self._left = int(self.np_random.integers(2, 9))
+        self._left, self._episode = int(self.np_random.integers(2, 9)), self._episode + 1
         return self._observe(), {}
 
     def step(self, action: NDArray[np.float32]) -> Outcome:
         self._left -= 1
-        return self._observe(), float(action[0]), self._left == 0, False, {}
+        ended, truncates = self._left == 0, self._episode % 2 == 0
+        return self._observe(), float(action[0]), ended and not truncates, ended and truncates, {}
 
     def _observe(self) -> Observation:
         return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
@@ -108,6 +115,27 @@ class Still(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         return self.observation_space.sample(), {}
+
+
+class Pieces(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """A board with new pieces in every step. A move from any cell to any other is legal; one of a piece is rewarded."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 2, (2, 3), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(36)
+        self._board = np.zeros((2, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._board = self.np_random.integers(3, size=(2, 3), dtype=np.uint8)
+        return self._board, {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        moved = self._board.flat[action // self._board.size] > 0
+        self._board = self.np_random.integers(3, size=(2, 3), dtype=np.uint8)
+        return self._board, float(moved), False, False, {}
 
 
 def counting_vector(mode: AutoresetMode, num_envs: int = 1, length: int = 3) -> SyncVectorEnv[Any, Any]:
@@ -130,6 +158,7 @@ _register("Counting-v0", "Counting")
 _register("Echo-v0", "Echo")
 _register("Drifting-v0", "Drifting")
 _register("Still-v0", "Still", disable_env_checker=True)
+_register("Pieces-v0", "Pieces")
 _register("NeverResets-v0", "Counting", vector_entry_point=f"{__name__}:never_resetting")
 _register("ResetsAtOnce-v0", "Counting", vector_entry_point=f"{__name__}:resetting_at_once")
 
@@ -162,6 +191,9 @@ def remembering_policy(spec: EnvironmentSpec, kind: MemoryKind) -> Policy:
     """Returns an untrained policy whose actions depend strongly on its state."""
     policy = fresh_policy(spec, network=Network(hidden_sizes=(16,), memory=kind, memory_size=8))
     with torch.no_grad():
+        assert policy.memory is not None
+        for layer in (policy.memory.inputs, policy.memory.recurrence):
+            layer.bias.zero_()
         list(policy.actor.parameters())[-2].mul_(3000.0)
     return policy
 

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from examples.episode_ends import EpisodeEnds
+from examples.episode_ends import TRUNCATION, EpisodeEnds
 
 STEPS = 8
 """Steps of an episode of a `Contextual` task; the best action is rewarded with 1 in each of them."""
@@ -205,9 +205,9 @@ class Gears(Contextual):
         return float(action["gear"] == best["gear"]) - max(0.0, error - self.SLACK)
 
 
-def same_step_chain(num_envs: int) -> SyncVectorEnv[Any, Any]:
+def same_step_chain(num_envs: int, truncation: float = TRUNCATION) -> SyncVectorEnv[Any, Any]:
     """Returns chains that reset in the step that ends an episode."""
-    return SyncVectorEnv([EpisodeEnds] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return SyncVectorEnv([lambda: EpisodeEnds(truncation)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 BEST_RETURNS = {

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,12 @@ class Command:
         directory: Path | None = None,
         terminal: bool = False,
         host: Host | None = None,
+        program: Sequence[str] = (PENSTOCK,),
     ) -> None:
-        """Starts the command, here or on another host; in a terminal of its own, or with its output in files."""
+        """Starts the command, here or on another host; in a terminal of its own, or with its output in files.
+
+        `program` starts Penstock; another environment's interpreter starts it with `-m penstock`.
+        """
         self.arguments = arguments
         self._started_at, self._start_s = time.monotonic(), 0.0
         self.mark = uuid.uuid4().hex
@@ -73,7 +77,7 @@ class Command:
         self._slave: int | None = None
         if terminal:
             self._master, self._slave = os.openpty()
-        command = [PENSTOCK, *arguments] if host is None else host.command(PENSTOCK, *arguments)
+        command = [*program, *arguments] if host is None else host.command(*program, *arguments)
         if self._slave is not None:
             # The first terminal that a session's leader opens becomes its controlling terminal, which sends Ctrl-C to
             # it.

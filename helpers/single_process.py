@@ -25,7 +25,7 @@ from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
-from penstock.apps.environments import make_configured
+from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed
@@ -44,6 +44,10 @@ from penstock.types.run import Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
 
 _GRANT_TIMEOUT_S = 1e9
+
+
+def _ignore(value: object) -> None:
+    del value
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,15 @@ class Pipeline:
     waiting_for = None
 
     def __init__(
-        self, config: Config, environments: Environments, lag: int, watch: Callable[[Batch], None] = lambda batch: None
+        self,
+        config: Config,
+        environments: Environments,
+        lag: int,
+        watch: Callable[[Batch], None] = _ignore,
+        watch_weights: Callable[[Weights], None] = _ignore,
     ) -> None:
-        """Resets the environments. `watch` is called with every batch before it is trained."""
-        self._watch = watch
+        """Resets the environments. The functions get every batch before it is trained, and every version."""
+        self._watch, self._watch_weights = watch, watch_weights
         self._schema = segment_schema(environments.spec, **config.recorded)
         self._buffer = ReplayBuffer(RingStore(None, config.replay.store_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
         assignment = Assignment(
@@ -96,6 +105,7 @@ class Pipeline:
     def publish(self, weights: Weights) -> None:
         """Keeps as many versions as the lag requires."""
         self._published.append(weights)
+        self._watch_weights(weights)
 
     def open(self, plan: SamplingPlan) -> None:
         """Opens both ends of the buffer."""
@@ -154,7 +164,11 @@ class Desk:
 
 
 def train(
-    config: Config, lag: int = 0, folder: Path | None = None, watch: Callable[[Batch], None] = lambda batch: None
+    config: Config,
+    lag: int = 0,
+    folder: Path | None = None,
+    watch: Callable[[Batch], None] = _ignore,
+    watch_weights: Callable[[Weights], None] = _ignore,
 ) -> Outcome:
     """Trains with this configuration; writes a run's files to the folder, if there is one.
 
@@ -164,19 +178,19 @@ def train(
             `off_policy_degree` must permit it.
         folder: Folder of the run; None for none.
         watch: Called with every batch before it is trained.
+        watch_weights: Called with every version of the policy, from version 0.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
-            return train(config, lag, Path(temporary), watch)
+            return train(config, lag, Path(temporary), watch, watch_weights)
     began = time.monotonic()
     torch.set_num_threads(1)
-    acting, watched = (
-        make_configured(config.environment, config.actor.environments),
-        make_configured(config.environment, config.evaluation.episodes),
-    )
+    environment = config.environment
+    acting = variants_of(environment, environment.training_variants).make_mixed(config.actor.environments)
+    watched = make_configured(environment, config.evaluation.episodes)
     run_folder = RunFolder(folder)
     run_folder.create()
-    pipeline = Pipeline(config, acting, lag, watch)
+    pipeline = Pipeline(config, acting, lag, watch, watch_weights)
     conclusion = learn(config, acting.spec, source=pipeline, sink=pipeline, desk=Desk(watched), folder=run_folder)
     acting.close()
     watched.close()

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from helpers.marked_segments import SCHEMA, MarkedWindows
+from helpers.provenance import of_this_run
 from penstock.errors import PenstockError
 from penstock.process import allocator
 from penstock.rpc import methods
@@ -44,7 +45,6 @@ from penstock.wire.batches import encode_plan
 from penstock.wire.schema import encode_schema
 from penstock.wire.windows import encode_window
 from stress.healthy_pair import HealthyPair, Served, plan_of
-from stress.provenance import of_this_run
 from stress.replay_process import ReplayProcess, replay_process
 
 OUTPUT = Path(__file__).parent.parent / "build" / "bench" / "attacks.json"

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from helpers import provenance
 from helpers.processes import Command, watching
 from helpers.store_view import StoreState, StoreView
 from helpers.timing import wait_for
@@ -28,7 +29,6 @@ from penstock.config import Config, build
 from penstock.learning import checkpoints
 from penstock.run_folder import RunFolder
 from penstock.types.replay import SamplingPlan
-from stress import provenance
 from stress.torture_run import LEAST_MASS_RATIO
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "learner_kills.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from helpers import provenance
 from helpers.odd_environments import KINDS, env_id
-from stress import provenance
 from stress.odd_runs import OddRun, faults_of, train_with
 
 ROOT = Path(__file__).parents[1]

@@ -50,6 +50,8 @@ class Outcome:
         final_return: Last measured mean return; None if there is none.
         judged_by: Episodes over which returns are averaged.
         settings: Settings of the run, as text.
+        cpu_s_to_threshold: CPU seconds of the peer's process to the threshold; None if unknown or not reached.
+        curve: Environment steps and mean return, one pair per evaluation.
     """
 
     env_steps_per_s: float
@@ -58,6 +60,8 @@ class Outcome:
     final_return: float | None
     judged_by: str
     settings: str
+    cpu_s_to_threshold: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
 
     def print_json(self) -> None:
         """Prints the result as JSON."""
@@ -66,15 +70,17 @@ class Outcome:
 
 @dataclass(slots=True)
 class Course:
-    """Progress reports of a run: seconds on any clock, environment steps, and the mean return at that time."""
+    """Progress reports of a run: seconds on any clock, environment steps, the mean return, and CPU seconds then."""
 
     threshold: float
-    _points: list[tuple[float, int, float]] = field(default_factory=list)
+    _points: list[tuple[float, int, float, float]] = field(default_factory=list)
 
-    def add(self, seconds: float, env_steps: int, mean_return: float = float("nan")) -> None:
-        """Adds a report; NaN if the return is unknown."""
+    def add(
+        self, seconds: float, env_steps: int, mean_return: float = float("nan"), cpu_s: float = float("nan")
+    ) -> None:
+        """Adds a report; NaN if the return or the CPU time is unknown."""
         if not self._points or env_steps > self._points[-1][1]:
-            self._points.append((seconds, env_steps, mean_return))
+            self._points.append((seconds, env_steps, mean_return, cpu_s))
 
     def outcome(self, judged_by: str, settings: str) -> Outcome:
         """Returns the result of the whole run.
@@ -82,9 +88,18 @@ class Course:
         If a peer does not report its first environment step, the start is extrapolated from its first report at its
         later pace. The start time of its processes is not counted.
         """
-        (first_s, first_steps, _), (last_s, last_steps, _) = self._points[0], self._points[-1]
-        latest = next((value for *_, value in reversed(self._points) if value == value), None)
+        (first_s, first_steps, _, first_cpu_s), (last_s, last_steps, *_) = self._points[0], self._points[-1]
+        curve = tuple((steps, value) for _, steps, value, _ in self._points if value == value)
         pace = (last_steps - first_steps) / (last_s - first_s)
         began_s = first_s - first_steps / pace
-        met = next(((at, steps) for at, steps, value in self._points if value >= self.threshold), None)
-        return Outcome(pace, met[0] - began_s if met else None, met[1] if met else None, latest, judged_by, settings)
+        met = next((point for point in self._points if point[2] >= self.threshold), None)
+        return Outcome(
+            pace,
+            met[0] - began_s if met else None,
+            met[1] if met else None,
+            curve[-1][1] if curve else None,
+            judged_by,
+            settings,
+            met[3] - first_cpu_s if met and met[3] == met[3] else None,
+            curve,
+        )

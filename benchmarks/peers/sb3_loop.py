@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -59,12 +60,12 @@ class Evaluations(BaseCallback):
         """Evaluates in `envs`. `stops_at_threshold` ends the run at the first evaluation that reaches the threshold."""
         super().__init__()
         self._envs, self._interval, self._due = envs, task.interval_steps, task.interval_steps
-        self._apart_s, self._goal = 0.0, task.threshold if stops_at_threshold else float("inf")
+        self._apart_s, self._apart_cpu_s, self._goal = 0.0, 0.0, task.threshold if stops_at_threshold else float("inf")
         self._reached = False
         self.course = Course(task.threshold)
 
     def _on_training_start(self) -> None:
-        self.course.add(time.perf_counter(), 0)
+        self.course.add(time.perf_counter(), 0, cpu_s=time.process_time())
 
     def _on_step(self) -> bool:
         return not self._reached
@@ -78,11 +79,16 @@ class Evaluations(BaseCallback):
         self._evaluate()
 
     def _evaluate(self) -> None:
-        started = time.perf_counter()
-        mean, _ = evaluate_policy(self.model, self._envs, n_eval_episodes=EPISODES, deterministic=True)
+        started, started_cpu = time.perf_counter(), time.process_time()
+        mean = self._mean_return()
         self._reached = self._reached or mean >= self._goal
-        self.course.add(started - self._apart_s, self.num_timesteps, float(mean))
+        self.course.add(started - self._apart_s, self.num_timesteps, mean, cpu_s=started_cpu - self._apart_cpu_s)
         self._apart_s += time.perf_counter() - started
+        self._apart_cpu_s += time.process_time() - started_cpu
+
+    def _mean_return(self) -> float:
+        mean, _ = evaluate_policy(self.model, self._envs, n_eval_episodes=EPISODES, deterministic=True)
+        return float(np.mean(mean))
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to docs/RESULTS.md.
 
-Each finished run is stored in build/study. If the command was interrupted, it continues with the missing runs.
+`stored_states` measures how stale the states in segments are, and writes to docs/memory.md. Each finished run is stored
+in build/study. If the command was interrupted, it continues with the missing runs.
 """
 
 import argparse
@@ -10,9 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.study.experiments import EXPERIMENTS, TASKS
-from benchmarks.study.report import draw, table, write_into
+from benchmarks.study import state_report
+from benchmarks.study.experiments import EXPERIMENTS
+from benchmarks.study.report import draw, table, write_into, write_outcomes
 from benchmarks.study.running import Run, play_all
+from benchmarks.study.tasks import TASKS
 from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -21,21 +24,27 @@ ROOT = Path(__file__).parents[2]
 def main() -> None:
     """Runs one experiment."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
-    parser.add_argument("experiment", choices=sorted(EXPERIMENTS))
-    parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), default=list(TASKS), metavar="TASK")
+    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, state_report.NAME]))
+    parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), help="tasks of an experiment", metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "study", help="folder for the results of runs")
-    parser.add_argument("--document", type=Path, default=ROOT / "docs" / "RESULTS.md")
+    parser.add_argument("--document", type=Path, help="page for the results")
     chosen = parser.parse_args()
+    if chosen.experiment == state_report.NAME:
+        _measure_states(chosen)
+    else:
+        _compare(chosen)
+
+
+def _compare(chosen: argparse.Namespace) -> None:
     experiment, console = EXPERIMENTS[chosen.experiment], Console()
+    tasks, document = chosen.tasks or experiment.tasks, chosen.document or ROOT / "docs" / "RESULTS.md"
     runs = [
         Run(experiment, task, setting, seed)
-        for seed, task, setting in itertools.product(range(chosen.seeds), chosen.tasks, experiment.settings)
+        for seed, task, setting in itertools.product(range(chosen.seeds), tasks, experiment.settings)
     ]
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
-    ) as progress:
+    with _progress(console) as progress:
         bar = progress.add_task(experiment.title, total=len(runs))
 
         def show_outcome(run: Run, outcome: Outcome) -> None:
@@ -45,13 +54,35 @@ def main() -> None:
         played = play_all(runs, chosen.folder, chosen.jobs, show_outcome)
     outcomes = {
         (task, setting.label): [played[Run(experiment, task, setting, seed)] for seed in range(chosen.seeds)]
-        for task, setting in itertools.product(chosen.tasks, experiment.settings)
+        for task, setting in itertools.product(tasks, experiment.settings)
     }
-    picture = chosen.document.parent / "results" / f"{chosen.experiment}.png"
-    draw(experiment, chosen.tasks, outcomes, picture)
-    section = f"{table(experiment, chosen.tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
-    write_into(chosen.document, chosen.experiment, section)
+    picture = document.parent / "results" / f"{chosen.experiment}.png"
+    draw(experiment, tasks, outcomes, picture)
+    write_outcomes(outcomes, picture.with_suffix(".json"))
+    section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
+    write_into(document, chosen.experiment, section)
     console.print(section, highlight=False, markup=False)
+
+
+def _measure_states(chosen: argparse.Namespace) -> None:
+    console, document = Console(), chosen.document or ROOT / "docs" / "memory.md"
+    with _progress(console) as progress:
+        bar = progress.add_task("Stored states", total=chosen.seeds)
+        measured = state_report.measure_all(
+            chosen.seeds, chosen.jobs, chosen.folder, lambda seed: progress.advance(bar)
+        )
+    picture = document.parent / "results" / f"{state_report.NAME}.png"
+    state_report.draw(measured, picture)
+    state_report.write(measured, picture.with_suffix(".json"))
+    section = f"{state_report.table(measured)}\n\n![Stored states](results/{picture.name})"
+    write_into(document, state_report.NAME, section)
+    console.print(section, highlight=False, markup=False)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+    )
 
 
 def _summary(outcome: Outcome) -> str:

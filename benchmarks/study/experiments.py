@@ -1,52 +1,10 @@
 """The experiments of the study: comparisons of settings over tasks."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.study.tasks import MASKED_TASK, RECURRENT_TASK, WITH_PRESETS, Budget, Changes, Task, tables
 from penstock.config import Config, build, merge
-from penstock.presets import preset, preset_values
-
-Changes = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Environment steps of a run, and between its evaluations."""
-
-    total_steps: int
-    interval_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """An environment with its preset.
-
-    Attributes:
-        preset: Name of the preset.
-        budget, short_budget: Budgets of a run; the short one suffices if steps are used efficiently.
-        random_return, reference_return: Returns with score 0 and 1: a random policy's mean return over 200 episodes or
-            more, and the return of rl-zoo's PPO.
-        sparing: Changes to the preset for environments whose steps cost more than training.
-    """
-
-    preset: str
-    budget: Budget
-    short_budget: Budget
-    random_return: float
-    reference_return: float
-    sparing: Changes
-
-    @property
-    def threshold(self) -> float:
-        """Mean return at which the task is solved, from the preset."""
-        threshold = preset(self.preset).evaluation.threshold
-        assert threshold is not None
-        return threshold
-
-    def score(self, value: float) -> float:
-        """Returns the score of a return: 0 for the random policy, 1 for rl-zoo's."""
-        return (value - self.random_return) / (self.reference_return - self.random_return)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +44,7 @@ class Experiment:
         settings: Rows of the table.
         sparing: Whether settings change the tasks' sparing settings instead of the presets.
         short: Whether runs have the tasks' short budgets.
+        tasks: Names of the tasks, unless others are chosen.
     """
 
     title: str
@@ -93,6 +52,7 @@ class Experiment:
     settings: tuple[Setting, ...]
     sparing: bool = False
     short: bool = False
+    tasks: tuple[str, ...] = WITH_PRESETS
 
     def budget(self, task: Task) -> Budget:
         """Returns the budget of each run of a task."""
@@ -100,7 +60,7 @@ class Experiment:
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
         """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""
-        values = preset_values(task.preset)
+        values = task.settings
         shipped, budget = build(values), self.budget(task)
         whole: dict[str, Any] = {
             "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
@@ -111,7 +71,7 @@ class Experiment:
             "sampling": {"off_policy_degree": max(1, setting.lag)},
         }
         changes = (task.sparing, setting.changes) if self.sparing else (setting.changes,)
-        merged = merge(values, whole, *map(_tables, changes))
+        merged = merge(values, whole, *map(tables, changes))
         config = build(merged)
         derived: dict[str, Any] = {
             "ppo": {
@@ -124,67 +84,10 @@ class Experiment:
         return build(merge(merged, derived))
 
 
-def _tables(changes: Changes) -> dict[str, object]:
-    return {section: dict(values) for section, values in changes.items()}
-
-
-def _sparing(unroll_length: int, **ppo: object) -> Changes:
-    return {
-        "actor": {"environments": 4, "unroll_length": unroll_length},
-        "sampling": {"batch_segments": 32, "fresh_fraction": 0.125},
-        "ppo": ppo,
-    }
-
-
-TASKS = {
-    "CartPole-v1": Task(
-        "cartpole",
-        Budget(100_000, 2_048),
-        Budget(30_000, 1_024),
-        22.2,
-        500.0,
-        {
-            "environment": {"vectorization": "sync"},
-            "policy": {"activation": "relu"},
-            **_sparing(
-                32,
-                learning_rate=1e-3,
-                learning_rate_schedule="constant",
-                trace_decay=0.95,
-                epochs=10,
-                minibatches=8,
-            ),
-        },
-    ),
-    "Pendulum-v1": Task(
-        "pendulum",
-        Budget(100_000, 2_048),
-        Budget(30_000, 1_024),
-        -1_231.0,
-        -172.0,
-        _sparing(64, learning_rate=1e-3, epochs=10, minibatches=8),
-    ),
-    "Acrobot-v1": Task(
-        "acrobot", Budget(300_000, 8_192), Budget(30_000, 1_024), -499.1, -73.5, _sparing(32, minibatches=8)
-    ),
-    "MountainCarContinuous-v0": Task(
-        "mountain_car", Budget(50_000, 2_048), Budget(15_000, 512), -33.3, 94.5, _sparing(32, minibatches=8)
-    ),
-    "LunarLander-v3": Task(
-        "lunar_lander", Budget(200_000, 8_192), Budget(200_000, 8_192), -182.0, 242.0, _sparing(128, minibatches=16)
-    ),
-    "HalfCheetah-v5": Task(
-        "half_cheetah",
-        Budget(1_000_000, 51_200),
-        Budget(300_000, 20_480),
-        -280.6,
-        5_819.0,
-        _sparing(32, minibatches=4),
-    ),
-}
-
-
 PRESETS = Experiment("Presets", "Every preset as it ships.", (Setting("as shipped"),))
+
+_LARGE_EPSILON = 1e6
+"""Addition to priorities beside which they are constant, so that only age decides which segments are drawn."""
 
 _LARGE: Changes = {"actor": {"environments": 16}, "sampling": {"batch_segments": 32, "fresh_fraction": 0.5}}
 
@@ -236,4 +139,60 @@ def _lags(*lags: int) -> Experiment:
     )
 
 
-EXPERIMENTS = {"presets": PRESETS, "replay": REPLAY, "lag": _lags(8, 16), "small-lag": _lags(1, 2, 4)}
+_KEPT = {
+    *("none, 16 fresh, equal epochs", "none, 4 fresh, equal gradient steps", "uniform", "prioritized"),
+    *("no lag", "none: plain PPO", "V-trace, clip in between (default)"),
+}
+"""Settings that are repeated for the masked and the recurrent task."""
+
+_FEWER_REPLAY = replace(
+    REPLAY,
+    settings=(
+        *(setting for setting in REPLAY.settings if setting.name in _KEPT),
+        Setting("age decay, constant priority", {"sampling": {"epsilon": _LARGE_EPSILON}}),
+    ),
+)
+_FEWER_LAG = replace(
+    _lags(8),
+    # Half as many gradient steps for each environment step as with replay.
+    settings=tuple(replace(setting, epochs_times=4.0) for setting in _lags(8).settings if setting.name in _KEPT),
+)
+
+MASKED_REPLAY = replace(_FEWER_REPLAY, title="Replay with masks", tasks=(MASKED_TASK,))
+RECURRENT_REPLAY = replace(_FEWER_REPLAY, title="Replay with memory", tasks=(RECURRENT_TASK,))
+MASKED_LAG = replace(_FEWER_LAG, title="Forced lag with masks", tasks=(MASKED_TASK,))
+RECURRENT_LAG = replace(_FEWER_LAG, title="Forced lag with memory", tasks=(RECURRENT_TASK,))
+
+BURN_IN = Experiment(
+    "Burn-in",
+    "No replay, 16 segments per batch; actors act with exactly the version that many behind the one in training.",
+    (
+        *(
+            Setting(
+                f"burn-in {rows}",
+                {**_LARGE, "ppo": {"burn_in_steps": rows}},
+                replay=False,
+                epochs_times=4.0,
+                minibatches_times=0.5,
+                lag=lag,
+                group=f"{lag} behind",
+            )
+            for lag in (1, 8)
+            for rows in (0, 8)
+        ),
+    ),
+    sparing=True,
+    tasks=(RECURRENT_TASK,),
+)
+
+EXPERIMENTS = {
+    "presets": PRESETS,
+    "replay": REPLAY,
+    "lag": _lags(8, 16),
+    "small-lag": _lags(1, 2, 4),
+    "masked-replay": MASKED_REPLAY,
+    "masked-lag": MASKED_LAG,
+    "recurrent-replay": RECURRENT_REPLAY,
+    "recurrent-lag": RECURRENT_LAG,
+    "burn-in": BURN_IN,
+}

@@ -13,15 +13,17 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.study.estimates import Estimate, estimate
-from benchmarks.study.experiments import TASKS, Experiment
+from benchmarks.study.experiments import Experiment
+from benchmarks.study.tasks import TASKS
 from helpers.single_process import Outcome
+from penstock.files import write_json
 
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """Outcomes by task and label of the setting, one per seed."""
 
 _COLUMNS = 3
 
-_COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
+COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
 
 
 def scores(task: str, outcomes: Sequence[Outcome]) -> list[float]:
@@ -115,7 +117,7 @@ def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path:
         axis.set_axis_off()
     for number, (axis, (group, task)) in enumerate(zip(axes.flat, panels, strict=False)):
         settings = [setting for setting in experiment.settings if setting.group in ("", group)]
-        for setting, colour in zip(settings, _COLOURS, strict=False):
+        for setting, colour in zip(settings, COLOURS, strict=False):
             budget = experiment.budget(TASKS[task])
             _draw_curves(axis, budget.total_steps, outcomes[task, setting.label], colour, setting.name)
         axis.axhline(TASKS[task].threshold, color="#8c959f", linewidth=0.8, linestyle=":")
@@ -139,6 +141,27 @@ def _draw_curves(axis: Axes, total_steps: int, outcomes: Sequence[Outcome], colo
     low, middle, high = np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
     axis.plot(grid, middle, color=colour, label=name)
     axis.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def write_outcomes(outcomes: Outcomes, path: Path) -> None:
+    """Writes the curves and the results of all runs as JSON, without their durations."""
+    write_json(
+        path,
+        [
+            {
+                "task": task,
+                "setting": setting,
+                "seed": seed,
+                "env_steps_to_threshold": outcome.env_steps_to_threshold,
+                "final_return": outcome.final_return,
+                "updates": outcome.updates,
+                "env_steps": [steps for steps, _ in outcome.curve],
+                "returns": [round(value, 2) for _, value in outcome.curve],
+            }
+            for (task, setting), each in outcomes.items()
+            for seed, outcome in enumerate(each)
+        ],
+    )
 
 
 def write_into(document: Path, name: str, section: str) -> None:

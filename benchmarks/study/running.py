@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.study.experiments import TASKS, Experiment, Setting
+from benchmarks.study.experiments import Experiment, Setting
+from benchmarks.study.tasks import TASKS
 from helpers.single_process import Outcome, train
 from penstock.config import Config
 from penstock.files import write_json

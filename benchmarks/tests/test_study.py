@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.study.estimates import estimate, interquartile_mean
-from benchmarks.study.experiments import PRESETS, REPLAY, TASKS
+from benchmarks.study.experiments import BURN_IN, MASKED_REPLAY, PRESETS, REPLAY
 from benchmarks.study.report import write_into
+from benchmarks.study.tasks import MASKED_TASK, RECURRENT_TASK, TASKS, WITH_PRESETS
 from penstock.config import Config
 from penstock.presets import preset
+from penstock.replay.masses import MassFunction
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,34 @@ def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
         assert (config.actor.environments, config.sampling.fresh_segments) == (fresh, fresh), name
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", WITH_PRESETS)
 def test_presets_are_studied_unchanged(task: str) -> None:
-    shipped, (setting,) = preset(TASKS[task].preset), PRESETS.settings
+    name, (setting,) = TASKS[task].preset, PRESETS.settings
+    assert name is not None
+    shipped = preset(name)
     config = PRESETS.configuration(TASKS[task], setting, 0)
     assert (config.policy, config.ppo) == (shipped.policy, shipped.ppo)
     assert config.actor.environments == shipped.train.actors * shipped.actor.environments
     assert config.sampling == shipped.sampling
     assert config.run.total_steps == shipped.run.total_steps
+
+
+def test_a_constant_priority_leaves_the_age_alone_to_decide() -> None:
+    (setting,) = (each for each in MASKED_REPLAY.settings if "constant priority" in each.name)
+    sampling = MASKED_REPLAY.configuration(TASKS[MASKED_TASK], setting, 0).sampling
+    function = MassFunction(sampling.alpha, sampling.epsilon, sampling.half_life, reference=0)
+    # Two segments of each age, with small and large priorities.
+    masses = function.masses(np.array([0.0, 100.0, 0.0, 100.0]), np.array([0, 0, 2, 2]))
+    assert masses[1] == pytest.approx(masses[0], rel=1e-3)
+    assert masses[3] == pytest.approx(masses[2], rel=1e-3)
+    assert masses[2] == pytest.approx(2**0.6 * masses[0], rel=1e-3)
+
+
+def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:
+    made = {each.label: BURN_IN.configuration(TASKS[RECURRENT_TASK], each, 0) for each in BURN_IN.settings}
+    for lag in (1, 8):
+        without = made[f"{lag} behind, burn-in 0"]
+        assert without.sampling.off_policy_degree == lag
+        for rows in (0, 8):
+            config = made[f"{lag} behind, burn-in {rows}"]
+            assert config == without.changed({"ppo": {"burn_in_steps": rows}})

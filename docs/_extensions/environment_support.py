@@ -34,6 +34,11 @@ SPACES: list[tuple[Role, str, gymnasium.Space[object]]] = [
     ("observation", "`Dict`", Dict({"position": PLANE})),
     ("observation", "`Tuple`", Tuple([PLANE])),
     ("observation", "`Dict` with a `Text`, which is left out", Dict({"position": PLANE, "mission": Text(8)})),
+    (
+        "observation",
+        "`Dict` with a part without elements, which is left out",
+        Dict({"position": PLANE, "nothing": Box(-1.0, 1.0, (0,))}),
+    ),
     ("observation", "`Text` alone", Text(8, charset="ab")),
     ("observation", "`Graph`", Graph(PLANE, None)),
     ("observation", "`Sequence`", Sequence(PLANE)),

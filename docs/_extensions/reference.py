@@ -1,5 +1,5 @@
-"""Writes pages from the code before Sphinx reads its sources: settings, commands, metrics, contract, and the table of
-supported environments.
+"""Writes pages from the code before Sphinx reads its sources: settings, commands, metrics, contract, the table of
+supported environments, and the tables of environments that were trained on.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import environment_results
 import environment_support
 import prometheus_client
 from pydantic.fields import FieldInfo
@@ -27,6 +28,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Registers the extension with Sphinx."""
     app.connect("builder-inited", lambda app: write_pages(FOLDER))
     app.connect("builder-inited", lambda app: environment_support.write_page())
+    app.connect("builder-inited", lambda app: environment_results.write_page())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

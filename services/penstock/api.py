@@ -56,9 +56,15 @@ def train(
         if registered is None:
             raise
     # The services do not know the id, and this process does: its file registers it, or imports a package that does.
-    has_file = getattr(sys.modules["__main__"], "__file__", None) is not None
-    module = "__main__" if has_file else registered.partition(".")[0]
-    return launcher.train(_with_import(config, module), resume=resume, observer=observer)
+    if environment_names.script_file() is not None:
+        return launcher.train(_with_import(config, "__main__"), resume=resume, observer=observer)
+    try:
+        return launcher.train(_with_import(config, registered.partition(".")[0]), resume=resume, observer=observer)
+    except UnknownEnvironment as error:
+        raise ConfigurationError(
+            f"the services can't make the environment {config.environment.id!r}, which is registered in this session;"
+            " write its registration to a file, and name that file in environment.imports"
+        ) from error
 
 
 def _refuse_in_a_service() -> None:

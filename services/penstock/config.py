@@ -33,6 +33,7 @@ from penstock.setting_types import (
     Temperature,
     UnitInterval,
     holds_bool,
+    is_optional,
     takes_numbers_only,
 )
 from penstock.types.networks import MEMORY_PARTS, Encoder, MemoryKind
@@ -42,13 +43,21 @@ _STORE_BYTES = 64 * 2**20
 
 Schedule = Literal["constant", "linear"]
 Precision = Literal["float32", "bfloat16"]
-Execution = Literal["eager", "compiled", "graphed"]
+Execution = Literal["auto", "eager", "compiled", "graphed"]
 
 
 class Section(pydantic.BaseModel):
     """A frozen section of the configuration. Unknown keys are errors, and numbers are finite."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _read_none(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        """Converts the text none to None, so that an option can unset what a preset sets."""
+        assert info.field_name is not None
+        annotation = cls.model_fields[info.field_name].annotation
+        return None if is_optional(annotation) and value in ("none", "None") else value
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
@@ -162,6 +171,11 @@ class PolicyConfig(Section):
     policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
     memory_size: PositiveInt = 64
     """Width of the recurrent layer; every segment stores one state of this width, or two for an LSTM."""
+    moves: str | None = None
+    """Part of the observation that is a board of interchangeable pieces, such as colours, between whose cells actions
+    move one piece: Discrete(cells**2), numbered source * cells + target. Convolutions with the same weights for every
+    kind of piece then compute the logits, which depend on this part alone. Its lowest value is an empty cell. An
+    observation that is not nested has the name observation. Unset: a linear layer computes the logits."""
 
 
 class PPOConfig(Section):
@@ -333,9 +347,10 @@ class LearnerConfig(Section):
     precision: Precision = "float32"
     """Precision of the hidden layers in both passes. bfloat16: by autocast, faster with large layers on a device that
     supports it; parameters, outputs, losses, advantages and ratios remain float32."""
-    execution: Execution = "eager"
-    """Execution of gradient steps. eager: operation by operation. compiled: by torch.compile, which needs a C++
-    compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
+    execution: Execution = "auto"
+    """Execution of gradient steps. eager: operation by operation. auto: eager, but an LSTM on a CPU in float32 by
+    torch's kernel, which is faster and rounds differently. compiled: by torch.compile, which needs a C++ compiler and
+    takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training."""
     max_actors: ActorSlots = 256
@@ -494,6 +509,15 @@ class Config(pydantic.BaseModel):
             raise ValueError(
                 f"ppo.burn_in_steps {self.ppo.burn_in_steps} needs policy.memory, which is not set; set it to gru, or"
                 " remove ppo.burn_in_steps"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_moves(self) -> "Config":
+        if self.policy.moves is not None and (self.policy.trunk == "shared" or self.policy.memory is not None):
+            raise ValueError(
+                "policy.moves computes the logits from the board alone; set policy.trunk to separate, and remove"
+                " policy.memory"
             )
         return self
 

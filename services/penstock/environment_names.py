@@ -85,26 +85,36 @@ def importable(module: str) -> str:
 
     Raises `ConfigurationError` for the session of an interpreter or a notebook, which has no file.
     """
-    loaded = sys.modules.get(module)
-    file = getattr(loaded, "__file__", None)
+    loaded, script = sys.modules.get(module), script_file()
     if module == "__main__":
         spec = getattr(loaded, "__spec__", None)
         if spec is not None:
             # As `python -m package.module` was started; `python -m package` runs package.__main__.
             return str(spec.name)
-        if file is None:
+        if script is None:
             raise ConfigurationError(
                 f"the services can't import an environment that is defined in this session, because {_WHY}; write it to"
                 " a file, and give it as 'file.py:Name'"
             )
-        return str(Path(file).absolute())
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if file is None or script is None:
+        return str(script)
+    file = getattr(loaded, "__file__", None)
+    if file is None:
         return module
-    # Python finds modules beside the script of its command; services are started by another command.
-    beside = Path(script).absolute().parent.joinpath(*module.split("."))
+    # Python finds modules beside the script of its command, or in the working directory of a session; services are
+    # started by another command.
+    folder = Path.cwd() if script is None else script.parent
+    beside = folder.joinpath(*module.split("."))
     found = Path(file).absolute()
     return str(found) if found in (beside.with_suffix(_SUFFIX), beside / "__init__.py") else module
+
+
+def script_file() -> Path | None:
+    """Returns the file that this process runs; None in the session of an interpreter or a notebook.
+
+    A program that Python reads from its standard input names a file that does not exist.
+    """
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).absolute() if file is not None and Path(file).is_file() else None
 
 
 def _kind(value: object) -> str:

@@ -58,6 +58,12 @@ def holds_bool(value: object) -> bool:
     return isinstance(value, bool) or (isinstance(value, (list, tuple)) and any(holds_bool(each) for each in value))
 
 
+def is_optional(annotation: object) -> bool:
+    """Returns whether a setting of this type accepts None, and no text but a few words."""
+    parts = typing.get_args(annotation)
+    return types.NoneType in parts and str not in parts
+
+
 def is_table(annotation: object) -> bool:
     """Returns whether a setting of this type is a table."""
     return typing.get_origin(annotation) is dict

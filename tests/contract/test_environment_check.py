@@ -69,6 +69,7 @@ def checked_here(env_id: str) -> Checked:
             frames=1,
             use_masks=True,
             encoders={},
+            moves=None,
             progress=lambda stage, name: stages.append(stage),
         )
     except ConfigurationError as error:

@@ -25,16 +25,36 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
 
 sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
 environment_support = importlib.import_module("environment_support")
+environment_results = importlib.import_module("environment_results")
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
 SPANS = sorted({(page.name, span) for page in PAGES for span in spans(page.read_text())})
-PROGRAMS = {"penstock", "make", "docker", "git", "tar", "mkdir", "python", "pytest", "ssh", "chown", "chmod", "rm"}
+PROGRAMS = {
+    "penstock",
+    "cd",
+    "make",
+    "docker",
+    "git",
+    "tar",
+    "mkdir",
+    "python",
+    "pytest",
+    "ssh",
+    "chown",
+    "chmod",
+    "rm",
+}
 
 
 def test_the_table_of_supported_environments_is_current() -> None:
     text = environment_support.PAGE.read_text()
     assert environment_support.with_table(text) == text, "run `make docs`"
+
+
+def test_the_tables_of_trained_environments_are_current() -> None:
+    text = environment_results.PAGE.read_text()
+    assert environment_results.with_tables(text) == text, "run `make docs`"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
@@ -87,6 +107,9 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def check_python(arguments: list[str]) -> None:
+    if "-m" not in arguments:
+        assert (ROOT / arguments[0]).exists(), f"no file {arguments[0]}"
+        return
     module = ROOT / arguments[arguments.index("-m") + 1].replace(".", "/")
     assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), f"no module {module}"
 
@@ -146,6 +169,7 @@ def test_a_wrong_option_and_a_wrong_target_are_found(monkeypatch: pytest.MonkeyP
         "penstock evaluate RUN --films",
         "make trian",
         "python -m benchmarks.x",
+        "python examples/x.py",
     ):
         with pytest.raises((Exception, SystemExit)):
             check_command(wrong, monkeypatch)

@@ -32,10 +32,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         folder = found[page] = tmp_path_factory.mktemp("page")
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         _write_environments(folder)
-        penstock = folder / "bin" / "penstock"
-        penstock.parent.mkdir()
-        penstock.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock "$@"\n')
-        penstock.chmod(0o755)
+        (folder / "bin").mkdir()
+        for name, arguments in (("penstock", "-m penstock"), ("python", "")):
+            command = folder / "bin" / name
+            command.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+            command.chmod(0o755)
     return found
 
 

@@ -196,7 +196,7 @@ def threads_of_a_learner() -> Iterator[None]:
             (1, 2, 4),
             ("--policy.memory=gru", "--ppo.minibatches=2", "--ppo.entropy-coefficient=0.01", *BURN_IN),
         ),
-        ("Pendulum-v1", (2,), ("--policy.memory=lstm", "--ppo.minibatches=2", *BURN_IN)),
+        ("Pendulum-v1", (2,), ("--policy.memory=lstm", "--learner.execution=eager", "--ppo.minibatches=2", *BURN_IN)),
     ],
 )
 def test_a_synchronous_run_is_textbook_ppo(

@@ -155,7 +155,7 @@ class Recurrent(nn.Module):
 
     @staticmethod
     def lstm(x: Tensor, h: Tensor, state: Tensor) -> Tensor:
-        i, f, o, g = (x + h).chunk(4, -1)
+        i, f, g, o = (x + h).chunk(4, -1)
         c = torch.sigmoid(f) * state[:, 1] + torch.sigmoid(i) * torch.tanh(g)
         return torch.stack([torch.sigmoid(o) * torch.tanh(c), c], 1)
 

@@ -51,10 +51,15 @@ class Script:
 
 def run_script(folder: Path, ending: str) -> Script:
     (folder / "my_script.py").write_text(f"{ENVIRONMENT}\n{ending}\n")
+    return run_python(folder, "my_script.py")
+
+
+def run_python(folder: Path, *arguments: str, program: str | None = None) -> Script:
     ended = subprocess.run(
-        [sys.executable, "my_script.py"],
+        [sys.executable, *arguments],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", **WITH_HELPERS},
+        input=program,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -85,6 +90,36 @@ def test_a_script_without_the_guard_is_refused_with_the_line_of_the_call(tmp_pat
     last = script.error.strip().splitlines()[-1]
     assert script.code != 0 and not script.folder.exists()
     assert "my_script.py, line" in last and 'put the call below `if __name__ == "__main__":`' in last
+
+
+@pytest.mark.parametrize("from_input", [False, True], ids=["command", "standard_input"])
+@pytest.mark.parametrize(
+    ("what", "remedy"),
+    [
+        ("Short", "write it to a file, and give it as 'file.py:Name'"),
+        ("'Short-v0'", "write it to a file, and give it as 'file.py:Name'"),
+        ("'ShortPendulum-v0'", "write its registration to a file, and name that file in environment.imports"),
+    ],
+    ids=["class", "registered_class", "registered_entry_of_a_package"],
+)
+def test_an_environment_of_a_session_is_refused_with_a_remedy(
+    tmp_path: Path, what: str, remedy: str, from_input: bool
+) -> None:
+    # Notebooks and interpreters have no file, either.
+    program = f"{ENVIRONMENT}\n{CALL.format(what=what)}\n"
+    session = run_python(tmp_path, program=program) if from_input else run_python(tmp_path, "-c", program)
+    last = session.error.strip().splitlines()[-1]
+    assert session.code != 0 and not session.folder.exists()
+    assert last.startswith("penstock.errors.ConfigurationError: the services can't") and last.endswith(remedy)
+    assert "this session" in last
+
+
+def test_a_session_trains_the_class_of_a_module_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "my_environments.py").write_text(ENVIRONMENT)
+    ending = f"from my_environments import Short\n{CALL.format(what='Short')}"
+    session = run_python(tmp_path, "-c", f"import penstock\n{ending}")
+    assert session.code == 0, session.error
+    assert build(load_toml(RunFolder(session.folder).config)).environment.id == f"{tmp_path}/my_environments.py:Short"
 
 
 def test_a_command_trains_the_class_of_a_file(tmp_path: Path) -> None:

@@ -332,3 +332,16 @@ def test_segments_record_the_state_of_the_chosen_memory(kind: str, parts: int) -
     config = build({"policy": {"memory": kind, "memory_size": 32}, "ppo": {"burn_in_steps": 4}})
     assert config.recorded == {"unroll_length": 32, "memory": (parts, 32), "burn_in": 4}
     assert build({}).recorded["memory"] is None
+
+
+@pytest.mark.parametrize("text", ["none", "None"])
+@pytest.mark.parametrize(
+    ("section", "key"), [("policy", "memory"), ("ppo", "target_kl"), ("replay", "capacity_bytes"), ("run", "dir")]
+)
+def test_none_unsets_a_setting_unless_it_is_a_text(section: str, key: str, text: str) -> None:
+    assert getattr(getattr(build({section: {key: text}}), section), key) == (text if key == "dir" else None)
+
+
+def test_a_setting_that_cannot_be_unset_refuses_none() -> None:
+    with pytest.raises(ConfigurationError, match=r"^ppo.learning_rate: .*'none'"):
+        build({"ppo": {"learning_rate": "none"}})

@@ -37,13 +37,18 @@ def test_a_class_is_named_by_its_module() -> None:
 def test_a_class_of_the_script_is_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main, sibling = ModuleType("__main__"), ModuleType("sibling")
     main.__file__, sibling.__file__ = str(tmp_path / "script.py"), str(tmp_path / "sibling.py")
+    Path(main.__file__).touch()
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setitem(sys.modules, "sibling", sibling)
     assert name_of(type("MyEnv", (), {"__module__": "__main__"})) == f"{tmp_path}/script.py:MyEnv"
     assert name_of(type("MyEnv", (), {"__module__": "sibling"})) == f"{tmp_path}/sibling.py:MyEnv"
-    del main.__file__
-    with pytest.raises(ConfigurationError, match=r"defined in this session.*write it to a file"):
-        name_of(type("MyEnv", (), {"__module__": "__main__"}))
+    # A program from standard input has the first of these names; a session of an interpreter or a notebook has none.
+    monkeypatch.chdir(tmp_path)
+    for name in ("<stdin>", None):
+        main.__file__ = name
+        assert name_of(type("MyEnv", (), {"__module__": "sibling"})) == f"{tmp_path}/sibling.py:MyEnv"
+        with pytest.raises(ConfigurationError, match=r"defined in this session.*write it to a file"):
+            name_of(type("MyEnv", (), {"__module__": "__main__"}))
 
 
 def test_what_other_processes_cannot_import_is_refused_with_a_remedy() -> None:

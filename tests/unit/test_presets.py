@@ -1,12 +1,18 @@
+import importlib
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 import penstock
 from penstock.config import Config, build
 from penstock.errors import ConfigurationError
 from penstock.presets import configure, configured, preset, preset_for, preset_names, preset_values
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -20,6 +26,26 @@ def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
 def test_the_presets_cover_the_tasks_with_their_thresholds() -> None:
     thresholds = {"cartpole": 475.0, "pendulum": -200.0, "acrobot": -100.0}
     assert thresholds.items() <= {name: preset(name).evaluation.threshold for name in preset_names()}.items()
+
+
+@pytest.mark.parametrize(("name", "best", "share"), [("taxi", 7.93, 0.9), ("frozen_lake", 0.74, 0.9)])
+def test_thresholds_of_toy_text_are_near_the_best_possible_return(name: str, best: float, share: float) -> None:
+    config = preset(name)
+    env = gymnasium.make(config.environment.id)
+    assert env.spec is not None and env.spec.max_episode_steps is not None
+    task: Any = env.unwrapped
+    states, actions = task.observation_space.n, task.action_space.n
+    reward, follow = np.zeros((states, actions)), np.zeros((states, actions, states))
+    for state, action in np.ndindex(states, actions):
+        for probability, following, gain, terminated in task.P[state][action]:
+            reward[state, action] += probability * gain
+            follow[state, action, following] += probability * (not terminated)
+    value = np.zeros(states)
+    for _ in range(env.spec.max_episode_steps):
+        value = (reward + follow @ value).max(1)
+    assert task.initial_state_distrib @ value == pytest.approx(best, abs=0.005)
+    assert config.evaluation.threshold is not None
+    assert share * best < config.evaluation.threshold < best
 
 
 def test_values_override_a_preset() -> None:
@@ -62,10 +88,13 @@ def test_every_spelling_of_an_id_finds_the_preset(environment_id: str, name: str
 
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_for_the_newest_version_of_their_environment(name: str) -> None:
-    environment_id = preset(name).environment.id
-    if environment_id.startswith("ALE/"):
-        pytest.importorskip("ale_py")
-    namespace, environment, version = gymnasium.envs.registration.parse_env_id(environment_id)
+    settings = preset(name).environment
+    for module in settings.imports:
+        if (EXAMPLES / f"{module}.py").exists():
+            importlib.import_module(f"{EXAMPLES.name}.{module}")
+        else:
+            pytest.importorskip(module)
+    namespace, environment, version = gymnasium.envs.registration.parse_env_id(settings.id)
     assert gymnasium.envs.registration.find_highest_version(namespace, environment) == version
 
 
@@ -91,3 +120,9 @@ def test_a_preset_for_another_environment_is_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize("name", ["", "none"])
 def test_the_defaults_can_be_requested_instead_of_a_preset(name: str) -> None:
     assert configured({"environment": {"id": "Pendulum-v1"}}, preset=name).config.ppo == Config().ppo
+
+
+def test_the_preset_of_colour_lines_trains_on_shaped_rewards_and_is_judged_by_the_score() -> None:
+    environment = preset("colour_lines").environment
+    assert environment.training_variants == ({"shaping": 0.2},)
+    assert environment.variant_kwargs == ({},)

@@ -144,8 +144,7 @@ class Collector:
             stepped = time.perf_counter()
             reward[:, step], valid[:, step] = outcome.reward, outcome.valid
             terminated[:, step], truncated[:, step] = outcome.terminated, outcome.truncated
-            # A row that only resets is followed by the first row of an episode.
-            recorder.advance(~outcome.valid)
+            recorder.advance(outcome.begun)
             self._discounted_return = self._discounted_return * self._discount + outcome.reward
             discounted_return[:, step] = self._discounted_return
             self._count_episodes(outcome)

@@ -71,11 +71,13 @@ def check(
     frames: int,
     use_masks: bool,
     encoders: Mapping[str, Encoder],
+    moves: str | None,
     progress: Progress,
 ) -> Checked:
     """Makes, resets and steps every variant of every task.
 
-    The arguments are those of `EnvironmentVariants` and `policy.encoders`. `progress` is called before each stage.
+    The arguments are those of `EnvironmentVariants`, `policy.encoders` and `policy.moves`. `progress` is called before
+    each stage.
 
     Raises `ConfigurationError`, with the fault, its place and a remedy in one line, if an environment can't be used.
     """
@@ -92,7 +94,7 @@ def check(
                 spec = one.native(env_id, arguments, task.instances, frames)
             else:
                 spec = one.single(env_id, arguments, task.instances, frames)
-            check_spaces(spec, encoders)
+            check_spaces(spec, encoders, moves)
             if first is not None:
                 require_same_spaces(spec, first, task.variants, number)
             first = first or spec

@@ -102,9 +102,9 @@ class NextStepEnvironments:
         """Takes one step in each environment."""
         reward, terminated, truncated, infos = self._envs.step(action)
         self.observation = self.acting_observation = self._envs.observation
-        valid, self._invalid = ~self._invalid, terminated | truncated
+        reset, self._invalid = self._invalid, terminated | truncated
         self.action_mask = self._envs.masks(infos, self._invalid)
-        return StepOutcome(reward, terminated, truncated, valid)
+        return StepOutcome(reward, terminated, truncated, ~reset, reset)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -114,9 +114,10 @@ class NextStepEnvironments:
 class SameStepEnvironments(NextStepEnvironments):
     """Environments in SAME_STEP autoreset mode, adapted to the rows of NEXT_STEP mode.
 
-    The row after an episode's end records the final observation. At the same time, the policy takes the first step of
-    the next episode, acting on that episode's first observation. This hidden step counts in the episode's return but is
-    not trained on.
+    Where an episode terminates, nothing depends on its final observation, and the next row is the first of the next
+    episode. Where it is truncated, the next row records the final observation. At the same time, the policy takes the
+    first step of the next episode, acting on that episode's first observation. This hidden step counts in the episode's
+    return but is not trained on.
     """
 
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
@@ -124,7 +125,7 @@ class SameStepEnvironments(NextStepEnvironments):
         reward, terminated, truncated, infos = self._envs.step(action)
         valid = ~self._invalid
         # An episode that ends in its hidden first step has no row to record, so the next episode begins at once.
-        self._invalid = (terminated | truncated) & valid
+        self._invalid = truncated & ~terminated & valid
         self.observation = self.acting_observation = self._envs.observation
         # Masks belong to the observation that the policy acts on, which is never a final one.
         self.action_mask = self._envs.masks(infos, np.zeros(self.count, np.bool_))
@@ -134,7 +135,7 @@ class SameStepEnvironments(NextStepEnvironments):
                 for leaf, final in zip(self.observation, self._envs.final(infos, int(index)), strict=True):
                     leaf[index] = final
             self._envs.check(self.observation)
-        return StepOutcome(reward, terminated, truncated, valid)
+        return StepOutcome(reward, terminated, truncated, valid, ~valid | terminated)
 
 
 def make_environments(

@@ -51,7 +51,7 @@ def evaluate(
         # Environments are still stepped after their episode has ended. Their rewards, even NaN, no longer count.
         returns += np.where(playing, outcome.reward, 0.0)
         steps += playing
-        begun = ~outcome.valid
+        begun = outcome.begun
         playing &= ~(outcome.terminated | outcome.truncated)
         step += 1
         out_of_time = clock() - started >= task.max_seconds

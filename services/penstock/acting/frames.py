@@ -59,9 +59,8 @@ class Frames:
     def step(self, action: tuple[NDArray[np.generic], ...]) -> StepOutcome:
         """Takes one step in each environment."""
         outcome = self._environments.step(action)
-        # A row that only resets is followed by the first row of an episode.
-        self._push(~outcome.valid)
-        hidden = (outcome.terminated | outcome.truncated) & outcome.valid
+        self._push(outcome.begun)
+        hidden = (outcome.terminated | outcome.truncated) & ~outcome.begun
         acting = self._environments.acting_observation
         if acting is not self._environments.observation and hidden.any():
             self.acting_observation = tuple(

@@ -45,12 +45,14 @@ _MOST_ALTERNATIVES = 4096
 def tree_of(env_id: str, role: Role, space: gymnasium.Space[Any]) -> Tree:
     """Returns the leaves of an environment's observation or action space, in the order of the space.
 
-    Texts in a Dict or a Tuple of observations are left out (`left_out`), because a policy can't read them. Raises
-    `ConfigurationError`, in one line with the leaf and a remedy, for a space that is not supported.
+    Texts in a Dict or a Tuple of observations are left out (`left_out`), because a policy can't read them, and spaces
+    without elements, because they have no values. Raises `ConfigurationError`, in one line with the leaf and a remedy,
+    for a space that is not supported.
     """
     leaves = tuple(_leaves(env_id, role, space, ()))
     if not leaves:
-        raise _refusal(env_id, role, (), f"a {type(space).__name__} of texts alone")
+        what = "texts alone" if left_out(space) else "spaces without elements alone"
+        raise _refusal(env_id, role, (), f"a {type(space).__name__} of {what}")
     return Tree(leaves)
 
 
@@ -143,12 +145,12 @@ def _leaves(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) ->
     for key, child in _members(space):
         if isinstance(space, spaces.Dict) and not isinstance(key, str):
             raise _refusal(env_id, role, path, f"a Dict with the key {key!r}, which is not text")
-        if role == "action" or not _is_text(child):
+        if role == "action" or not (_is_text(child) or _is_empty(child)):
             yield from _leaves(env_id, role, child, (*path, key))
 
 
 def _described(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) -> Space:
-    if 0 in (space.shape or ()):
+    if _is_empty(space):
         raise _refusal(env_id, role, path, f"{faults.shortened(str(space))}, which has no elements")
     match space:
         case spaces.Discrete():
@@ -197,6 +199,10 @@ def _members(space: gymnasium.Space[Any]) -> list[tuple[str | int, gymnasium.Spa
 def _is_text(space: gymnasium.Space[Any]) -> bool:
     # Libraries have their own spaces of texts, such as MiniGrid's missions.
     return isinstance(space, spaces.Text) or (space.dtype is not None and np.dtype(space.dtype).kind == "U")
+
+
+def _is_empty(space: gymnasium.Space[Any]) -> bool:
+    return 0 in (space.shape or ())
 
 
 def _value_at(sample: Any, path: Path) -> Any:

@@ -28,8 +28,22 @@ def _package(module: str, ids: str, installation: str) -> Package:
     return Package(module, re.compile(ids), installation)
 
 
+_GAMES = """
+Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider Berzerk Bowling Boxing
+Breakout Carnival Centipede ChopperCommand CrazyClimber Defender DemonAttack DoubleDunk ElevatorAction Enduro
+FishingDerby Freeway Frostbite Gopher Gravitar Hero IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster
+MontezumaRevenge MsPacman NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank
+Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor
+YarsRevenge Zaxxon
+"""
+"""Games of Atari that also have ids without a namespace, such as Pong-v4."""
+
 WELL_KNOWN = (
-    _package("ale_py", r"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)", "'penstock[atari]'"),
+    _package(
+        "ale_py",
+        rf"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)|({'|'.join(_GAMES.split())})(-v\d+)?$",
+        "'penstock[atari]'",
+    ),
     _package("minigrid", r"(MiniGrid|BabyAI)-", "minigrid"),
     _package(
         "highway_env",

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
 from penstock.acting import faults, leaves
@@ -18,6 +19,7 @@ from penstock.types.spaces import EnvironmentSpec
 _NOTHING = object()
 _RESET = (0.0, False, False)
 _LARGEST = faults.LARGEST
+_SMALL_SEEDS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,14 @@ class StepOutcome:
         reward: <float32>[N] raw rewards.
         terminated, truncated: <bool>[N] whether the episode ended, and how.
         valid: <bool>[N] whether the row is trained on; False where it only reset.
+        begun: <bool>[N] whether the next row is the first of an episode.
     """
 
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
+    begun: NDArray[np.bool_]
 
 
 class SingleEnvironments:
@@ -93,19 +97,19 @@ class SingleEnvironments:
         terminations, truncations = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         self._ended = terminations | truncations
         self._read_masks()
-        return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended)
+        return StepOutcome(np.array(reward, np.float32), terminations, truncations, ~ended, ended)
 
     def close(self) -> None:
         """Closes the environments."""
         for env in self._envs:
             env.close()
 
-    def _begin(self, index: int, **seed: Any) -> None:
+    def _begin(self, index: int, **seed: int) -> None:
         progress, before = self.progress, self.progress.doing
         result: Any = _NOTHING
         progress.doing, progress.environment = "reset", index
         try:
-            result = self._envs[index].reset(**seed)
+            result = self._reset(index, **seed)
             # A reset of the old API returns only the observation, which may have two elements.
             if not isinstance(result, tuple):
                 raise TypeError
@@ -116,6 +120,22 @@ class SingleEnvironments:
             raise self._returned(index, "reset", "an observation and a dict", result) from error
         self._episode_steps[index] = 0
         progress.doing = before
+
+    def _reset(self, index: int, seed: int | None = None) -> Any:
+        """Resets an environment, with a smaller seed if it refuses a large one.
+
+        NumPy's older generator, which dm_control uses, takes 32 bits. Simulators in C take a C integer.
+        """
+        env = self._envs[index]
+        if seed is None:
+            return env.reset()
+        try:
+            return env.reset(seed=seed)
+        except (OverflowError, ValueError):
+            if seed < _SMALL_SEEDS:
+                raise
+        _repeat_check(env)
+        return env.reset(seed=seed % _SMALL_SEEDS)
 
     def _take(self, index: int, action: Any) -> tuple[float, bool, bool]:
         result: Any = _NOTHING
@@ -187,3 +207,11 @@ class SingleEnvironments:
     def _where(self, index: int) -> str:
         steps = self._episode_steps[index]
         return f"in step {steps} of its episode" if steps else "in reset"
+
+
+def _repeat_check(env: gymnasium.Env[Any, Any]) -> None:
+    """Lets Gymnasium check the next reset. After a failed one, it would compare the next step with no observation."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, PassiveEnvChecker):
+            env.checked_reset = False
+        env = env.env

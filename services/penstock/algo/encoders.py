@@ -26,6 +26,9 @@ from penstock.types.spaces import (
 
 Activation = Callable[[], nn.Module]
 
+Features = Tensor | tuple[Tensor, ...]
+"""One tensor, or one per leaf of the observation before encoders with parameters."""
+
 _MAX_OBSERVATION = 1e15
 """Bound on the magnitude of observations that are not standardised. Within it no layer overflows for any weights."""
 _IMAGE_LAYERS = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
@@ -78,9 +81,12 @@ class Preparation(nn.Module):
         elif encoder == "board":
             channels, *area = channels_first(self._raw)
             self.shape = (channels * (self._planes if planes else 1), *area)
+        self._is_unchanged = encoder == "flat" and not coded and self.shape == self._raw
 
-    def forward(self, values: Tensor) -> Tensor:
+    def prepare(self, values: Tensor) -> Tensor:
         """Returns <float32>[..., *self.shape], or for embeddings the numbers of the vectors, <int64>[..., size]."""
+        if self._is_unchanged:
+            return values.float()
         leading = values.shape[: values.ndim - len(self._raw)]
         if self._encoder == "image":
             return values.reshape(*leading, *self.shape) * (1.0 / 255.0)
@@ -88,6 +94,15 @@ class Preparation(nn.Module):
             return self._codes(values.reshape(*leading, -1).long(), leading)
         numbers = values.float()
         return self._arranged(numbers) if self._encoder == "board" else numbers.reshape(*leading, *self.shape)
+
+    def planes_of(self, prepared: Tensor) -> Tensor:
+        """Returns the planes of a prepared board of integers, one per alternative, <float32>[..., planes, H, W].
+
+        The leaf is a matrix with the same alternatives in each cell, encoded as `board` or `one_hot`.
+        """
+        if self._encoder == "board":
+            return prepared
+        return prepared.reshape(*prepared.shape[:-1], *self._raw, -1).movedim(-1, -3)
 
     def _codes(self, values: Tensor, leading: torch.Size) -> Tensor:
         assert self.low is not None and self.offset is not None and self.most is not None
@@ -115,6 +130,9 @@ class Observer(nn.Module):
     """Conversion of observations to the inputs of the encoder layers. It has no parameters.
 
     The running moments, which the policy owns, have one element per standardised number, over all leaves.
+
+    Attributes:
+        preparations: The preparation of each leaf.
     """
 
     def __init__(self, spec: EnvironmentSpec, encoders: Mapping[str, Encoder], *, standardise: bool) -> None:
@@ -122,30 +140,29 @@ class Observer(nn.Module):
         super().__init__()
         self.encoders = encoders_of(spec, encoders)
         leaves = zip(spec.observation.spaces, self.encoders, strict=True)
-        self.parts = nn.ModuleList(Preparation(space, encoder) for space, encoder in leaves)
+        self.preparations = tuple(Preparation(space, encoder) for space, encoder in leaves)
+        # Registers their buffers. A call of a registered module would cost as much as a small operation.
+        self.parts = nn.ModuleList(self.preparations)
         self._numbers = [position for position, part in enumerate(self.preparations) if part.standardised]
         self._sizes = [math.prod(self.preparations[position].shape) for position in self._numbers]
         self._standardise = standardise and bool(self._numbers)
-
-    @property
-    def preparations(self) -> list[Preparation]:
-        """The preparation of each leaf."""
-        return list(self.parts)  # type: ignore[arg-type]
 
     @property
     def moments_shape(self) -> tuple[int, ...]:
         """Shape of the running moments; () without numbers to standardise."""
         return (sum(self._sizes),) if self._sizes else ()
 
-    def forward(self, observation: tuple[Tensor, ...], moments: RunningMoments) -> tuple[Tensor, ...]:
-        """Prepares raw observations, one tensor per leaf."""
-        prepared = [part(values) for part, values in zip(self.parts, observation, strict=True)]
+    def prepare(self, observation: tuple[Tensor, ...], moments: RunningMoments) -> tuple[Tensor, ...]:
+        """Returns the inputs of the encoder layers for raw observations, one tensor per leaf."""
+        prepared = [part.prepare(values) for part, values in zip(self.preparations, observation, strict=True)]
         if not self._standardise:
             for position in self._numbers:
                 prepared[position] = prepared[position].clamp(-_MAX_OBSERVATION, _MAX_OBSERVATION)
             return tuple(prepared)
-        standardised = torch.split(moments.standardise(self._joined(prepared)), self._sizes, -1)
-        for position, values in zip(self._numbers, standardised, strict=True):
+        standardised = moments.standardise(self._joined(prepared))
+        # A single leaf gets the tensor itself, without another operation.
+        each = (standardised,) if len(self._sizes) == 1 else torch.split(standardised, self._sizes, -1)
+        for position, values in zip(self._numbers, each, strict=True):
             prepared[position] = values.reshape(prepared[position].shape)
         return tuple(prepared)
 
@@ -153,7 +170,7 @@ class Observer(nn.Module):
         """Returns the numbers to standardise of raw observations, <float32>[..., n]; None if there are none."""
         if not self._standardise:
             return None
-        return self._joined([part(values) for part, values in zip(self.parts, observation, strict=True)])
+        return self._joined([part.prepare(each) for part, each in zip(self.preparations, observation, strict=True)])
 
     def _joined(self, prepared: list[Tensor]) -> Tensor:
         rows = [prepared[position].flatten(-len(self.preparations[position].shape)) for position in self._numbers]

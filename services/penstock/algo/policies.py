@@ -11,17 +11,15 @@ from torch import Tensor, nn
 
 from penstock.algo.action_heads import ActionHead
 from penstock.algo.distributions import Joint, Noise
-from penstock.algo.encoders import Activation, Observer, encoder_layers
+from penstock.algo.encoders import Activation, Features, Observer, encoder_layers
 from penstock.algo.initialisation import initialised
 from penstock.algo.masks import unpack
-from penstock.algo.memory import Memory
+from penstock.algo.memory import Memory, Unroll, by_rows
+from penstock.algo.moves import Moves
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
-from penstock.algo.spaces import check_spaces
+from penstock.algo.spaces import check_spaces, position_of
 from penstock.types.networks import Encoder, MemoryKind
 from penstock.types.spaces import EnvironmentSpec
-
-Features = Tensor | tuple[Tensor, ...]
-"""One tensor, or one per leaf of the observation before encoders with parameters."""
 
 _MAX_SCALED_REWARD = 10.0
 
@@ -42,6 +40,7 @@ class Network:
         encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
         memory: Kind of the recurrent layer; None: no recurrent layer.
         memory_size: Width of the recurrent layer.
+        moves: Name of the board between whose cells actions move pieces; None: actions are not such moves.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -55,6 +54,7 @@ class Network:
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     memory: MemoryKind | None = None
     memory_size: int = 64
+    moves: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,9 @@ class Policy(nn.Module):
     environment's actions, through a tanh if actions are squashed.
 
     With separate trunks, policy and value have their own encoders, unless there is memory, which they share.
+
+    Attributes:
+        unroll: Function that computes the memory's outputs in `evaluate`, after the burn-in.
     """
 
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
@@ -98,7 +101,7 @@ class Policy(nn.Module):
         Raises `ConfigurationError` if the spaces are not supported (`check_spaces`).
         """
         super().__init__()
-        check_spaces(spec, network.encoders)
+        check_spaces(spec, network.encoders, network.moves)
         self.spec, self.network = spec, network
         self._head = ActionHead(
             spec.action,
@@ -114,6 +117,7 @@ class Policy(nn.Module):
         layers: list[nn.Module] = []
         features = 0
         self.memory: Memory | None = None
+        self.unroll: Unroll = by_rows
         if network.memory is not None:
             layers, features = encode()
             self.encoder = nn.Sequential(*layers)
@@ -126,8 +130,13 @@ class Policy(nn.Module):
             body, width = ([], features) if shared else _body(encode, network, activation)
             return nn.Sequential(*body, initialised(_Output(width, outputs), gain))
 
-        self.actor, self.critic = head(self._head.outputs, 0.01), head(1, 1.0)
-        self._head.initialise(list(self.actor.parameters())[-1])
+        self.actor: nn.Module
+        if network.moves is None:
+            self.actor = head(self._head.outputs, 0.01)
+            self._head.initialise(list(self.actor.parameters())[-1])
+        else:
+            self.actor = Moves(self.observer.preparations, position_of(spec, network.moves), activation)
+        self.critic = head(1, 1.0)
         self.log_std = self._head.log_std()
         self.observation_moments = RunningMoments(self.observer.moments_shape)
         self.return_moments = RunningMoments(())
@@ -158,7 +167,7 @@ class Policy(nn.Module):
             assert state is not None and begun is not None
             state = self.memory.step(self.encoder(features), state, begun)
             features = state[:, 0]
-        return self._distribution(self.trunk(features), legal), state
+        return self._distribution(self._after_trunk(features), legal), state
 
     def evaluate(self, inputs: Inputs, *, burn_in: int = 0, bootstraps: bool = False) -> tuple[Joint, Tensor]:
         """Returns the distribution at the rows with actions, and the values of all rows but those of the burn-in.
@@ -197,8 +206,7 @@ class Policy(nn.Module):
     def _features(self, inputs: Inputs, burn_in: int) -> Features:
         prepared = self._prepared(inputs.observation)
         if self.memory is None:
-            features: Features = self.trunk(prepared)
-            return features
+            return self._after_trunk(prepared)
         assert inputs.state is not None and inputs.begun is not None
         state, begun = inputs.state, inputs.begun
         if burn_in:
@@ -206,14 +214,17 @@ class Policy(nn.Module):
                 before = self.encoder(_rows(prepared, slice(None, burn_in)))
                 _, state = self.memory.unroll(before, state, begun[:, :burn_in])
         rows = self.encoder(_rows(prepared, slice(burn_in, None)))
-        outputs, _ = self.memory.unroll(rows, state, begun[:, burn_in:])
-        remembered: Tensor = self.trunk(outputs)
-        return remembered
+        return self._after_trunk(self.unroll(self.memory, rows, state, begun[:, burn_in:]))
 
     def _prepared(self, observation: tuple[Tensor, ...]) -> Features:
         """Returns the inputs of the encoders: one tensor, or one per leaf if there are several."""
-        prepared: tuple[Tensor, ...] = self.observer(observation, self.observation_moments)
+        prepared: tuple[Tensor, ...] = self.observer.prepare(observation, self.observation_moments)
         return prepared[0] if len(prepared) == 1 else prepared
+
+    def _after_trunk(self, features: Features) -> Features:
+        # Without layers, the call of the module would cost as much as a small operation.
+        shared: Features = self.trunk(features) if self.network.trunk == "shared" else features
+        return shared
 
     def _distribution(self, features: Features, legal: Tensor | None) -> Joint:
         return self._head.distribution(self.actor(features), self.log_std, legal)

@@ -3,6 +3,7 @@
 Imports no torch, so that a launcher can check the spaces before it starts any process.
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,9 +32,16 @@ MOST_PLANES = 32
 """Most alternatives of a board's integers for which the board encoder has one plane per alternative."""
 
 
-def check_spaces(spec: EnvironmentSpec, encoders: Mapping[str, Encoder] | None = None) -> None:
-    """Raises `ConfigurationError` if no policy supports the spaces, or `policy.encoders` does not fit them."""
-    encoders_of(spec, encoders or {})
+def check_spaces(
+    spec: EnvironmentSpec, encoders: Mapping[str, Encoder] | None = None, moves: str | None = None
+) -> None:
+    """Raises `ConfigurationError` if no policy supports the spaces, or a setting does not fit them.
+
+    The settings are `policy.encoders` and `policy.moves`.
+    """
+    chosen = encoders_of(spec, encoders or {})
+    if moves is not None:
+        _check_moves(spec, chosen, moves)
     for leaf in spec.action.leaves:
         if isinstance(leaf.space, BoxSpace) and not leaf.space.dtype.startswith("float"):
             raise ConfigurationError(f"{spec.id} has the action space {leaf.space.shown()}; boxes must be of floats")
@@ -44,7 +52,7 @@ def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[E
 
     Raises `ConfigurationError` if a chosen encoder names no leaf or can't encode its space.
     """
-    names = [leaf.name or WHOLE for leaf in spec.observation.leaves]
+    names = _names(spec)
     for name in chosen:
         if name not in names:
             raise ConfigurationError(
@@ -60,6 +68,11 @@ def encoders_of(spec: EnvironmentSpec, chosen: Mapping[str, Encoder]) -> tuple[E
             )
         encoders.append(encoder)
     return tuple(encoders)
+
+
+def position_of(spec: EnvironmentSpec, name: str) -> int:
+    """Returns the position of a leaf among those of an observation."""
+    return _names(spec).index(name)
 
 
 def is_code(space: Space) -> bool:
@@ -96,6 +109,36 @@ def bounded(space: BoxSpace) -> NDArray[np.bool_]:
     low, high = bounds(space)
     both: NDArray[np.bool_] = np.isfinite(low) & np.isfinite(high)
     return both
+
+
+def _names(spec: EnvironmentSpec) -> list[str]:
+    """Returns the names of the leaves of an observation, as settings use them."""
+    return [leaf.name or WHOLE for leaf in spec.observation.leaves]
+
+
+def _check_moves(spec: EnvironmentSpec, encoders: tuple[Encoder, ...], name: str) -> None:
+    if name not in _names(spec):
+        raise ConfigurationError(
+            f"policy.moves names {name!r}, which is no part of an observation of {spec.id}; its parts are:"
+            f" {', '.join(_names(spec))}"
+        )
+    space, encoder = spec.observation.spaces[position_of(spec, name)], encoders[position_of(spec, name)]
+    shape, integers = space.observation_array[1], alternatives(space)
+    if len(shape) != 2 or integers is None or len(set(zip(*integers, strict=True))) != 1:
+        raise ConfigurationError(
+            f"policy.moves names {name} of {spec.id}, {space.shown()}; it needs a matrix of integers that all have the"
+            " same bounds, of which the lowest is an empty cell"
+        )
+    if encoder != "one_hot" and (encoder != "board" or integers[1][0] > MOST_PLANES):
+        raise ConfigurationError(
+            f"policy.moves names {name} of {spec.id}, whose encoder is {encoder} for {integers[1][0]} values; set"
+            f" policy.encoders to {name}=one_hot"
+        )
+    if [space.choices for space in spec.action.spaces] != [(math.prod(shape) ** 2,)]:
+        raise ConfigurationError(
+            f"policy.moves names {name} of {spec.id}, which has {math.prod(shape)} cells; the actions must be"
+            f" Discrete({math.prod(shape) ** 2}), source * {math.prod(shape)} + target, not {spec.action.shown()}"
+        )
 
 
 def _suitable(space: Space) -> Encoder:

@@ -42,7 +42,7 @@ def run(config: Config) -> None:
             progress.now, lambda: service.stopping, timeout_s=settings.step_timeout_s, env_id=config.environment.id
         )
         environments = _environments_of(config, service, progress)
-        check_spaces(environments.spec, config.policy.encoders)
+        check_spaces(environments.spec, config.policy.encoders, config.policy.moves)
         _collect(config, service, environments, progress, watch)
 
 

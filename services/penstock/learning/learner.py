@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.algo import advantages, losses, priorities
 from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
+from penstock.algo.memory import lstm_by_sequences
 from penstock.algo.parameters import flatten
 from penstock.algo.policies import Inputs, MomentsUpdates, Network, Policy
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
@@ -66,7 +67,7 @@ class Learner:
         device: torch.device,
         seed: int,
         precision: Precision = "float32",
-        execution: Execution = "eager",
+        execution: Execution = "auto",
     ) -> None:
         """Builds a policy for these spaces, initialised from `seed`.
 
@@ -76,6 +77,8 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
+        if execution == "auto" and network.memory == "lstm" and device.type == "cpu" and precision == "float32":
+            self.policy.unroll = lstm_by_sequences
         self.parameters = flatten(self.policy)
         check_execution(device, execution)
         graphed = execution == "graphed"

@@ -86,6 +86,7 @@ def _request(config: Config) -> dict[str, Any]:
         "segments": least_segments(config),
         "use_masks": environment.action_masks,
         "encoders": config.policy.encoders,
+        "moves": config.policy.moves,
         "recorded": config.recorded,
     }
 

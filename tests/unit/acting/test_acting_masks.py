@@ -123,6 +123,7 @@ def checked(*variants: dict[str, Any]) -> Checked:
         frames=1,
         use_masks=True,
         encoders={},
+        moves=None,
         progress=lambda stage, name: None,
     )
 

@@ -173,25 +173,25 @@ def test_another_assignment_collects_other_rows(other: Assignment) -> None:
 
 def test_adapted_environments_record_final_observations_in_rows_that_are_not_valid() -> None:
     rows = collect(adapted(length=3, unroll_length=7), counting_runner())
-    assert rows["observation"][0].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 2], [1, 3], [2, 1]]
-    assert rows["valid"][0].tolist() == [True, True, True, False, True, True, False]
+    assert rows["observation"][0].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [1, 3], [2, 1]]
+    assert rows["valid"][0].tolist() == [True, True, True, True, True, True, False]
 
 
 def test_the_policy_acts_on_the_current_observation_of_an_adapted_environment() -> None:
     runner = PolicyRunner(decided_weights(COUNTING))
-    rows = collect(adapted(length=3, unroll_length=4), runner)
-    # Row 3 records the final observation, [0, 3], while the next episode already shows [1, 0].
-    shown, _ = runner.policy.act((torch.tensor([1.0, 0.0]),), None, None, None)
-    log_prob = shown.log_prob((torch.tensor(rows["action"][0, 3]),))
-    assert rows["behaviour_log_prob"][0, 3] == pytest.approx(log_prob.item(), abs=1e-5)
+    rows = collect(adapted(length=3, unroll_length=7), runner)
+    # Row 6 records the final observation, [1, 3], while the next episode already shows [2, 0].
+    shown, _ = runner.policy.act((torch.tensor([2.0, 0.0]),), None, None, None)
+    log_prob = shown.log_prob((torch.tensor(rows["action"][0, 6]),))
+    assert rows["behaviour_log_prob"][0, 6] == pytest.approx(log_prob.item(), abs=1e-5)
 
 
 def test_an_adapted_episodes_return_counts_its_hidden_step() -> None:
     collector = adapted(length=3, unroll_length=9)
     rows = collect(collector, counting_runner())
     episodes, steps = collector.take_episodes()
-    assert [(episode.episode_return, episode.steps) for episode in episodes] == [(6.0, 3), (6.0, 2), (6.0, 2)]
-    assert steps == 7
+    assert [(episode.episode_return, episode.steps) for episode in episodes] == [(6.0, 3), (6.0, 3), (6.0, 2)]
+    assert steps == 8
     assert rows["discounted_return"][0].tolist() == [1.0, 2.5, 4.25] * 3
 
 
@@ -200,4 +200,4 @@ def test_an_adapted_episode_without_a_recorded_row_is_still_counted() -> None:
     collect(collector, counting_runner())
     episodes, steps = collector.take_episodes()
     assert [episode.episode_return for episode in episodes] == [1.0] * 4
-    assert steps == 2
+    assert steps == 3

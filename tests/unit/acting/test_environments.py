@@ -2,13 +2,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
+from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
-from helpers.environments import same_step_counting
+from helpers.environments import Counting, same_step_counting, spec_of
 from penstock.acting.environments import (
     Environments,
     NextStepEnvironments,
@@ -83,25 +85,50 @@ def test_each_environment_is_reset_with_a_separate_seed() -> None:
     assert not np.array_equal(first[0], first[1])
 
 
-def test_same_step_environments_record_the_final_observation() -> None:
+class OldGenerator(Counting):
+    """Takes only seeds of 32 bits, as NumPy's older generator does."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        _, info = super().reset(seed=seed)
+        self.generator = np.random.RandomState(seed)
+        return self.generator.random(2).astype(np.float32), info
+
+
+def test_an_environment_that_takes_only_small_seeds_gets_small_ones() -> None:
+    def first(seeds: list[int]) -> NDArray[np.generic]:
+        environments = SingleEnvironments([PassiveEnvChecker(OldGenerator()) for _ in seeds], spec_of("Counting-v0"))
+        environments.reset(seeds)
+        begun = environments.observation[0].copy()
+        environments.step((np.zeros(len(seeds), np.int64),))
+        return begun
+
+    assert len(np.unique(first([2**61 + 1, 2**61 + 2, 2**62 - 1]))) == 6
+    assert np.array_equal(first([2**61 + 1, 5, 6]), first([1, 5, 6]))
+    # Seeds that it takes are unchanged.
+    assert not np.array_equal(first([2**32 - 1, 5, 6]), first([2**31 - 1, 5, 6]))
+
+
+def test_same_step_environments_record_the_final_observation_of_a_truncated_episode() -> None:
     rows = take_rows(same_step_counting(length=3), 9)
-    assert rows.observation == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
-    assert rows.valid == [True, True, True, False, True, True, False, True, True]
+    assert rows.observation == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2]]
+    assert rows.valid == [True, True, True, True, True, True, False, True, True]
     assert rows.end == ["", "", "terminated", "", "", "truncated", "", "", "terminated"]
-    # The hidden step of an episode is its first one, and its reward is not lost.
+    # The hidden step after a truncation is the first one of an episode, and its reward is not lost.
     assert rows.reward == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
 
 
 def test_the_policy_acts_on_the_first_observation_of_a_same_step_environment() -> None:
-    rows = take_rows(same_step_counting(length=3), 5)
-    assert rows.seen == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]]
+    rows = take_rows(same_step_counting(length=3), 8)
+    assert rows.seen == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
 
 
 def test_a_hidden_episode_of_one_step_leaves_the_next_episode_complete() -> None:
     rows = take_rows(same_step_counting(length=1), 4)
-    assert rows.observation == [[0, 0], [0, 1], [2, 0], [2, 1]]
+    assert rows.observation == [[0, 0], [1, 0], [1, 1], [3, 0]]
     assert rows.seen == [[0, 0], [1, 0], [2, 0], [3, 0]]
-    assert rows.valid == [True, False, True, False]
+    assert rows.valid == [True, True, False, True]
     assert rows.end == ["terminated", "truncated", "terminated", "truncated"]
 
 
@@ -109,7 +136,7 @@ def test_a_native_vector_is_used_in_its_autoreset_mode() -> None:
     native = make_environments("ResetsAtOnce-v0", 3, kwargs={"length": 2}, vectorization="native")
     assert isinstance(native, SameStepEnvironments)
     assert native.count == 3
-    assert take_rows(native, 3, environment=2).observation == [[0, 0], [0, 1], [0, 2]]
+    assert take_rows(native, 5, environment=2).observation == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2]]
     assert isinstance(make_environments("CartPole-v1", 2, kwargs={}, vectorization="native"), NextStepEnvironments)
 
 

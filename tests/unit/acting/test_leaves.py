@@ -133,6 +133,17 @@ def test_leaves_have_the_order_of_the_space_and_not_of_the_sample() -> None:
     assert flatten(tree, {"switches": "c", "pair": ("a", "b")}) == ("a", "b", "c")
 
 
+def test_spaces_without_elements_are_left_out_without_a_name() -> None:
+    nothing = Box(0, 1, (0,), np.float32)
+    space = Dict(nothing=nothing, inner=Tuple([nothing, PLANE]))
+    tree = tree_of("Some-v0", "observation", space)
+    assert [leaf.name for leaf in tree.leaves] == ["inner.1"] and left_out(space) == ()
+    plane = np.ones(2, np.float32)
+    sample = {"nothing": np.zeros(0, np.float32), "inner": (np.zeros(0, np.float32), plane)}
+    assert flatten(tree, sample)[0] is plane
+    check_keys(space, sample)
+
+
 def test_texts_are_left_out_and_named() -> None:
     space = Dict(mission=Text(4), inner=Tuple([PLANE, Text(4)]))
     tree = tree_of("Some-v0", "observation", space)

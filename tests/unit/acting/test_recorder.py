@@ -52,9 +52,10 @@ class Recording:
 
     @property
     def begun(self) -> NDArray[np.bool_]:
-        """First rows of episodes, [N, W * T], which follow those that only reset."""
-        begun = np.ones((COUNT, len(self.windows) * STEPS), np.bool_)
-        begun[:, 1:] = ~self.rows("valid")[:, :-1]
+        """First rows of episodes, [N, W * T]: after rows that only reset, and after an end that no such row follows."""
+        begun, valid = np.ones((COUNT, len(self.windows) * STEPS), np.bool_), self.rows("valid")
+        ended = self.rows("terminated") | self.rows("truncated")
+        begun[:, 1:] = ~valid[:, :-1] | (ended[:, :-1] & valid[:, 1:])
         return begun
 
 

@@ -65,11 +65,19 @@ def test_an_id_imports_the_package_that_is_known_to_register_it() -> None:
     assert has_native_form("ALE/Assault-v5")
 
 
+def test_every_id_that_ale_registers_is_known() -> None:
+    pytest.importorskip("ale_py")
+    registered = [each.id for each in gymnasium.registry.values() if str(each.entry_point).startswith("ale_py.")]
+    unknown = [env_id for env_id in registered if getattr(package_of(env_id), "module", "") != "ale_py"]
+    assert len(registered) > 100 and not unknown
+
+
 @pytest.mark.parametrize(
     ("env_id", "module"),
     [
         ("ALE/Pong-v5", "ale_py"),
         ("PongNoFrameskip-v4", "ale_py"),
+        ("YarsRevenge-v0", "ale_py"),
         ("MiniGrid-Empty-5x5-v0", "minigrid"),
         ("BabyAI-GoToObj-v0", "minigrid"),
         ("highway-fast-v0", "highway_env"),

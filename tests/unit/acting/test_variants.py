@@ -57,11 +57,11 @@ def test_native_vectors_under_same_step_autoreset_are_mixed() -> None:
     variants = EnvironmentVariants("ResetsAtOnce-v0", [{"length": 2}, {"length": 3}], vectorization="native")
     environments = variants.make_mixed(4)
     environments.reset([0] * 4)
-    for _ in range(2):
+    for _ in range(4):
         environments.step((np.zeros(4, np.int64),))
-    assert environments.observation[0].tolist() == [[0, 2], [0, 2]] * 2
-    # The shorter episodes have ended, and the policy acts on the first observation of the next ones.
-    assert environments.acting_observation[0].tolist() == [[1, 0], [0, 2]] * 2
+    assert environments.observation[0].tolist() == [[1, 2], [1, 1]] * 2
+    # The shorter episodes were truncated, and the policy acts on the first observation of the next ones.
+    assert environments.acting_observation[0].tolist() == [[2, 0], [1, 1]] * 2
 
 
 def test_a_single_variant_is_not_wrapped() -> None:

@@ -42,8 +42,8 @@ def observer_of(*spaces: Space, standardise: bool = False, encoders: Mapping[str
 
 def prepared(space: Space, values: NDArray[Any], encoder: Encoder | None = None) -> NDArray[Any]:
     observer = observer_of(space, encoders={"part0": encoder} if encoder else None)
-    (result,) = observer((torch.from_numpy(values),), RunningMoments(observer.moments_shape))
-    return result.numpy()  # type: ignore[no-any-return]
+    (result,) = observer.prepare((torch.from_numpy(values),), RunningMoments(observer.moments_shape))
+    return result.numpy()
 
 
 def one_hot(values: NDArray[Any], low: list[int], n: list[int]) -> NDArray[Any]:
@@ -98,7 +98,7 @@ def test_embeddings_are_rows_of_one_table() -> None:
     (layer,), width = encoder_layers(observer, nn.Tanh)
     assert isinstance(layer, Embeddings)
     values, table = integers(low, n), layer.weight.detach().numpy()
-    (numbers,) = observer((torch.from_numpy(values),), RunningMoments(()))
+    (numbers,) = observer.prepare((torch.from_numpy(values),), RunningMoments(()))
     expected = np.concatenate([table[values[:, 0]], table[3 + values[:, 1] + 1], table[5 + values[:, 2] - 5]], -1)
     np.testing.assert_array_equal(layer(numbers).detach(), expected)
     assert expected.shape == (7, width)
@@ -150,7 +150,7 @@ def test_boards_of_every_size_are_convolved_to_a_small_area(shape: tuple[int, ..
     assert isinstance(layer, Convolutions)
     assert features <= 64 * 12 * 12
     values = torch.ones(2, 3, *shape)
-    (board,) = observer((values,), RunningMoments(observer.moments_shape))
+    (board,) = observer.prepare((values,), RunningMoments(observer.moments_shape))
     assert layer(board).shape == (2, 3, features)
     by_row = torch.stack([layer(each) for each in board.flatten(0, 1)[:, None]])
     torch.testing.assert_close(layer(board).flatten(0, 1), by_row[:, 0], rtol=1e-4, atol=1e-5)
@@ -170,7 +170,7 @@ def test_a_nested_observation_is_the_concatenation_of_its_parts() -> None:
     (layer,), features = encoder_layers(observer, nn.Tanh)
     assert isinstance(layer, Concatenated)
     values = [np.arange(4), np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32), np.ones((4, 2), np.uint8)]
-    parts = observer(tuple(map(torch.from_numpy, values)), RunningMoments(observer.moments_shape))
+    parts = observer.prepare(tuple(map(torch.from_numpy, values)), RunningMoments(observer.moments_shape))
     expected = np.concatenate([np.eye(4), values[1], values[2]], -1)
     assert features == 9
     np.testing.assert_array_equal(layer(parts), expected)
@@ -194,7 +194,7 @@ def test_only_numbers_of_all_leaves_enter_the_moments() -> None:
     np.testing.assert_array_equal(numbers, np.concatenate([values[1], channels_first], -1))
     moments = RunningMoments(observer.moments_shape)
     moments.update(numbers)
-    results = [each.numpy() for each in observer(observation, moments)]
+    results = [each.numpy() for each in observer.prepare(observation, moments)]
     np.testing.assert_array_equal(results[0], np.eye(4)[values[0]])
     np.testing.assert_allclose(results[1], (values[1] - values[1].mean(0)) / values[1].std(0), rtol=1e-3, atol=1e-5)
     flat = (channels_first - channels_first.mean(0)) / channels_first.std(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.memory import Memory
+from penstock.algo.memory import Memory, Unroll, by_rows, lstm_by_sequences
 from penstock.types.networks import MemoryKind
 
 FEATURES, SIZE, ROWS, LENGTH = 5, 7, 3, 9
@@ -37,16 +37,10 @@ def example(kind: MemoryKind) -> tuple[Memory, Tensor, Tensor]:
 def reference(kind: MemoryKind, memory: Memory) -> nn.GRU | nn.LSTM:
     """Returns torch's layer with the same weights."""
     layer = (nn.GRU if kind == "gru" else nn.LSTM)(FEATURES, SIZE, batch_first=True)
-    # Ours computes i, f, o, g, and torch i, f, g, o.
-    order = [0, 1, 2] if kind == "gru" else [0, 1, 3, 2]
-
-    def reordered(parameter: Tensor) -> Tensor:
-        return torch.cat([parameter.chunk(len(order))[gate] for gate in order])
-
     with torch.no_grad():
         for name, linear in (("ih", memory.inputs), ("hh", memory.recurrence)):
-            layer.get_parameter(f"weight_{name}_l0").copy_(reordered(linear.weight))
-            layer.get_parameter(f"bias_{name}_l0").copy_(reordered(linear.bias))
+            layer.get_parameter(f"weight_{name}_l0").copy_(linear.weight)
+            layer.get_parameter(f"bias_{name}_l0").copy_(linear.bias)
     return layer
 
 
@@ -118,6 +112,22 @@ def test_a_state_is_float32_under_autocast(kind: MemoryKind) -> None:
     assert (outputs.dtype, last.dtype) == (torch.float32, torch.float32)
     exact, _ = memory.unroll(features, state, torch.zeros(ROWS, LENGTH, dtype=torch.bool))
     torch.testing.assert_close(outputs, exact, rtol=0.0, atol=0.05)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_an_lstm_by_sequences_equals_an_lstm_by_rows(share: float) -> None:
+    memory, features, state = example("lstm")
+    begun = torch.rand(ROWS, LENGTH, generator=torch.Generator().manual_seed(3)) < share
+    state[begun[:, 0]] = math.nan
+
+    def results(unroll: Unroll) -> list[Tensor]:
+        inputs, before = features.clone().requires_grad_(), state.clone().requires_grad_()
+        outputs = unroll(memory, inputs, before, begun)
+        weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(4))
+        return [outputs, *torch.autograd.grad((outputs * weights).sum(), [inputs, before, *memory.parameters()])]
+
+    for result, expected in zip(results(lstm_by_sequences), results(by_rows), strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 
 @KINDS

@@ -1,6 +1,7 @@
 """The rules of Colour Lines, and its masks compared with a slow search."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,7 +14,7 @@ from examples.colour_lines import ColourLines
 Cell = tuple[int, int]
 
 
-def game(on_board: Iterable[tuple[Cell, int]] = (), **settings: int) -> ColourLines:
+def game(on_board: Iterable[tuple[Cell, int]] = (), **settings: Any) -> ColourLines:
     """A game with these balls alone on the board: their cells, and their values on the board."""
     env = ColourLines(**settings)
     env.reset(seed=3)
@@ -41,6 +42,18 @@ def legal_moves(board: NDArray[np.uint8]) -> NDArray[np.bool_]:
                     legal[(*source, *near)] = True
                     open_ends.append(near)
     return legal.ravel()
+
+
+def potential(board: NDArray[np.uint8], line: int = 5) -> int:
+    """Adds up the places for a line, one after another."""
+    total, size = 0, len(board)
+    for row, column in np.ndindex(board.shape):
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            cells = [(row + i * down, column + i * right) for i in range(line)]
+            if all(0 <= index < size for cell in cells for index in cell):
+                values = [int(board[cell]) for cell in cells if board[cell]]
+                total += (len(values) - 1) ** 2 if len(set(values)) == 1 else 0
+    return total
 
 
 def play(env: ColourLines, seed: int) -> list[tuple[NDArray[np.uint8], float]]:
@@ -159,6 +172,48 @@ def test_an_illegal_action_is_refused_and_changes_nothing(action: np.int64) -> N
     np.testing.assert_array_equal(env._board, before)
 
 
+@pytest.mark.parametrize(("size", "line"), [(9, 5), (6, 3), (4, 4)])
+def test_shaping_adds_the_growth_of_the_potential(size: int, line: int) -> None:
+    plain, shaped = (ColourLines(size, line=line, first_balls=4, shaping=weight) for weight in (0.0, 0.5))
+    for seed in range(5):
+        scored, turns = play(plain, seed), play(shaped, seed)
+        for (before, _), (after, reward), (_, score) in zip(turns[:-1], turns[1:], scored[1:], strict=True):
+            assert reward == score + 0.5 * (potential(after, line) - potential(before, line))
+
+
+def test_the_rewards_of_a_game_sum_to_its_score_minus_the_potential_of_the_first_board() -> None:
+    for seed in range(10):
+        score = sum(reward for _, reward in play(ColourLines(first_balls=20), seed))
+        turns = play(ColourLines(first_balls=20, shaping=0.25), seed)
+        assert sum(reward for _, reward in turns) == score - 0.25 * potential(turns[0][0])
+
+
+def test_a_board_is_rendered_as_text_and_as_a_picture() -> None:
+    env = game([((0, 1), 3), ((2, 0), 7)], size=3, line=3, render_mode="ansi")
+    env._next = np.array([0, 6, 1])
+    assert env.render() == ". 3 .\n. . .\n7 . .\nnext: 1 7 2"
+    env.render_mode = "rgb_array"
+    picture = env.render()
+    assert isinstance(picture, np.ndarray)
+    side = picture.shape[1] // 3
+    assert picture.shape == (4 * side, 3 * side, 3)
+    assert picture.dtype == np.uint8
+    middles = picture[side // 2 :: side, side // 2 :: side].reshape(-1, 3).tolist()
+    ground, balls = middles[0], {cell: middles[cell] for cell in (1, 6, 9, 10, 11)}
+    assert all(middles[cell] == ground for cell in range(9) if cell not in balls)
+    assert len({tuple(colour) for colour in balls.values()}) == 4
+    assert balls[6] == balls[10]
+
+
+def test_nothing_is_rendered_unless_requested() -> None:
+    assert game().render() is None
+
+
+def test_the_registered_game_begins_with_20_balls() -> None:
+    observation, _ = gymnasium.make("ColourLines-v0").reset(seed=0)
+    assert np.count_nonzero(observation["board"]) == 20
+
+
 def test_equal_seeds_give_equal_games() -> None:
     first, again, other = (play(ColourLines(), seed) for seed in (5, 5, 6))
     assert len(first) == len(again)
@@ -177,4 +232,4 @@ class _Legal(gymnasium.ActionWrapper[dict[str, NDArray[np.int64]], np.int64, np.
 
 
 def test_gymnasiums_checker_accepts_it() -> None:
-    check_env(_Legal(ColourLines()), skip_render_check=True)
+    check_env(_Legal(ColourLines(render_mode="rgb_array")), skip_render_check=True)

@@ -35,6 +35,7 @@ POLICY = {
     "encoders": {"observation": "embedding"},
     "memory": "gru",
     "memory_size": 8,
+    "moves": "observation",
 }
 PPO = {
     "learning_rate": 1e-2,
@@ -93,6 +94,8 @@ NEEDS: dict[str, dict[str, object]] = {
     # Its observations are integers, which have several encoders.
     "encoders": {"environment": {"id": "FrozenLake-v1"}},
     "memory_size": {"policy": {"memory": "gru"}},
+    # Its actions are moves on a board.
+    "moves": {"environment": {"id": "Pieces-v0"}},
     "burn_in_steps": {"policy": {"memory": "gru"}},
 }
 """Further settings without which a setting can have no effect."""

@@ -1,0 +1,73 @@
+"""`make bench-recurrent-tasks`: CartPole without velocities to a return of 475, beside RecurrentPPO."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.peers.environment import peer_python
+from benchmarks.side_by_side import ROOT, Course, Run, peer, penstock, ratio, table_of
+from examples.hidden_velocity import ENV_ID
+
+OUTPUT = ROOT / "build" / "bench" / "recurrent_tasks.json"
+CORES = 2
+COURSE = Course(ENV_ID, "hidden_velocity", threshold=475.0, interval_steps=2_048, total_steps=100_000)
+SETTINGS = ("tuned", "zoo")
+"""Settings of RecurrentPPO, of `benchmarks.peers.recurrent_loop`."""
+MOST_TIME = 0.7
+"""Largest ratio of Penstock's wall time to that of RecurrentPPO."""
+
+
+def main() -> int:
+    """Measures, prints and writes everything; returns 1 if a bound was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="of RecurrentPPO")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    arguments = parser.parse_args()
+    console = Console()
+    peer_python("sb3_contrib")
+    # Child processes inherit both.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    runs: list[Run] = []
+    for seed in range(arguments.rounds):
+        with console.status(f"round {seed + 1} of {arguments.rounds}: penstock"):
+            runs.append(penstock(COURSE, seed))
+        for name in arguments.settings:
+            with console.status(f"round {seed + 1} of {arguments.rounds}: RecurrentPPO, {name}"):
+                further = [f"--settings={name}"]
+                runs.append(peer(f"recurrent_{name}", "sb3_contrib", "recurrent_loop", COURSE, seed, further))
+        ratios = _ratios(runs, arguments.settings)
+        # Written after every round, because a later one may fail.
+        _write(arguments.output, runs, ratios)
+    console.print(table_of(runs))
+    for name, value in ratios.items():
+        console.print(f"{name}: {'not reached' if value is None else f'{value:.2f}'}", highlight=False)
+    console.print(f"written to {arguments.output}")
+    walls = [value for name, value in ratios.items() if name.startswith("wall")]
+    return 0 if all(value is not None and value <= MOST_TIME for value in walls) else 1
+
+
+def _ratios(runs: Sequence[Run], settings: Sequence[str]) -> dict[str, float | None]:
+    ours, found = [run for run in runs if run.system == "penstock"], {}
+    for name in settings:
+        theirs = [run for run in runs if run.system == f"recurrent_{name}"]
+        found[f"wall time over {name}"] = ratio(ours, theirs, "learn_wall_s_to_threshold")
+        found[f"steps over {name}"] = ratio(ours, theirs, "env_steps_to_threshold")
+    return found
+
+
+def _write(path: Path, runs: Sequence[Run], ratios: dict[str, float | None]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    results = {"threshold": COURSE.threshold, "runs": [asdict(run) for run in runs], "ratios": ratios}
+    path.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
