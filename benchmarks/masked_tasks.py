@@ -76,6 +76,17 @@ def random_score(env_id: str, games: int) -> RandomScore:
     )
 
 
+def ratios_of(runs: Sequence[Run]) -> dict[str, float | None]:
+    """Returns the ratios of Penstock's medians to those of each peer."""
+    found: dict[str, float | None] = {}
+    ours = [run for run in runs if run.system == "penstock"]
+    for system in sorted({run.system for run in runs} - {"penstock"}):
+        theirs = [run for run in runs if run.system == system]
+        found[f"wall time over {system}"] = ratio(ours, theirs, "learn_wall_s_to_threshold")
+        found[f"steps over {system}"] = ratio(ours, theirs, "env_steps_to_threshold")
+    return found
+
+
 def show(random: RandomScore, runs: Sequence[Run], ratios: dict[str, float | None], console: Console) -> None:
     """Prints the results as tables."""
     console.print(
@@ -115,29 +126,29 @@ def main() -> int:
     peer_python("sb3_contrib")
     # Child processes inherit it.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    paths = [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     random = random_score("ColourLines-v0", arguments.games)
     threshold = TIMES_RANDOM * random.mean
     course = Course("ColourLines-v0", "colour_lines", threshold, 4_096, arguments.steps)
     runs: list[Run] = []
-    ratios: dict[str, float | None] = {}
+
+    def keep(run: Run) -> None:
+        # Written after every run, because a later one may fail.
+        runs.append(run)
+        write(arguments.output, random, threshold, runs, ratios_of(runs))
+
     for seed in range(arguments.rounds):
         with console.status(f"round {seed + 1} of {arguments.rounds}: penstock"):
-            runs.append(penstock(course, seed))
+            keep(penstock(course, seed))
         for network in arguments.networks:
             with console.status(f"round {seed + 1} of {arguments.rounds}: MaskablePPO, {network}"):
                 further = [f"--network={network}"]
-                runs.append(peer(f"maskable_{network}", "sb3_contrib", "maskable_loop", course, seed, further))
-        ours = [run for run in runs if run.system == "penstock"]
-        for network in arguments.networks:
-            theirs = [run for run in runs if run.system == f"maskable_{network}"]
-            ratios[f"wall time over {network}"] = ratio(ours, theirs, "learn_wall_s_to_threshold")
-            ratios[f"steps over {network}"] = ratio(ours, theirs, "env_steps_to_threshold")
-        # Written after every round, because a later one may fail.
-        write(arguments.output, random, threshold, runs, ratios)
+                keep(peer(f"maskable_{network}", "sb3_contrib", "maskable_loop", course, seed, further))
+    ratios = ratios_of(runs)
     show(random, runs, ratios, console)
     console.print(f"written to {arguments.output}")
-    wall_s = median(ours, "learn_wall_s_to_threshold")
+    wall_s = median([run for run in runs if run.system == "penstock"], "learn_wall_s_to_threshold")
     bounds = {"wall": MOST_TIME, "steps": MOST_STEPS}
     met = all(value is not None and value <= bounds[name.split()[0]] for name, value in ratios.items())
     return 0 if met and wall_s is not None and wall_s <= MOST_WALL_S else 1

@@ -3,7 +3,7 @@
 import gymnasium
 import pytest
 
-from benchmarks.masked_tasks import random_score
+from benchmarks.masked_tasks import random_score, ratios_of
 from benchmarks.side_by_side import Run, median, ratio
 from examples.colour_lines import ColourLines
 
@@ -41,3 +41,13 @@ def test_random_moves_are_measured_with_their_standard_error() -> None:
     assert 0.0 < measured.standard_error < measured.mean
     assert 1.0 < measured.turns_per_scoring_move < 50.0
     assert 0.0 <= measured.share_without_score < 1.0
+
+
+def test_every_peer_has_its_ratios() -> None:
+    runs = [run(1.0), run(4.0, "maskable_moves"), run(None, "maskable_linear")]
+    assert ratios_of(runs) == {
+        "wall time over maskable_linear": 0.0,
+        "steps over maskable_linear": 0.0,
+        "wall time over maskable_moves": 0.25,
+        "steps over maskable_moves": 0.25,
+    }
