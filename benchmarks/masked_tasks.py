@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,12 +11,10 @@ import gymnasium
 import numpy as np
 from rich.console import Console
 
-from benchmarks.peers.environment import peer_python
-from benchmarks.side_by_side import ROOT, Course, Run, median, peer, penstock, ratio, table_of
+from benchmarks.side_by_side import ROOT, Course, Run, median, peer, penstock, prepare, ratios_of, table_of
 from examples.colour_lines import POINTS_PER_BALL, ColourLines
 
 OUTPUT = ROOT / "build" / "bench" / "masked_tasks.json"
-CORES = 2
 TIMES_RANDOM = 5.0
 MOST_WALL_S = 600.0
 MOST_TIME = 0.5
@@ -76,17 +73,6 @@ def random_score(env_id: str, games: int) -> RandomScore:
     )
 
 
-def ratios_of(runs: Sequence[Run]) -> dict[str, float | None]:
-    """Returns the ratios of Penstock's medians to those of each peer."""
-    found: dict[str, float | None] = {}
-    ours = [run for run in runs if run.system == "penstock"]
-    for system in sorted({run.system for run in runs} - {"penstock"}):
-        theirs = [run for run in runs if run.system == system]
-        found[f"wall time over {system}"] = ratio(ours, theirs, "learn_wall_s_to_threshold")
-        found[f"steps over {system}"] = ratio(ours, theirs, "env_steps_to_threshold")
-    return found
-
-
 def show(random: RandomScore, runs: Sequence[Run], ratios: dict[str, float | None], console: Console) -> None:
     """Prints the results as tables."""
     console.print(
@@ -123,11 +109,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     console = Console()
-    peer_python("sb3_contrib")
-    # Child processes inherit it.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    paths = [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    prepare("sb3_contrib")
     random = random_score("ColourLines-v0", arguments.games)
     threshold = TIMES_RANDOM * random.mean
     course = Course("ColourLines-v0", "colour_lines", threshold, 4_096, arguments.steps)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,12 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.peers.environment import peer_python
-from benchmarks.side_by_side import ROOT, Course, Run, peer, penstock, ratio, table_of
+from benchmarks.side_by_side import ROOT, Course, Run, peer, penstock, prepare, ratios_of, table_of
 from examples.hidden_velocity import ENV_ID
 
 OUTPUT = ROOT / "build" / "bench" / "recurrent_tasks.json"
-CORES = 2
 COURSE = Course(ENV_ID, "hidden_velocity", threshold=475.0, interval_steps=2_048, total_steps=100_000)
 SETTINGS = ("tuned", "zoo")
 """Settings of RecurrentPPO, of `benchmarks.peers.recurrent_loop`."""
@@ -31,21 +28,22 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     console = Console()
-    peer_python("sb3_contrib")
-    # Child processes inherit both.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    prepare("sb3_contrib")
     runs: list[Run] = []
+
+    def keep(run: Run) -> None:
+        # Written after every run, because a later one may fail.
+        runs.append(run)
+        _write(arguments.output, runs)
+
     for seed in range(arguments.rounds):
         with console.status(f"round {seed + 1} of {arguments.rounds}: penstock"):
-            runs.append(penstock(COURSE, seed))
+            keep(penstock(COURSE, seed))
         for name in arguments.settings:
             with console.status(f"round {seed + 1} of {arguments.rounds}: RecurrentPPO, {name}"):
                 further = [f"--settings={name}"]
-                runs.append(peer(f"recurrent_{name}", "sb3_contrib", "recurrent_loop", COURSE, seed, further))
-        ratios = _ratios(runs, arguments.settings)
-        # Written after every round, because a later one may fail.
-        _write(arguments.output, runs, ratios)
+                keep(peer(f"recurrent_{name}", "sb3_contrib", "recurrent_loop", COURSE, seed, further))
+    ratios = ratios_of(runs)
     console.print(table_of(runs))
     for name, value in ratios.items():
         console.print(f"{name}: {'not reached' if value is None else f'{value:.2f}'}", highlight=False)
@@ -54,18 +52,9 @@ def main() -> int:
     return 0 if all(value is not None and value <= MOST_TIME for value in walls) else 1
 
 
-def _ratios(runs: Sequence[Run], settings: Sequence[str]) -> dict[str, float | None]:
-    ours, found = [run for run in runs if run.system == "penstock"], {}
-    for name in settings:
-        theirs = [run for run in runs if run.system == f"recurrent_{name}"]
-        found[f"wall time over {name}"] = ratio(ours, theirs, "learn_wall_s_to_threshold")
-        found[f"steps over {name}"] = ratio(ours, theirs, "env_steps_to_threshold")
-    return found
-
-
-def _write(path: Path, runs: Sequence[Run], ratios: dict[str, float | None]) -> None:
+def _write(path: Path, runs: Sequence[Run]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    results = {"threshold": COURSE.threshold, "runs": [asdict(run) for run in runs], "ratios": ratios}
+    results = {"threshold": COURSE.threshold, "runs": [asdict(run) for run in runs], "ratios": ratios_of(runs)}
     path.write_text(json.dumps(results, indent=2) + "\n")
 
 

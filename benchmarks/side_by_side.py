@@ -4,6 +4,7 @@ Used by benchmarks that compare learning on one task: `benchmarks.masked_tasks` 
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from penstock.presets import preset
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 1800.0
+CORES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,18 @@ class Course:
     threshold: float
     interval_steps: int
     total_steps: int
+
+
+def prepare(environment: str) -> None:
+    """Installs a peer's virtual environment, and gives later runs of all systems the same two cores and the examples.
+
+    Raises as `peer_python`.
+    """
+    peer_python(environment)
+    # Child processes inherit both.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    paths = [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def penstock(course: Course, seed: int, changes: Mapping[str, object] = MappingProxyType({})) -> Run:
@@ -150,6 +164,17 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run], name: str) -> float | None
     if own is None:
         return None
     return 0.0 if other is None else own / other
+
+
+def ratios_of(runs: Sequence[Run]) -> dict[str, float | None]:
+    """Returns the ratios of Penstock's medians to those of each peer."""
+    found: dict[str, float | None] = {}
+    ours = [run for run in runs if run.system == "penstock"]
+    for system in sorted({run.system for run in runs} - {"penstock"}):
+        theirs = [run for run in runs if run.system == system]
+        found[f"wall time over {system}"] = ratio(ours, theirs, "learn_wall_s_to_threshold")
+        found[f"steps over {system}"] = ratio(ours, theirs, "env_steps_to_threshold")
+    return found
 
 
 def table_of(runs: Sequence[Run]) -> Table:

@@ -3,8 +3,8 @@
 import gymnasium
 import pytest
 
-from benchmarks.masked_tasks import random_score, ratios_of
-from benchmarks.side_by_side import Run, median, ratio
+from benchmarks.masked_tasks import random_score
+from benchmarks.side_by_side import Run, median, ratio, ratios_of
 from examples.colour_lines import ColourLines
 
 

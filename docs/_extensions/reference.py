@@ -12,6 +12,7 @@ from typing import Any
 import environment_results
 import environment_support
 import prometheus_client
+import side_by_side_results
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -29,6 +30,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: write_pages(FOLDER))
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
+    app.connect("builder-inited", lambda app: side_by_side_results.write_pages())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

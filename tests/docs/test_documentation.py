@@ -26,6 +26,7 @@ from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
 sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
 environment_support = importlib.import_module("environment_support")
 environment_results = importlib.import_module("environment_results")
+side_by_side_results = importlib.import_module("side_by_side_results")
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
@@ -55,6 +56,12 @@ def test_the_table_of_supported_environments_is_current() -> None:
 def test_the_tables_of_trained_environments_are_current() -> None:
     text = environment_results.PAGE.read_text()
     assert environment_results.with_tables(text) == text, "run `make docs`"
+
+
+@pytest.mark.parametrize("page", side_by_side_results.PAGES)
+def test_the_tables_of_comparisons_are_current(page: str) -> None:
+    text = (side_by_side_results.DOCS / page).read_text()
+    assert side_by_side_results.with_table(page, text) == text, "run `make docs`"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
