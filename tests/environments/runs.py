@@ -16,7 +16,7 @@ from penstock.run_folder import RunFolder
 from penstock.summary import Summary
 
 WINDOWS = 2
-EVALUATION = ("--evaluation.episodes=1", "--evaluation.max-episode-steps=64")
+SHORTENED = ("--ppo.epochs=1", "--evaluation.episodes=1", "--evaluation.max-episode-steps=64")
 """Options that shorten the evaluation at the end, which would otherwise take longer than the training."""
 PATIENCE = ("--environment.check-timeout-s=600",)
 """Option without an effect on the result: a busy machine may need more than a minute for the imports of a package."""
@@ -75,7 +75,7 @@ def train_two_windows(
 ) -> Result:
     """Trains on an environment, in a run below `folder`, with the Penstock that `program` starts."""
     run, started, timed_out = RunFolder(folder / "run"), time.monotonic(), False
-    given = [f"--env-id={env_id}", f"--total-steps={steps_of(env_id)}", *EVALUATION, *PATIENCE, f"--run-dir={run.root}"]
+    given = [f"--env-id={env_id}", f"--total-steps={steps_of(env_id)}", *SHORTENED, *PATIENCE, f"--run-dir={run.root}"]
     with Command("train", *given, directory=folder, program=program, environment=variables) as command:
         try:
             command.process.wait(deadline_s)
