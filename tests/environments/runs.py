@@ -17,7 +17,7 @@ from penstock.summary import Summary
 
 WINDOWS = 2
 SHORTENED = ("--ppo.epochs=1", "--evaluation.episodes=1", "--evaluation.max-episode-steps=64")
-"""Options that shorten the evaluation at the end, which would otherwise take longer than the training."""
+"""Options that shorten the training on each batch and the evaluation at the end, which would otherwise take hours."""
 PATIENCE = ("--environment.check-timeout-s=600",)
 """Option without an effect on the result: a busy machine may need more than a minute for the imports of a package."""
 
