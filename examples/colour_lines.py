@@ -53,7 +53,7 @@ class ColourLines(gymnasium.Env[Observation, np.int64]):
 
     The action is `source * size**2 + target`; cells are numbered row by row. The reward is the score of the turn.
 
-    Random moves complete one line in a thousand turns, which is too rare to learn from. `shaping` adds the growth of a
+    Random moves complete one line in 1,500 turns, which is too rare to learn from. `shaping` adds the growth of a
     potential of the board to the reward: Phi(s') - Phi(s), where Phi is the sum of (k - 1)**2 over all places for a
     line in which the only balls are k > 0 of one colour. Phi is 0 on a full board, so the rewards of a game sum to its
     score minus Phi of its first board, and the policy with the best expected sum is the same (Ng, Harada & Russell
