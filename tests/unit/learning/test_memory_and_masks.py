@@ -12,9 +12,10 @@ from torch import Tensor
 from helpers.environments import fresh_policy, spec_of
 from helpers.statistics import all_finite
 from helpers.training import CPU, SMALL, make_batch, make_learner, same_parameters
+from penstock.algo.memory import Unroll, by_rows, lstm_by_sequences
 from penstock.algo.parameters import flatten
 from penstock.algo.policies import Inputs, Network, Policy
-from penstock.config import PPOConfig
+from penstock.config import PPOConfig, Precision
 from penstock.learning import schedules
 from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
@@ -55,6 +56,25 @@ def test_data_of_the_current_policy_have_ratios_of_1(kind: MemoryKind, burn_in: 
     assert outcome.statistics.learning.effective_sample_share == pytest.approx(1.0, abs=1e-5)
     assert outcome.statistics.learning.approximate_kl == pytest.approx(0.0, abs=1e-6)
     assert all_finite(outcome.statistics)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "unroll"),
+    [("lstm", "float32", lstm_by_sequences), ("lstm", "bfloat16", by_rows), ("gru", "float32", by_rows)],
+)
+def test_automatic_execution_learns_the_same_with_the_fastest_unroll(
+    kind: MemoryKind, precision: Precision, unroll: Unroll
+) -> None:
+    automatic, eager = (
+        make_learner(network=with_memory(kind), burn_in_steps=BURN_IN, precision=precision, execution=execution)
+        for execution in ("auto", "eager")
+    )
+    assert (automatic.policy.unroll, eager.policy.unroll) == (unroll, by_rows)
+    batch = recurrent_batch(with_memory(kind))
+    for learner in (automatic, eager):
+        learner.train(batch, 0.0)
+    assert same_parameters(automatic, eager) == (unroll is by_rows)
+    torch.testing.assert_close(automatic.parameters, eager.parameters, rtol=0.0, atol=1e-4)
 
 
 def test_minibatches_are_of_segments() -> None:
