@@ -417,7 +417,8 @@ class EvaluationConfig(Section):
     """Mean return that counts as solved; the summary records when it was first reached."""
     timeout_s: PositiveFloat = 600.0
     """Seconds after which an evaluation is abandoned, because its episodes do not end, its environment hangs or its
-    evaluator is lost. Ten minutes are enough for twenty episodes of any environment that Gymnasium registers."""
+    evaluator is lost. Ten minutes are enough for twenty episodes of most environments that Gymnasium registers, and
+    cut long games of Atari without a preset, whose raw frames cost a CPU about 60 ms per step."""
     max_episode_steps: PositiveInt = 30_000
     """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. Above 27,000, at
     which the longest registered environments, those of Atari, end by themselves."""
