@@ -26,6 +26,7 @@ from penstock.setting_types import (
     Device,
     EnvironmentName,
     Modules,
+    PartName,
     Port,
     Scalar,
     Sizes,
@@ -171,7 +172,7 @@ class PolicyConfig(Section):
     policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
     memory_size: PositiveInt = 64
     """Width of the recurrent layer; every segment stores one state of this width, or two for an LSTM."""
-    moves: str | None = None
+    moves: PartName | None = None
     """Part of the observation that is a board of interchangeable pieces, such as colours, between whose cells actions
     move one piece: Discrete(cells**2), numbered source * cells + target. Convolutions with the same weights for every
     kind of piece then compute the logits, which depend on this part alone. Its lowest value is an empty cell. An

@@ -59,7 +59,7 @@ def holds_bool(value: object) -> bool:
 
 
 def is_optional(annotation: object) -> bool:
-    """Returns whether a setting of this type accepts None, and no text but a few words."""
+    """Returns whether a setting of this type accepts None, and no text such as a folder, which may be called none."""
     parts = typing.get_args(annotation)
     return types.NoneType in parts and str not in parts
 
@@ -111,6 +111,7 @@ Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
 Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
 Modules = Annotated[tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), NoDecode]
+PartName = Annotated[str, Field(min_length=1)]
 Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 # The arguments of an environment may be infinite or NaN.
 _AnyFloat = Annotated[float, Field(allow_inf_nan=True)]

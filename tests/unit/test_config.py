@@ -336,7 +336,8 @@ def test_segments_record_the_state_of_the_chosen_memory(kind: str, parts: int) -
 
 @pytest.mark.parametrize("text", ["none", "None"])
 @pytest.mark.parametrize(
-    ("section", "key"), [("policy", "memory"), ("ppo", "target_kl"), ("replay", "capacity_bytes"), ("run", "dir")]
+    ("section", "key"),
+    [("policy", "memory"), ("policy", "moves"), ("ppo", "target_kl"), ("replay", "capacity_bytes"), ("run", "dir")],
 )
 def test_none_unsets_a_setting_unless_it_is_a_text(section: str, key: str, text: str) -> None:
     assert getattr(getattr(build({section: {key: text}}), section), key) == (text if key == "dir" else None)
