@@ -133,7 +133,7 @@ def test_a_command_trains_the_class_of_a_file(tmp_path: Path) -> None:
 
 def test_the_store_fits_an_atari_game_of_which_only_the_id_is_given(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
-    options = ["--env-id=ALE/Assault-v5", "--total-steps=512", "--evaluation.episodes=2"]
+    options = ["--env-id=ALE/Assault-v5", "--total-steps=512", "--ppo.epochs=1", "--evaluation.episodes=2"]
     limit = "--evaluation.max-episode-steps=20"
     ended = run("train", *options, limit, f"--run-dir={tmp_path / 'run'}")
     assert ended.code == 0, ended.stderr

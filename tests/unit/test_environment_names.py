@@ -27,7 +27,11 @@ def test_paths_of_files_are_absolute_in_a_configuration(tmp_path: Path, monkeypa
     assert absolute("ALE/Pong-v5") == short("ALE/Pong-v5") == "ALE/Pong-v5"
 
 
-def test_a_class_is_named_by_its_module() -> None:
+def test_a_class_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "script.py")
+    Path(main.__file__).touch()
+    monkeypatch.setitem(sys.modules, "__main__", main)
     assert name_of(Counting) == "helpers.environments:Counting"
     config = penstock.configure(environment={"id": Counting, "kwargs": {"length": 3}})
     assert config == Config(environment={"id": "helpers.environments:Counting", "kwargs": {"length": 3}})

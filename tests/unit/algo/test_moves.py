@@ -142,7 +142,7 @@ def test_the_network_is_traced_as_one_graph() -> None:
     policy, board = policy_of(), boards()
     # This backend needs no compiler, and `fullgraph` refuses every break of the graph.
     traced = torch.compile(policy.actor, backend="aot_eager", fullgraph=True)
-    prepared = policy.observer(observations(board), policy.observation_moments)
+    prepared = policy.observer.prepare(observations(board), policy.observation_moments)
     torch.testing.assert_close(traced(prepared), policy.actor(prepared))
 
 
