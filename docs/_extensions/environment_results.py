@@ -5,6 +5,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from generated import between, rewrite
+
 DOCS = Path(__file__).parents[1]
 PAGE = DOCS / "environments.md"
 RESULTS = DOCS / "results" / "environments.json"
@@ -15,17 +17,12 @@ Record = dict[str, Any]
 
 def write_page() -> None:
     """Writes the tables into the page if they differ."""
-    text = PAGE.read_text()
-    current = with_tables(text)
-    if current != text:
-        PAGE.write_text(current)
+    rewrite(PAGE, with_tables)
 
 
 def with_tables(text: str) -> str:
     """Returns a page with the current tables between its marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables(json.loads(RESULTS.read_text()))}\n\n{END}{after}"
+    return between(text, BEGIN, END, tables(json.loads(RESULTS.read_text())))
 
 
 def tables(results: dict[str, Any]) -> str:

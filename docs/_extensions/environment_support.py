@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import gymnasium
 import numpy as np
 import torch
+from generated import between, rewrite
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
 from penstock.acting.leaves import SUPPORTED
@@ -55,17 +56,12 @@ SPACES: list[tuple[Role, str, gymnasium.Space[object]]] = [
 
 def write_page() -> None:
     """Writes the table into the page if it differs."""
-    text = PAGE.read_text()
-    current = with_table(text)
-    if current != text:
-        PAGE.write_text(current)
+    rewrite(PAGE, with_table)
 
 
 def with_table(text: str) -> str:
     """Returns a page with the current table between its marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return between(text, BEGIN, END, table())
 
 
 def table() -> str:
