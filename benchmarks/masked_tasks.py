@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from rich.console import Console
 
-from benchmarks.side_by_side import ROOT, Course, Run, median, peer, penstock, prepare, ratios_of, table_of
+from benchmarks.side_by_side import ROOT, Course, Run, in_turn, median, peer, prepare, ratios_of, show
 from examples.colour_lines import POINTS_PER_BALL, ColourLines
 
 OUTPUT = ROOT / "build" / "bench" / "masked_tasks.json"
@@ -73,18 +73,6 @@ def random_score(env_id: str, games: int) -> RandomScore:
     )
 
 
-def show(random: RandomScore, runs: Sequence[Run], ratios: dict[str, float | None], console: Console) -> None:
-    """Prints the results as tables."""
-    console.print(
-        f"random legal moves: {random.mean:.3f} with a standard error of {random.standard_error:.3f}, {random.games:,}"
-        " games",
-        highlight=False,
-    )
-    console.print(table_of(runs))
-    for name, value in ratios.items():
-        console.print(f"{name}: {'not reached' if value is None else f'{value:.2f}'}", highlight=False)
-
-
 def write(
     path: Path, random: RandomScore, threshold: float, runs: Sequence[Run], ratios: dict[str, float | None]
 ) -> None:
@@ -120,19 +108,21 @@ def main() -> int:
         runs.append(run)
         write(arguments.output, random, threshold, runs, ratios_of(runs))
 
-    for seed in range(arguments.rounds):
-        with console.status(f"round {seed + 1} of {arguments.rounds}: penstock"):
-            keep(penstock(course, seed))
-        for network in arguments.networks:
-            with console.status(f"round {seed + 1} of {arguments.rounds}: MaskablePPO, {network}"):
-                further = [f"--network={network}"]
-                keep(peer(f"maskable_{network}", "sb3_contrib", "maskable_loop", course, seed, further))
-    ratios = ratios_of(runs)
-    show(random, runs, ratios, console)
+    def of_peer(network: str) -> Callable[[int], Run]:
+        system, further = f"maskable_{network}", [f"--network={network}"]
+        return lambda seed: peer(system, "sb3_contrib", "maskable_loop", course, seed, further)
+
+    in_turn(course, arguments.rounds, {network: of_peer(network) for network in arguments.networks}, keep, console)
+    console.print(
+        f"random legal moves: {random.mean:.3f} with a standard error of {random.standard_error:.3f}, {random.games:,}"
+        " games",
+        highlight=False,
+    )
+    show(runs, console)
     console.print(f"written to {arguments.output}")
     wall_s = median([run for run in runs if run.system == "penstock"], "learn_wall_s_to_threshold")
     bounds = {"wall": MOST_TIME, "steps": MOST_STEPS}
-    met = all(value is not None and value <= bounds[name.split()[0]] for name, value in ratios.items())
+    met = all(value is not None and value <= bounds[name.split()[0]] for name, value in ratios_of(runs).items())
     return 0 if met and wall_s is not None and wall_s <= MOST_WALL_S else 1
 
 

@@ -3,13 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.side_by_side import ROOT, Course, Run, peer, penstock, prepare, ratios_of, table_of
+from benchmarks.side_by_side import ROOT, Course, Run, in_turn, peer, prepare, ratios_of, show
 from examples.hidden_velocity import ENV_ID
 
 OUTPUT = ROOT / "build" / "bench" / "recurrent_tasks.json"
@@ -36,19 +36,14 @@ def main() -> int:
         runs.append(run)
         _write(arguments.output, runs)
 
-    for seed in range(arguments.rounds):
-        with console.status(f"round {seed + 1} of {arguments.rounds}: penstock"):
-            keep(penstock(COURSE, seed))
-        for name in arguments.settings:
-            with console.status(f"round {seed + 1} of {arguments.rounds}: RecurrentPPO, {name}"):
-                further = [f"--settings={name}"]
-                keep(peer(f"recurrent_{name}", "sb3_contrib", "recurrent_loop", COURSE, seed, further))
-    ratios = ratios_of(runs)
-    console.print(table_of(runs))
-    for name, value in ratios.items():
-        console.print(f"{name}: {'not reached' if value is None else f'{value:.2f}'}", highlight=False)
+    def of_peer(name: str) -> Callable[[int], Run]:
+        system, further = f"recurrent_{name}", [f"--settings={name}"]
+        return lambda seed: peer(system, "sb3_contrib", "recurrent_loop", COURSE, seed, further)
+
+    in_turn(COURSE, arguments.rounds, {name: of_peer(name) for name in arguments.settings}, keep, console)
+    show(runs, console)
     console.print(f"written to {arguments.output}")
-    walls = [value for name, value in ratios.items() if name.startswith("wall")]
+    walls = [value for name, value in ratios_of(runs).items() if name.startswith("wall")]
     return 0 if all(value is not None and value <= MOST_TIME for value in walls) else 1
 
 

@@ -8,11 +8,12 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from rich.console import Console
 from rich.table import Table
 
 from benchmarks import penstock_loop
@@ -148,6 +149,21 @@ def peer(name: str, environment: str, module: str, course: Course, seed: int, fu
     )
 
 
+def in_turn(
+    course: Course,
+    rounds: int,
+    peers: Mapping[str, Callable[[int], Run]],
+    keep: Callable[[Run], None],
+    console: Console,
+) -> None:
+    """Runs Penstock and then each peer, a function of the seed, with the seeds 0, 1, ... and keeps each run."""
+    systems: dict[str, Callable[[int], Run]] = {"penstock": lambda seed: penstock(course, seed), **peers}
+    for seed in range(rounds):
+        for name, run in systems.items():
+            with console.status(f"round {seed + 1} of {rounds}: {name}"):
+                keep(run(seed))
+
+
 def median(runs: Sequence[Run], name: str) -> float | None:
     """Returns the median of an attribute over runs; None if most runs did not reach the threshold."""
     values: list[float] = [float("inf") if getattr(run, name) is None else getattr(run, name) for run in runs]
@@ -177,8 +193,14 @@ def ratios_of(runs: Sequence[Run]) -> dict[str, float | None]:
     return found
 
 
-def table_of(runs: Sequence[Run]) -> Table:
-    """Returns the runs as a table."""
+def show(runs: Sequence[Run], console: Console) -> None:
+    """Prints the runs as a table, and the ratios."""
+    console.print(_table_of(runs))
+    for name, value in ratios_of(runs).items():
+        console.print(f"{name}: {'not reached' if value is None else f'{value:.2f}'}", highlight=False)
+
+
+def _table_of(runs: Sequence[Run]) -> Table:
     table = Table("system", "seed", "steps", "wall s", "CPU s", "last return")
     for run in runs:
         steps, *seconds = run.env_steps_to_threshold, run.learn_wall_s_to_threshold, run.cpu_s_to_threshold
