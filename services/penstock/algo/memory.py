@@ -41,6 +41,11 @@ class Memory(nn.Module):
         self.inputs = initialised(nn.Linear(features, _GATES[kind] * size), 1.0)
         self.recurrence = initialised(nn.Linear(size, _GATES[kind] * size), 1.0)
         self._slow_down_half(kind, size)
+        self._rows: Callable[[Memory, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = Memory._unroll_rows
+
+    def leave_out_of_compilation(self) -> None:
+        """Excludes `unroll` from torch.compile, which would compile each row for itself. That takes minutes."""
+        self._rows = torch.compiler.disable(Memory._unroll_rows)  # type: ignore[no-untyped-call]
 
     def step(self, features: Tensor, state: Tensor, begun: Tensor) -> Tensor:
         """Returns the state after a row of features, <float32>[N, F], from the state before it, [N, parts, H].
@@ -57,6 +62,9 @@ class Memory(nn.Module):
             state: <float32>[B, parts, H] state before the first row.
             begun: <bool>[B, L] first rows of episodes.
         """
+        return self._rows(self, features, state, begun)
+
+    def _unroll_rows(self, features: Tensor, state: Tensor, begun: Tensor) -> tuple[Tensor, Tensor]:
         outputs = []
         for inputs, first in zip(self.inputs(features).unbind(1), begun.unbind(1), strict=True):
             state = self._after(inputs, state, first)

@@ -167,11 +167,18 @@ class Captured:
         return graph
 
 
-def descent_by(execution: Execution, step: GradientStep, *, minibatches: int) -> Descent:
-    """Returns the executor of a gradient step. The arguments are those of `FixedShapes`."""
+def descent_by(execution: Execution, step: GradientStep, *, minibatches: int, whole: bool = True) -> Descent:
+    """Returns the executor of a gradient step.
+
+    Args:
+        execution: How the device executes the step.
+        step: The gradient step.
+        minibatches: As in `FixedShapes`.
+        whole: Whether the whole objective can be compiled, so that a part that can't be is an error.
+    """
     if execution == "compiled":
-        compiled = dataclasses.replace(step, objective=torch.compile(step.objective, fullgraph=True, dynamic=False))
-        return FixedShapes(compiled, minibatches=minibatches, prepare=_explained)
+        objective = torch.compile(step.objective, fullgraph=whole, dynamic=False)
+        return FixedShapes(dataclasses.replace(step, objective=objective), minibatches=minibatches, prepare=_explained)
     if execution == "graphed":
         return FixedShapes(step, minibatches=minibatches, prepare=Captured)
     return Eager(step)

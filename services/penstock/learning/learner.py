@@ -81,6 +81,8 @@ class Learner:
             self.policy.unroll = lstm_by_sequences
         self.parameters = flatten(self.policy)
         check_execution(device, execution)
+        if execution == "compiled" and self.policy.memory is not None:
+            self.policy.memory.leave_out_of_compilation()
         graphed = execution == "graphed"
         # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
@@ -88,7 +90,7 @@ class Learner:
         self.generator = torch.Generator().manual_seed(seed)
         objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
-        self._descent = descent_by(execution, step, minibatches=ppo.minibatches)
+        self._descent = descent_by(execution, step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.

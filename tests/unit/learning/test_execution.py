@@ -162,6 +162,8 @@ def test_a_loss_that_cannot_be_compiled_raises_an_error_with_a_remedy() -> None:
     [
         ("CartPole-v1", SMALL),
         ("Pendulum-v1", dataclasses.replace(SMALL, trunk="shared", squash_actions=True, state_dependent_std=True)),
+        ("CartPole-v1", dataclasses.replace(SMALL, memory="gru", memory_size=8)),
+        ("CartPole-v1", dataclasses.replace(SMALL, memory="lstm", memory_size=8)),
     ],
 )
 def test_compiled_and_eager_steps_learn_the_same(env_id: str, network: Network) -> None:
