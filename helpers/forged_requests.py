@@ -277,7 +277,8 @@ class Forger:
 
     def _plan_numbers(self) -> Forgery:
         name = self._one_of("alpha", "epsilon", "half_life")
-        number = self._one_of(np.nan, np.inf, -np.inf, -1.0, -1e-300)
+        # An infinite half-life is allowed.
+        number = self._one_of(np.nan, -np.inf, -1.0, -1e-300, *([] if name == "half_life" else [np.inf]))
         tiny = 5e-324
         wrong: tuple[tuple[str, dict[str, Any], frozenset[str]], ...] = (
             (f"{name} {number}", {name: number}, INVALID),

@@ -65,7 +65,7 @@ class StoreState:
         """Returns the sum of the masses of these segments, <HEADER>[...], at a version, by this store's clock."""
         ages = self.clock.at(version) - self.clock.clock(segments["version"])
         young = ages <= plan.max_staleness
-        masses = ((segments["priority"] + plan.epsilon) * 2.0 ** (-ages / plan.half_life)) ** plan.alpha
+        masses = (segments["priority"] + plan.epsilon) ** plan.alpha * 2.0 ** (-ages / plan.half_life)
         return float(masses[young].sum())
 
 

@@ -154,7 +154,7 @@ class PriorityUpdates:
         self._wrong += int((present % np.uint64(self._rows) != np.arange(self._rows)).sum())
         stored = dict(zip(present.tolist(), headers["priority"].tolist(), strict=True))
         self._wrong += sum(stored.get(key) != priority for key, priority in self._oracle.items())
-        exponent = self._plan.alpha * (headers["version"] - self._buffer.mass.reference) / self._plan.half_life
+        exponent = (headers["version"] - self._buffer.mass.reference) / self._plan.half_life
         masses = (headers["priority"] + self._plan.epsilon) ** self._plan.alpha * np.exp2(exponent)
         total = self._buffer.mass.total
         self._root_error = max(self._root_error, abs(total - float(masses.sum())) / total)

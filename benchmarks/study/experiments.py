@@ -1,5 +1,6 @@
 """The experiments of the study: comparisons of settings over tasks."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,9 +87,6 @@ class Experiment:
 
 PRESETS = Experiment("Presets", "Every preset as it ships.", (Setting("as shipped"),))
 
-_LARGE_EPSILON = 1e6
-"""Addition to priorities beside which they are constant, so that only age decides which segments are drawn."""
-
 _LARGE: Changes = {"actor": {"environments": 16}, "sampling": {"batch_segments": 32, "fresh_fraction": 0.5}}
 
 REPLAY = Experiment(
@@ -101,8 +99,9 @@ REPLAY = Experiment(
         Setting("none, 4 fresh, equal epochs", replay=False, minibatches_times=0.25),
         Setting("none, 16 fresh, equal gradient steps", _LARGE, replay=False, epochs_times=4.0),
         Setting("none, 4 fresh, equal gradient steps", replay=False, epochs_times=2.0, minibatches_times=0.5),
-        Setting("uniform", {"sampling": {"alpha": 0.0}}),
-        Setting("uniform, 16 versions", {"sampling": {"alpha": 0.0, "max_staleness": 16}}),
+        Setting("uniform", {"sampling": {"alpha": 0.0, "half_life": math.inf}}),
+        Setting("uniform, 16 versions", {"sampling": {"alpha": 0.0, "half_life": math.inf, "max_staleness": 16}}),
+        Setting("age without priority", {"sampling": {"alpha": 0.0}}),
         Setting("prioritized"),
     ),
     sparing=True,
@@ -140,17 +139,15 @@ def _lags(*lags: int) -> Experiment:
 
 
 _KEPT = {
-    *("none, 16 fresh, equal epochs", "none, 4 fresh, equal gradient steps", "uniform", "prioritized"),
+    *("none, 16 fresh, equal epochs", "none, 4 fresh, equal gradient steps"),
+    *("uniform", "age without priority", "prioritized"),
     *("no lag", "none: plain PPO", "V-trace, clip in between (default)"),
 }
 """Settings that are repeated for the masked and the recurrent task."""
 
 _FEWER_REPLAY = replace(
     REPLAY,
-    settings=(
-        *(setting for setting in REPLAY.settings if setting.name in _KEPT),
-        Setting("age decay, constant priority", {"sampling": {"epsilon": _LARGE_EPSILON}}),
-    ),
+    settings=tuple(setting for setting in REPLAY.settings if setting.name in _KEPT),
 )
 _FEWER_LAG = replace(
     _lags(8),

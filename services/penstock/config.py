@@ -48,7 +48,7 @@ Execution = Literal["auto", "eager", "compiled", "graphed"]
 
 
 class Section(pydantic.BaseModel):
-    """A frozen section of the configuration. Unknown keys are errors, and numbers are finite."""
+    """A frozen section of the configuration. Unknown keys are errors, and numbers are finite unless stated."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -248,7 +248,7 @@ class SamplingConfig(Section):
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
     alpha: NonNegativeFloat = 0.6
-    """Exponent of priority and age in the draw; 0 replays uniformly all segments within max_staleness."""
+    """Exponent of the priority in the draw; 0: priority does not matter."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
@@ -257,8 +257,8 @@ class SamplingConfig(Section):
     """Weight of the largest temporal difference, against the mean, in a segment's priority (R2D2)."""
     epsilon: PositiveFloat = 1e-3
     """Constant added to every priority, so that every segment can be drawn."""
-    half_life: PositiveFloat = 2.0
-    """Age in versions that halves a segment's mass before alpha."""
+    half_life: Annotated[float, Field(gt=0.0, allow_inf_nan=True)] = 3.0
+    """Age in versions that halves a segment's probability; inf: age does not matter up to max_staleness."""
     max_staleness: PositiveInt = 64
     """Age in versions above which segments are no longer replayed."""
     min_replay_segments: NonNegativeInt = 64

@@ -1,5 +1,6 @@
 """The effect of each replay setting on the trained batches, in whole runs within one process."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,27 +59,28 @@ def test_alpha_draws_segments_of_high_priority_more_often() -> None:
     assert means[0] < means[1] < means[2]
 
 
-def test_alpha_0_replays_uniformly() -> None:
-    for batch in batches_of(alpha=0.0)[2:]:
+def test_neither_priority_nor_age_replays_uniformly() -> None:
+    for batch in batches_of(alpha=0.0, half_life=math.inf)[2:]:
         assert np.ptp(batch.head.probabilities[batch.fresh_segments :]) < 1e-12
 
 
 def test_a_large_epsilon_makes_probabilities_similar() -> None:
     spreads = []
     for epsilon in (1e-3, 100.0):
-        last = batches_of(epsilon=epsilon, half_life=1e9, alpha=1.0)[-1]
+        last = batches_of(epsilon=epsilon, half_life=math.inf, alpha=1.0)[-1]
         spreads.append(float(np.ptp(np.log(last.head.probabilities[last.fresh_segments :]))))
     assert spreads[1] < 0.1 * spreads[0]
 
 
 def test_half_life_prefers_young_segments() -> None:
-    means = [float(ages(batches_of(half_life=half_life)).mean()) for half_life in (0.5, 4.0, 1e9)]
-    assert means[0] < 0.5 * means[1] < 0.5 * means[2]
+    for alpha in (0.0, 0.6):
+        means = [float(ages(batches_of(half_life=each, alpha=alpha)).mean()) for each in (0.8, 6.0, math.inf)]
+        assert means[0] < 0.5 * means[1] < 0.5 * means[2]
 
 
 def test_max_staleness_is_never_exceeded() -> None:
     for limit in (1, 3, 10):
-        stalenesses = ages(batches_of(max_staleness=limit, half_life=1e9))
+        stalenesses = ages(batches_of(max_staleness=limit, half_life=math.inf))
         assert stalenesses.max() == limit
 
 

@@ -1,10 +1,10 @@
 """Conversion of priority and age to the mass in the sum tree.
 
-    mass_i = [(priority_i + epsilon) 2^(-age_i / half_life)]^alpha          age in policy versions
+    mass_i = (priority_i + epsilon)^alpha * 2^(-age_i / half_life)          age in policy versions
 
 All masses age together, so their common factor is omitted. The tree stores
 
-    (priority_i + epsilon)^alpha * 2^(alpha * (version_i - reference) / half_life)
+    (priority_i + epsilon)^alpha * 2^((version_i - reference) / half_life)
 
 and the reference is raised long before a double overflows. Versions are those of the store's age clock
 (`replay.store.ages`), which leaves out skipped numbers. Only `replay.priority_index` calls it.
@@ -27,9 +27,9 @@ class MassFunction:
     """Computes stored masses.
 
     Attributes:
-        alpha: Exponent of priority and age.
+        alpha: Exponent of the priority.
         epsilon: Constant added to every priority.
-        half_life: Age in versions that halves the mass before `alpha`.
+        half_life: Age in versions that halves the mass; infinite if age does not matter.
         reference: Version at which the stored age factor is 1.
     """
 
@@ -40,7 +40,7 @@ class MassFunction:
 
     def masses(self, priorities: NDArray[np.float64], versions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the stored masses <float64>[B] for raw priorities <float64>[B] and acting versions <int64>[B]."""
-        exponent = self.alpha * (versions - self.reference) / self.half_life
+        exponent = (versions - self.reference) / self.half_life
         # Below -1000 the factor is practically 0, and above 1000 the largest mass applies. Unclipped, a mass could be
         # zero times infinity.
         factor = np.exp2(np.clip(exponent, -1000.0, 1000.0))
@@ -54,7 +54,7 @@ class MassFunction:
 
         The clock of the store's version becomes the reference.
         """
-        exponent = self.alpha * (version - self.reference) / self.half_life
+        exponent = (version - self.reference) / self.half_life
         if exponent < _REBASE_EXPONENT:
             return self, 1.0
         return MassFunction(self.alpha, self.epsilon, self.half_life, version), float(np.exp2(-min(exponent, 1000.0)))

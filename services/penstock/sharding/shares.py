@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from penstock.types.replay import Mass
 
 
-def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> NDArray[np.float64]:
+def shares_of_mass(masses: Sequence[Mass], half_life: float) -> NDArray[np.float64]:
     """Returns each shard's share of the global mass: <float64>[n] shares that sum to 1, or zeros if no shard has mass.
 
-    A shard's mass is total * 2^(alpha * reference / half_life). The computation uses logarithms because stores rebase
+    A shard's mass is total * 2^(reference / half_life). The computation uses logarithms because stores rebase
     independently and the ratios of these factors may overflow a double.
     """
     totals = np.array([mass.total for mass in masses])
@@ -20,7 +20,7 @@ def shares_of_mass(masses: Sequence[Mass], alpha: float, half_life: float) -> ND
     if not present.any():
         return np.zeros(totals.size)
     exponents = np.full(totals.size, -np.inf)
-    exponents[present] = np.log2(totals[present]) + alpha * references[present] / half_life
+    exponents[present] = np.log2(totals[present]) + references[present] / half_life
     relative = np.exp2(exponents - exponents.max())
     shares: NDArray[np.float64] = relative / relative.sum()
     return shares

@@ -107,7 +107,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Mass:
-    """The sum of a store's masses: total * 2^(alpha * reference / half_life), with the reference in versions."""
+    """The sum of a store's masses: total * 2^(reference / half_life), with the reference in versions."""
 
     total: float = 0.0
     reference: int = 0

@@ -1,7 +1,6 @@
 """Conversion of the learner's calls: plans, batches and commits, and the status of a replay service."""
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -30,7 +29,7 @@ _PLAN_RANGES: dict[str, tuple[float, float]] = {
     "publish_interval": (1, 2**32 - 1),
     "alpha": (0, 100),
     "epsilon": (math.ulp(0.0), 1e100),
-    "half_life": (1e-6, sys.float_info.max),
+    "half_life": (1e-6, math.inf),
 }
 """Least and largest values in a sampling plan, far beyond useful ones."""
 

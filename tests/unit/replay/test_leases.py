@@ -156,7 +156,7 @@ def test_replayed_draws_are_proportional_to_mass() -> None:
     batch = take(buffer, 6)
 
     ages = 6 - np.repeat(np.arange(6), 2)
-    masses = ((priorities + plan.epsilon) * 2.0 ** (-ages / plan.half_life)) ** plan.alpha
+    masses = (priorities + plan.epsilon) ** plan.alpha * 2.0 ** (-ages / plan.half_life)
     share, replayed = masses / masses.sum(), batch.keys[2:].astype(np.int64) - 1
     assert np.abs(np.bincount(replayed, minlength=12) - 400 * share).max() <= 2.0
     np.testing.assert_allclose(batch.head.probabilities[2:], share[replayed], rtol=1e-9)
@@ -179,7 +179,7 @@ def test_an_adjusted_plan_changes_the_masses_of_trained_segments(changed: dict[s
     buffer.adjust_plan(plan)
     batch = take(buffer, 6)
     assert np.unique(batch.keys[2:]).size > 3
-    masses = ((batch.priorities[2:] + plan.epsilon) * 2.0 ** (batch.head.versions[2:] / plan.half_life)) ** plan.alpha
+    masses = (batch.priorities[2:] + plan.epsilon) ** plan.alpha * 2.0 ** (batch.head.versions[2:] / plan.half_life)
     np.testing.assert_allclose(
         batch.head.probabilities[2:] / masses, batch.head.probabilities[2] / masses[0], rtol=1e-9
     )
@@ -317,8 +317,8 @@ def test_segments_overwritten_before_the_copy_are_drawn_again() -> None:
     assert set(replayed.tolist()) <= {3, 4, 5, 6}
     assert batch.head.versions[2:].tolist() == ((replayed - 1) // 2).tolist()
     assert batch.priorities[2:].tolist() == [1.0, 1.0]
-    # Priorities are equal. The newer two are one version younger and have 2^(alpha / half_life) times the mass.
-    older = 0.5 / (1.0 + 2.0 ** (PLAN.alpha / PLAN.half_life))
+    # Priorities are equal. The newer two are one version younger and have 2^(1 / half_life) times the mass.
+    older = 0.5 / (1.0 + 2.0 ** (1.0 / PLAN.half_life))
     expected = np.where(replayed <= 4, older, 0.5 - older)
     np.testing.assert_allclose(batch.head.probabilities[2:], expected, rtol=1e-9)
     assert_same_columns(batch.columns, make_columns([(0, 1, int(key)) for key in batch.keys]))

@@ -55,9 +55,9 @@ def trained(until: int, **options: object) -> ReplayBuffer:
 
 
 def true_mass(buffer: ReplayBuffer, plan: SamplingPlan = AGEING) -> float:
-    """Returns the sum of ((p + epsilon) 2^(-age / half_life))^alpha, with ages at the committed version."""
+    """Returns the sum of (p + epsilon)^alpha 2^(-age / half_life), with ages at the committed version."""
     mass = buffer.mass
-    return mass.total * float(2.0 ** (plan.alpha * (mass.reference - buffer.version) / plan.half_life))
+    return mass.total * float(2.0 ** ((mass.reference - buffer.version) / plan.half_life))
 
 
 def another(first: int, plan: SamplingPlan = AGEING, session: int = 8) -> SamplingPlan:
@@ -98,7 +98,7 @@ def test_ages_continue_after_a_restart() -> None:
     assert ages.min() == 1
     # All priorities are equal, so probabilities depend only on ages.
     replayed = slice(head.fresh_segments, None)
-    weights, everything = (2.0 ** (-AGEING.alpha * each / AGEING.half_life) for each in (head.ages[replayed], ages))
+    weights, everything = (2.0 ** (-each / AGEING.half_life) for each in (head.ages[replayed], ages))
     np.testing.assert_allclose(head.probabilities[replayed], weights / everything.sum(), rtol=1e-9)
 
 
@@ -214,9 +214,9 @@ def test_stores_with_different_gaps_have_comparable_masses() -> None:
     together.adopt_plan(another(60, session=9))
     apart.adopt_plan(another(40, session=9))
     apart.adopt_plan(another(60, session=10))
-    shares = shares_of_mass([together.mass, apart.mass], AGEING.alpha, AGEING.half_life)
+    shares = shares_of_mass([together.mass, apart.mass], AGEING.half_life)
     assert shares.tolist() == pytest.approx([0.5, 0.5], rel=1e-9)
-    assert shares_of_mass([together.mass, Mass()], 0.6, 2.0).tolist() == [1.0, 0.0]
+    assert shares_of_mass([together.mass, Mass()], 2.0).tolist() == [1.0, 0.0]
 
 
 # Changes of the degree

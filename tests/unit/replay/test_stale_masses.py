@@ -123,4 +123,4 @@ def test_a_segment_of_an_uncommitted_version_has_the_mass_of_the_newest() -> Non
     assert lease is not None
     buffer.leases.commit(PLAN.session, 0, lease.keys, np.ones(2))
     # Masses are relative to version 0, and the newest committed version is 1.
-    assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0**PLAN.alpha)
+    assert buffer.mass.total == pytest.approx(2.0 * ONE_MASS * 2.0)

@@ -32,17 +32,17 @@ weights = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).filter(lambda va
 
 def test_a_share_is_the_mass_with_its_age_factor_over_the_sum() -> None:
     # 8 * 2^(0.5 * 0 / 2) = 8, 1 * 2^(0.5 * 16 / 2) = 16, and 2 * 2^(0.5 * 8 / 2) = 8.
-    shares = shares_of_mass([Mass(8.0, 0), Mass(1.0, 16), Mass(2.0, 8), Mass(0.0, 99)], alpha=0.5, half_life=2.0)
+    shares = shares_of_mass([Mass(8.0, 0), Mass(1.0, 16), Mass(2.0, 8), Mass(0.0, 99)], half_life=4.0)
     np.testing.assert_allclose(shares, [0.25, 0.5, 0.25, 0.0], rtol=1e-14)
 
 
 def test_masses_whose_ratio_exceeds_a_double_are_compared() -> None:
-    shares = shares_of_mass([Mass(1e300, 0), Mass(1e-300, 10_000)], alpha=1.0, half_life=1.0)
+    shares = shares_of_mass([Mass(1e300, 0), Mass(1e-300, 10_000)], half_life=1.0)
     np.testing.assert_array_equal(shares, [0.0, 1.0])
 
 
 def test_shares_without_mass_are_zero() -> None:
-    shares = shares_of_mass([Mass(), Mass(0.0, 7)], alpha=0.6, half_life=2.0)
+    shares = shares_of_mass([Mass(), Mass(0.0, 7)], half_life=2.0)
     assert shares.tolist() == [0.0, 0.0]
     assert rounded(shares, 16, 0.3).tolist() == [0, 0]
 
@@ -102,7 +102,7 @@ class Shard:
         headers = self.buffer.store.headers
         seen = (headers["key"] != 0) & (headers["state"] == State.SEEN)
         age = VERSION - headers["version"]
-        mass = ((headers["priority"] + PLAN.epsilon) * 2.0 ** (-age / PLAN.half_life)) ** PLAN.alpha
+        mass = (headers["priority"] + PLAN.epsilon) ** PLAN.alpha * 2.0 ** (-age / PLAN.half_life)
         return np.where(seen, mass, 0.0)
 
 
@@ -149,7 +149,7 @@ def make_shards() -> list[Shard]:
 
 def draw(shards: list[Shard], step: int, count: int, uniform: float) -> Batch:
     """Draws one batch without fresh segments, as `ShardedBatchSource` does."""
-    shares = shares_of_mass([shard.buffer.mass for shard in shards], PLAN.alpha, PLAN.half_life)
+    shares = shares_of_mass([shard.buffer.mass for shard in shards], PLAN.half_life)
     counts = rounded(shares, count, uniform)
     parts = []
     for shard, wanted in zip(shards, counts.tolist(), strict=True):

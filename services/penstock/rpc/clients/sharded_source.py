@@ -381,7 +381,7 @@ class ShardedBatchSource:
         masses = [shard.mass if shard.answers else Mass() for shard in shards]
         if sum(shard.counts.seen for shard in shards) < max(1, plan.min_replay_segments):
             masses = [Mass()] * len(shards)
-        shares = shares_of_mass(masses, plan.alpha, plan.half_life)
+        shares = shares_of_mass(masses, plan.half_life)
         for index, share in enumerate(shares.tolist()):
             metrics.LEARNER_SHARD_MASS.labels(str(index)).set(share)
         keyed = np.random.Generator(np.random.Philox(key=plan.seed, counter=[number, 0, _ROUNDING_STREAM, 0]))
