@@ -29,14 +29,23 @@ def flatten(module: nn.Module) -> nn.Parameter:
     return flat
 
 
-def clip_gradient(parameters: nn.Parameter, most: float) -> Tensor:
-    """Scales a flat gradient down to a norm of at most `most` and returns the norm before scaling, a scalar.
+def beginning_of(module: nn.Module) -> int:
+    """Returns the position of a module's first parameter in the flat tensor."""
+    return next(module.parameters()).data.storage_offset()
 
-    The norm is summed in double precision, so that the order of the parameters does not affect it. If the norm is not
-    finite, the gradient has no meaning afterwards, and `GradientStep` refuses it.
+
+def clip_gradient(parameters: nn.Parameter, most: float, border: int | None = None) -> Tensor:
+    """Scales a flat gradient down to a norm of at most `most`, and returns the norm before scaling, a scalar.
+
+    If there is a border, the gradients before it and from it on are scaled apart. Norms are summed in double precision,
+    so that the order of the parameters does not affect them. If a norm is not finite, the gradient has no meaning
+    afterwards, and `GradientStep` refuses it.
     """
     gradient = parameters.grad
     assert gradient is not None
-    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float64).float()
-    gradient.mul_((most / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+    parts = [gradient] if border is None else [gradient[:border], gradient[border:]]
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
+    for part, norm in zip(parts, norms, strict=True):
+        part.mul_((most / (norm.float() + 1e-6)).clamp(max=1.0))
+    whole = norms[0] if border is None else torch.hypot(*norms)
+    return whole.float()

@@ -151,6 +151,11 @@ class Policy(nn.Module):
         """Shape of one state, (parts, H); None without memory."""
         return None if self.memory is None else self.memory.shape
 
+    @property
+    def own_value_network(self) -> nn.Module | None:
+        """Network of the value alone, whose parameters are the last ones; None: policy and value share a trunk."""
+        return None if self.network.trunk == "shared" else self.critic
+
     def act(
         self, observation: tuple[Tensor, ...], legal: Tensor | None, state: Tensor | None, begun: Tensor | None
     ) -> tuple[Joint, Tensor | None]:

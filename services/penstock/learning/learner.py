@@ -16,7 +16,7 @@ from penstock.algo import advantages, losses, priorities
 from penstock.algo.advantages import Estimates
 from penstock.algo.losses import LossSettings
 from penstock.algo.memory import lstm_by_sequences
-from penstock.algo.parameters import flatten
+from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import Inputs, MomentsUpdates, Network, Policy
 from penstock.algo.ratios import LARGEST_SPREAD, ratio_of
 from penstock.config import Execution, PPOConfig, Precision, SamplingConfig
@@ -89,7 +89,9 @@ class Learner:
         self.optimizer = Adam(self.parameters, rate)
         self.generator = torch.Generator().manual_seed(seed)
         objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
-        step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
+        own = self.policy.own_value_network
+        border = None if own is None else beginning_of(own)
+        step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, border)
         self._descent = descent_by(execution, step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
