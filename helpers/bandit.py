@@ -76,6 +76,7 @@ class Bandit:
             memory=None,
             begun=None,
             priorities=torch.ones(SEGMENTS, dtype=torch.float64),
+            probabilities=torch.ones(SEGMENTS, dtype=torch.float64),
             staleness=np.zeros(SEGMENTS, np.int64),
         )
 

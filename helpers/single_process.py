@@ -46,8 +46,8 @@ from penstock.types.spaces import EnvironmentSpec
 _GRANT_TIMEOUT_S = 1e9
 
 
-def _ignore(value: object) -> None:
-    del value
+def _ignore(*values: object) -> None:
+    del values
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,13 @@ class Pipeline:
         lag: int,
         watch: Callable[[Batch], None] = _ignore,
         watch_weights: Callable[[Weights], None] = _ignore,
+        watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
     ) -> None:
-        """Resets the environments. The functions get every batch before it is trained, and every version."""
-        self._watch, self._watch_weights = watch, watch_weights
+        """Resets the environments.
+
+        The functions get every batch before it is trained, every version, and every batch with its new priorities.
+        """
+        self._watch, self._watch_weights, self._watch_commit = watch, watch_weights, watch_commit
         self._schema = segment_schema(environments.spec, **config.recorded)
         self._buffer = ReplayBuffer(RingStore(None, config.replay.store_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
         assignment = Assignment(
@@ -138,6 +142,7 @@ class Pipeline:
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Commits at once."""
+        self._watch_commit(batch, priorities)
         done: Future[CommitOutcome] = Future()
         done.set_result(self._buffer.leases.commit(self._plan.session, batch.number, batch.keys, priorities))
         self._number = batch.number + 1
@@ -169,6 +174,7 @@ def train(
     folder: Path | None = None,
     watch: Callable[[Batch], None] = _ignore,
     watch_weights: Callable[[Weights], None] = _ignore,
+    watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
 ) -> Outcome:
     """Trains with this configuration; writes a run's files to the folder, if there is one.
 
@@ -179,10 +185,11 @@ def train(
         folder: Folder of the run; None for none.
         watch: Called with every batch before it is trained.
         watch_weights: Called with every version of the policy, from version 0.
+        watch_commit: Called with every batch and its new priorities, <float64>[B].
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
-            return train(config, lag, Path(temporary), watch, watch_weights)
+            return train(config, lag, Path(temporary), watch, watch_weights, watch_commit)
     began = time.monotonic()
     torch.set_num_threads(1)
     environment = config.environment
@@ -190,7 +197,7 @@ def train(
     watched = make_configured(environment, config.evaluation.episodes)
     run_folder = RunFolder(folder)
     run_folder.create()
-    pipeline = Pipeline(config, acting, lag, watch, watch_weights)
+    pipeline = Pipeline(config, acting, lag, watch, watch_weights, watch_commit)
     conclusion = learn(config, acting.spec, source=pipeline, sink=pipeline, desk=Desk(watched), folder=run_folder)
     acting.close()
     watched.close()

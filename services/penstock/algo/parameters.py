@@ -34,6 +34,11 @@ def beginning_of(module: nn.Module) -> int:
     return next(module.parameters()).data.storage_offset()
 
 
+def parts_of(flat: Tensor, border: int | None) -> tuple[Tensor, ...]:
+    """Returns views of a flat tensor before and from the border; one view of all if there is none."""
+    return (flat,) if border is None else (flat[:border], flat[border:])
+
+
 def clip_gradient(parameters: nn.Parameter, most: float, border: int | None = None) -> Tensor:
     """Scales a flat gradient down to a norm of at most `most`, and returns the norm before scaling, a scalar.
 
@@ -43,7 +48,7 @@ def clip_gradient(parameters: nn.Parameter, most: float, border: int | None = No
     """
     gradient = parameters.grad
     assert gradient is not None
-    parts = [gradient] if border is None else [gradient[:border], gradient[border:]]
+    parts = parts_of(gradient, border)
     norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
     for part, norm in zip(parts, norms, strict=True):
         part.mul_((most / (norm.float() + 1e-6)).clamp(max=1.0))

@@ -1,5 +1,7 @@
 """Priorities of segments, and the importance weights that correct for prioritized sampling."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,22 +23,29 @@ def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
     return eta * error.amax(1) + (1.0 - eta) * mean
 
 
-def importance_weights(priorities: Tensor, fresh_segments: int, *, alpha: float, beta: float, epsilon: float) -> Tensor:
-    """Returns the importance weights omega_i = min(10, c (priority_i + epsilon)^(-alpha beta)), <float32>[B].
+def preferences(probabilities: Tensor, ages: Tensor, half_life: float) -> Tensor:
+    """Returns log s_i, <float64>[N]: the factor of priority in the probabilities with which segments were drawn.
+
+    A probability is proportional to s_i 2^(-age_i / half_life), with s_i = (priority_i + epsilon)^alpha of that draw.
+    """
+    # A probability may be rounded to 0.
+    return torch.log(probabilities.clamp(min=1e-300)) + ages.double() * (math.log(2.0) / half_life)
+
+
+def importance_weights(preference: Tensor, fresh_segments: int, beta: float) -> Tensor:
+    """Returns the importance weights omega_i = min(10, c s_i^(-beta)), <float32>[B].
 
     The factor c makes their mean over the replayed segments 1. Fresh segments have weight 1. The weights correct the
     bias of sampling by priority. They do not correct for age, whose distribution is intended (docs/ARCHITECTURE.md).
 
     Args:
-        priorities: <float64>[B] raw priorities at the draw; the first `fresh_segments` are ignored.
+        preference: <float64>[B] log s_i (`preferences`); the first `fresh_segments` are ignored.
         fresh_segments: Number of fresh segments.
-        alpha: Exponent of the priorities in the masses.
         beta: Share of the bias to correct, 0 to 1.
-        epsilon: Constant added to every priority, as in the masses.
     """
-    weights = torch.ones_like(priorities)
-    if fresh_segments < priorities.shape[0]:
-        logarithm = -alpha * beta * torch.log(priorities[fresh_segments:] + epsilon)
+    weights = torch.ones_like(preference)
+    if fresh_segments < preference.shape[0]:
+        logarithm = -beta * preference[fresh_segments:]
         # Relative to the largest weight, so that not all of them can underflow.
         weights[fresh_segments:] = _with_mean_one(torch.exp(logarithm - logarithm.amax()))
     return weights.float()

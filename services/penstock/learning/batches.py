@@ -48,6 +48,7 @@ class TrainingBatch:
         memory: <float32>[B, parts, H] states before the first row; None without memory.
         begun: <bool>[B, burn-in + T + 1] first rows of episodes; None without memory.
         priorities: <float64>[B] raw priorities at the draw.
+        probabilities: <float64>[B] probabilities of the draw; 1 where fresh.
         staleness: <int64>[B] staleness in versions, as `Batch.ages`.
     """
 
@@ -64,12 +65,25 @@ class TrainingBatch:
     memory: Tensor | None
     begun: Tensor | None
     priorities: Tensor
+    probabilities: Tensor
     staleness: NDArray[np.int64]
 
     @property
     def inputs(self) -> Inputs:
         """What the policy saw, and the row after the last step."""
         return Inputs(self.observation, self.action_mask, self.memory, self.begun)
+
+    @property
+    def replayed(self) -> "TrainingBatch":
+        """The replayed segments alone."""
+
+        def part(value: object) -> object:
+            if isinstance(value, tuple):
+                return tuple(map(part, value))
+            return value[self.fresh_segments :] if isinstance(value, Tensor | np.ndarray) else value
+
+        values = {name: part(getattr(self, name)) for name in self.__slots__}
+        return TrainingBatch(**(values | {"fresh_segments": 0}))  # type: ignore[arg-type]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -119,6 +133,7 @@ def to_tensors(batch: Batch, device: torch.device) -> TrainingBatch:
         begun=None if age is None or memory is None else age == 0,
         **columns,
         priorities=tensor(batch.priorities),
+        probabilities=tensor(batch.head.probabilities),
         staleness=batch.ages,
     )
 

@@ -27,8 +27,13 @@ from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Steps, objective_of
+from penstock.learning.priority_gain import PriorityGain
+from penstock.learning.segment_gradients import squared_gradients
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types.spaces import EnvironmentSpec
+
+_CANDIDATE = 0.6
+"""Exponent of the priorities whose gain is estimated if they are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +92,13 @@ class Learner:
         # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
         self.optimizer = Adam(self.parameters, rate)
+        self._gain = PriorityGain(sampling.alpha or _CANDIDATE, sampling.epsilon)
         self.generator = torch.Generator().manual_seed(seed)
         objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         own = self.policy.own_value_network
         border = None if own is None else beginning_of(own)
-        step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, border)
-        self._descent = descent_by(execution, step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
+        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, border)
+        self._descent = descent_by(execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
@@ -103,7 +109,9 @@ class Learner:
         rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
         self.optimizer.set_learning_rate(rate)
         settings = schedules.loss_settings(ppo, progress)
-        estimated = self._estimate(batch, settings, progress)
+        estimated = self.estimate(batch, progress)
+        if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
+            self._measure_gain(batch.replayed, progress)
         largest = max(batch.valid.shape[0], self._sampling.batch_segments)
         if self.policy.memory is None:
             largest *= batch.valid.shape[1]
@@ -121,7 +129,9 @@ class Learner:
             if ppo.target_kl is not None and float(epochs[-1].movement.approximate_kl) > ppo.target_kl:
                 break
         fresh_steps, moments = self._learn_moments(batch)
-        statistics, refused = training_statistics.measure(batch, estimated, epochs, rate)
+        statistics, refused = training_statistics.measure(
+            batch, estimated, epochs, learning_rate=rate, priority_gain=self._gain.gain
+        )
         return TrainingOutcome(
             priorities=self._priorities(estimated, refused),
             fresh_steps=fresh_steps,
@@ -132,6 +142,13 @@ class Learner:
             statistics=statistics,
         )
 
+    def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
+        """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
+        settings = schedules.loss_settings(self._ppo, progress)
+        squared = squared_gradients(self.step, self.estimate(batch, progress), settings)
+        result: NDArray[np.float64] = squared.cpu().numpy()
+        return result
+
     def _priorities(self, estimated: Estimated, refused_steps: int) -> NDArray[np.float64]:
         """Returns the priorities of the segments, <float64>[B], all finite.
 
@@ -141,6 +158,19 @@ class Learner:
         priority = priorities.segment_priorities(estimated.correction, estimated.usable, self._sampling.eta)
         raw: NDArray[np.float64] = priority.double().cpu().numpy()
         return np.where(np.isfinite(raw) & (refused_steps == 0), raw, 0.0)
+
+    def _measure_gain(self, batch: TrainingBatch, progress: float) -> None:
+        preference = self._preferences(batch)
+        self._gain.observe(
+            self.squared_gradients(batch, progress),
+            batch.priorities.cpu().numpy(),
+            # Relative to the largest, so that none overflows.
+            torch.exp(preference - preference.amax()).clamp(min=1e-300).cpu().numpy(),
+        )
+
+    def _preferences(self, batch: TrainingBatch) -> Tensor:
+        ages = send(torch.from_numpy(batch.staleness), self._device)
+        return priorities.preferences(batch.probabilities, ages, self._sampling.half_life)
 
     def check_finite(self) -> None:
         """Raises `Diverged` if a parameter, or a moment of the normalisers or the optimizer, is not finite.
@@ -158,8 +188,9 @@ class Learner:
             )
 
     @torch.no_grad()
-    def _estimate(self, batch: TrainingBatch, settings: LossSettings, progress: float) -> Estimated:
+    def estimate(self, batch: TrainingBatch, progress: float) -> Estimated:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
+        settings = schedules.loss_settings(self._ppo, progress)
         # In the precision of the gradient steps, so that their ratios begin at 1.
         with autocast(self._device, self._precision):
             distribution, proximal_value = self.policy.evaluate(
@@ -183,11 +214,9 @@ class Learner:
         )
         sampling = self._sampling
         importance = priorities.importance_weights(
-            batch.priorities,
+            self._preferences(batch),
             batch.fresh_segments,
-            alpha=sampling.alpha,
-            beta=schedules.beta(sampling.beta, sampling.final_beta, progress),
-            epsilon=sampling.epsilon,
+            schedules.beta(sampling.beta, sampling.final_beta, progress),
         )
         usable = estimates.sound
         if self.policy.memory is not None:

@@ -52,7 +52,12 @@ class TrainingStatistics:
 
 @torch.no_grad()
 def measure(
-    batch: TrainingBatch, estimated: Estimated, epochs: Sequence[Epoch], learning_rate: float
+    batch: TrainingBatch,
+    estimated: Estimated,
+    epochs: Sequence[Epoch],
+    *,
+    learning_rate: float,
+    priority_gain: float | None,
 ) -> tuple[TrainingStatistics, int]:
     """Returns the statistics of a trained batch and the number of its refused gradient steps."""
     steps, weight = estimated.steps, estimated.behaviour_weight
@@ -69,9 +74,12 @@ def measure(
     # The only synchronisation with the device.
     *values, refused_steps = torch.stack([*measured.values(), refused.sum()]).tolist()
     means = dict(zip(measured, values, strict=True))
-    learning = {name: means.pop(name) for name in declared(LearningNumbers)}
+    learning = {name: means.pop(name) for name in declared(LearningNumbers) if name in means}
     statistics = TrainingStatistics(
-        learning=LearningNumbers(**{name: value if math.isfinite(value) else None for name, value in learning.items()}),
+        learning=LearningNumbers(
+            **{name: value if math.isfinite(value) else None for name, value in learning.items()},
+            priority_gain=priority_gain,
+        ),
         **means,
         learning_rate=learning_rate,
         staleness_mean=float(batch.staleness.mean()),

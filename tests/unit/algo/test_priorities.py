@@ -1,10 +1,13 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algo.priorities import importance_weights, segment_priorities
+from penstock.algo.priorities import importance_weights, preferences, segment_priorities
+from penstock.replay.masses import MassFunction
 
 PRIORITIES = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20)
 
@@ -15,8 +18,8 @@ def priority_slowly(correction: list[float], valid: list[bool], eta: float) -> f
 
 
 def weights_of(priorities: list[float], fresh: int = 0, *, alpha: float = 0.6, beta: float = 0.5) -> list[float]:
-    raw = torch.tensor(priorities, dtype=torch.float64)
-    return importance_weights(raw, fresh, alpha=alpha, beta=beta, epsilon=1e-3).tolist()
+    preference = alpha * torch.log(torch.tensor(priorities, dtype=torch.float64) + 1e-3)
+    return importance_weights(preference, fresh, beta).tolist()
 
 
 @given(seed=st.integers(0, 10_000), eta=st.floats(0.0, 1.0))
@@ -60,6 +63,21 @@ def test_ratios_of_weights_are_inverse_to_ratios_of_masses() -> None:
     small, large = weights_of([1.0, 8.0], alpha=0.5, beta=1.0)
     mass_ratio = (8.001 / 1.001) ** 0.5
     assert small / large == pytest.approx(mass_ratio, rel=1e-6)
+
+
+@pytest.mark.parametrize("half_life", [0.01, 3.0, math.inf])
+def test_preferences_are_the_part_of_the_probabilities_that_is_due_to_priority(half_life: float) -> None:
+    priorities, versions = np.array([0.0, 1.0, 8.0, 1.0]), np.array([7, 5, 7, 6])
+    masses = MassFunction(alpha=0.6, epsilon=1e-3, half_life=half_life, reference=0).masses(priorities, versions)
+    probabilities, ages = torch.from_numpy(masses / masses.sum()), torch.from_numpy(9 - versions)
+    found = preferences(probabilities, ages, half_life)
+    expected = 0.6 * np.log(priorities + 1e-3)
+    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-9)
+
+
+def test_a_probability_that_was_rounded_to_0_has_a_finite_weight() -> None:
+    found = preferences(torch.tensor([0.0, 1.0]).double(), torch.tensor([500, 0]), 1.0)
+    assert importance_weights(found, 0, 1.0).isfinite().all()
 
 
 def test_no_weight_exceeds_the_cap() -> None:

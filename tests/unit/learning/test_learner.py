@@ -141,7 +141,7 @@ def test_a_learner_does_not_use_torchs_global_generator() -> None:
 def test_a_batch_is_not_written_to() -> None:
     batch = make_batch(fresh=4)
     copies = [tensor.clone() for tensor in batch.tensors]
-    assert len(copies) == 9
+    assert len(copies) == 10
     make_learner().train(batch, 0.0)
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(batch.tensors, copies, strict=True))
 
@@ -237,10 +237,12 @@ def test_the_target_kl_is_compared_with_the_movement_of_each_pass() -> None:
     assert make_learner(epochs=8, target_kl=between, **settings).train(batch, 0.0).updates == 2 * 2
 
 
-def test_replayed_segments_are_weighted_by_their_priorities() -> None:
+def test_replayed_segments_are_weighted_by_their_probabilities() -> None:
     batch = make_batch(fresh=2)
-    skewed = dataclasses.replace(batch, priorities=batch.priorities * torch.tensor([1.0, 1.0, 9.0, 1.0, 1.0, 1.0]))
-    fresh_skewed = dataclasses.replace(batch, priorities=batch.priorities + torch.tensor([9.0, 5.0, 0, 0, 0, 0]))
+    skewed, fresh_skewed = (
+        dataclasses.replace(batch, probabilities=batch.probabilities * torch.tensor(factors))
+        for factors in ([1.0, 1.0, 0.9, 1.0, 1.0, 1.0], [0.5, 0.1, 1.0, 1.0, 1.0, 1.0])
+    )
     learners = [make_learner() for _ in range(3)]
     for learner, variant in zip(learners, (batch, skewed, fresh_skewed), strict=True):
         learner.train(variant, 0.5)
@@ -266,8 +268,8 @@ def test_without_v_trace_no_trace_is_cut() -> None:
 
 
 def gradient_of(batch: TrainingBatch) -> torch.Tensor:
-    """Returns the gradient of policy and values over a batch drawn with alpha 1 and full correction."""
-    sampling = SamplingConfig(alpha=1.0, beta=1.0, final_beta=1.0, epsilon=0.1)
+    """Returns the gradient of policy and values over a batch with full correction for its draw."""
+    sampling = SamplingConfig(beta=1.0, final_beta=1.0)
     learner = make_learner(
         epochs=1,
         minibatches=1,
@@ -286,13 +288,13 @@ def gradient_of(batch: TrainingBatch) -> torch.Tensor:
 def test_the_gradient_of_a_replayed_segment_is_multiplied_by_its_importance_weight(fresh: int) -> None:
     segments = 2 + fresh
     batch = make_batch(segments=segments, fresh=fresh)
-    # The weights of replayed segments are proportional to 1 / (priority + 0.1), with a mean of 1.
-    batch = dataclasses.replace(batch, priorities=torch.tensor([0.0] * fresh + [0.1, 0.5]).double())
+    # The weights of replayed segments are proportional to 1 / probability, with a mean of 1.
+    batch = dataclasses.replace(batch, probabilities=torch.tensor([1.0] * fresh + [0.2, 0.6]).double())
     weights = [1.0] * fresh + [1.5, 0.5]
     expected, steps = torch.zeros(()), int(batch.valid.sum())
     for segment, weight in enumerate(weights):
         alone = batch.valid & (torch.arange(segments) == segment)[:, None]
-        equal = dataclasses.replace(batch, valid=alone, priorities=torch.ones(segments).double())
+        equal = dataclasses.replace(batch, valid=alone, probabilities=torch.ones(segments).double())
         expected = expected + weight * gradient_of(equal) * int(alone.sum()) / steps
     torch.testing.assert_close(gradient_of(batch), expected, rtol=1e-4, atol=1e-6)
 

@@ -1,0 +1,51 @@
+"""Gradients of the loss for single segments, from which `second_moments` computes what priorities gain."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from penstock.algo.losses import LossSettings
+from penstock.algo.parameters import parts_of
+from penstock.learning.gradient_steps import Estimated, GradientStep, Steps
+
+
+def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSettings) -> Tensor:
+    """Returns the squared norm of each segment's gradient, <float64>[B, parts], before any is clipped.
+
+    A segment's loss is the mean over its T rows, of which those that are not usable count as 0, without importance
+    weights. The parts are those that are clipped apart. Takes one backward pass for each segment, and leaves the
+    parameters unchanged.
+    """
+    steps = alike(estimated, settings)
+    settings = dataclasses.replace(settings, normalise_advantages=False)
+    usable = estimated.usable
+    rows = usable.sum(1) if steps.usable is None else usable.any(1)
+    gradient = step.parameters.grad
+    assert gradient is not None
+    norms, begin = [], 0
+    for count, share in zip(rows.tolist(), usable.float().mean(1).tolist(), strict=True):
+        step.optimizer.zero_gradient()
+        if count:
+            chosen = slice(begin, begin + count)
+            _, loss = step.objective(steps.each(lambda column, chosen=chosen: column[chosen]), settings, None)
+            (share * loss.total).backward()
+            begin += count
+        norms.append(torch.stack([part.double().square().sum() for part in parts_of(gradient, step.border)]))
+    step.optimizer.zero_gradient()
+    return torch.stack(norms)
+
+
+def alike(estimated: Estimated, settings: LossSettings) -> Steps:
+    """Returns the steps without importance weights, and with advantages standardised over all of them if configured."""
+    steps = estimated.steps
+    advantage = steps.advantage
+    if settings.normalise_advantages and advantage.numel():
+        known = advantage if steps.usable is None else advantage[steps.usable]
+        advantage = (advantage - known.mean()) / (known.std(unbiased=False) + 1e-8)
+    return dataclasses.replace(
+        steps,
+        advantage=advantage,
+        importance=torch.ones_like(steps.importance),
+        policy_weight=steps.policy_weight / steps.importance,
+    )

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+from penstock.learning.priority_gain import PriorityGain
+
+
+def due(gain: PriorityGain, replayed: int, batches: int) -> list[int]:
+    return [number for number in range(1, batches + 1) if gain.is_due(replayed)]
+
+
+def test_every_32nd_batch_with_replay_is_measured() -> None:
+    assert due(PriorityGain(0.6, 1e-3), 8, 100) == [32, 64, 96]
+    assert due(PriorityGain(0.6, 1e-3), 3, 100) == []
+
+
+@pytest.mark.parametrize("alpha_of_the_draw", [0.0, 0.6, 1.0])
+def test_the_gain_is_that_of_draws_with_alpha_whatever_the_draws_were(alpha_of_the_draw: float) -> None:
+    random = np.random.default_rng(2)
+    pool, epsilon = random.exponential(1.0, 500), 1e-3
+    squared = (pool + 0.2 * random.random(500)) ** 2
+    scores = (pool + epsilon) ** 0.6
+    expected = 1.0 - scores.mean() * (squared / scores).mean() / squared.mean()
+    gain, drawn = PriorityGain(0.6, epsilon), (pool + epsilon) ** alpha_of_the_draw
+    assert gain.gain is None
+    for number in range(400):
+        rows = random.choice(500, 28, p=drawn / drawn.sum())
+        # The scales of gradients and priorities change during a run, and that of the draw is not known.
+        scale = 1.01**number
+        gain.observe(scale * squared[rows, None], pool[rows], 3.0 * drawn[rows])
+    assert gain.measurements == 400
+    assert gain.gain == pytest.approx(expected, abs=0.05)
+
+
+def test_a_measurement_that_is_not_finite_counts_for_nothing() -> None:
+    gain = PriorityGain(0.6, 1e-3)
+    gain.observe(np.full((4, 1), np.nan), np.ones(4), np.ones(4))
+    gain.observe(np.zeros((4, 1)), np.ones(4), np.ones(4))
+    assert (gain.gain, gain.measurements) == (None, 0)
