@@ -234,6 +234,10 @@ class PPOConfig(Section):
     """Upper bound on the ratio of the clip's anchor to the policy that acted, which weights each step in the loss."""
 
 
+_ALPHA = 0.6
+"""Exponent of Schaul et al. 2016."""
+
+
 class SamplingConfig(Section):
     """[sampling] The composition of training batches and the age of their segments."""
 
@@ -247,8 +251,9 @@ class SamplingConfig(Section):
     the learner waits, as long as the effective sample size of fresh data stays large enough."""
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
-    alpha: NonNegativeFloat = 0.6
-    """Exponent of the priority in the draw; 0: priority does not matter."""
+    alpha: NonNegativeFloat | Literal["auto"] = _ALPHA
+    """Exponent of the priority in the draw; 0: priority does not matter. auto: 0.6 while the learner estimates that
+    priorities lower the second moment of the gradient by at least a fifth, else 0."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
@@ -268,6 +273,16 @@ class SamplingConfig(Section):
     def fresh_segments(self) -> int:
         """Number of fresh segments in every batch (F)."""
         return round(self.batch_segments * self.fresh_fraction)
+
+    @property
+    def usual_alpha(self) -> float:
+        """Exponent of the draws by priority, and of the estimate of what they gain."""
+        return self.alpha if isinstance(self.alpha, float) and self.alpha > 0.0 else _ALPHA
+
+    @property
+    def first_alpha(self) -> float:
+        """Exponent of the priority in the draws at the start of a run."""
+        return 0.0 if self.alpha == "auto" else self.alpha
 
     @property
     def first_degree(self) -> int:

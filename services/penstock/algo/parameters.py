@@ -31,7 +31,7 @@ def flatten(module: nn.Module) -> nn.Parameter:
 
 def beginning_of(module: nn.Module) -> int:
     """Returns the position of a module's first parameter in the flat tensor."""
-    return next(module.parameters()).data.storage_offset()
+    return int(next(module.parameters()).data.storage_offset())
 
 
 def parts_of(flat: Tensor, border: int | None) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ def sections(statistics: CoordinatorStatistics) -> RenderableType:
             f"{statistics.batches_collected:,.1f} collected, {statistics.batches_trained:,} trained,"
             f" {statistics.evaluations:,} evaluations",
         ),
+        ("draw", _draw(statistics)),
         ("lag", _ages(statistics.lag)),
         ("staleness", _ages(statistics.staleness)),
         ("collect", _collect(statistics)),
@@ -125,6 +126,16 @@ def _ages(ages: Ages | None) -> str:
     if ages is None:
         return "-"
     return f"{ages.last:.1f} versions now, {ages.mean:.1f} on average, {ages.maximum:,} at most"
+
+
+def _draw(statistics: CoordinatorStatistics) -> str:
+    by = f"by priority (alpha {statistics.alpha:g}) and age" if statistics.alpha else "by age alone"
+    gain = statistics.last.priority_gain if statistics.last else None
+    if gain is None:
+        return by
+    return (
+        f"{by}; priorities {'lower' if gain >= 0.0 else 'raise'} the second moment of the gradient by {abs(gain):.0%}"
+    )
 
 
 def _collect(statistics: CoordinatorStatistics) -> str:

@@ -32,9 +32,6 @@ from penstock.learning.segment_gradients import squared_gradients
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.types.spaces import EnvironmentSpec
 
-_CANDIDATE = 0.6
-"""Exponent of the priorities whose gain is estimated if they are not used."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
@@ -92,7 +89,7 @@ class Learner:
         # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
         self.optimizer = Adam(self.parameters, rate)
-        self._gain = PriorityGain(sampling.alpha or _CANDIDATE, sampling.epsilon)
+        self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon)
         self.generator = torch.Generator().manual_seed(seed)
         objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         own = self.policy.own_value_network

@@ -1,6 +1,7 @@
 """Gradients of the loss for single segments, from which `second_moments` computes what priorities gain."""
 
 import dataclasses
+import operator
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSe
         step.optimizer.zero_gradient()
         if count:
             chosen = slice(begin, begin + count)
-            _, loss = step.objective(steps.each(lambda column, chosen=chosen: column[chosen]), settings, None)
+            _, loss = step.objective(steps.each(operator.itemgetter(chosen)), settings, None)
             (share * loss.total).backward()
             begin += count
         norms.append(torch.stack([part.double().square().sum() for part in parts_of(gradient, step.border)]))

@@ -99,6 +99,7 @@ class SessionTotals:
     def set_plan(self, plan: SamplingPlan, *, chosen: bool) -> None:
         """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
         metrics.LEARNER_OFF_POLICY_DEGREE.set(plan.off_policy_degree)
+        metrics.LEARNER_ALPHA.set(plan.alpha)
         metrics.LEARNER_STALENESS_BOUND.set(max(plan.max_staleness, plan.off_policy_degree + plan.publish_interval - 1))
         with self._lock:
             if self._plan is None:
@@ -206,6 +207,7 @@ class SessionTotals:
         return CoordinatorStatistics(
             mode="chosen" if self._chosen else "asynchronous" if plan.off_policy_degree else "synchronous",
             off_policy_degree=plan.off_policy_degree,
+            alpha=plan.alpha,
             segments_collected=self._collected,
             batches_collected=self._collected / plan.fresh_segments if plan.fresh_segments else 0.0,
             segments_trained=totals.segments,

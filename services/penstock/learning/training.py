@@ -11,6 +11,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from penstock.algo import weights as policy_weights
 from penstock.config import SamplingConfig
@@ -20,6 +21,7 @@ from penstock.learning.checkpoints import RunProgress
 from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
+from penstock.learning.priority_gain import chosen_alpha
 from penstock.learning.records import Record, Records
 from penstock.learning.refusals import Refusals
 from penstock.learning.session import LearnerParts, Session
@@ -204,6 +206,7 @@ class TrainingRun:
             samples_per_insert=self._samples_per_insert(),
             train_s=train_s,
         )
+        self._choose_alpha(outcome)
         self._choose_degree(batch, outcome)
         self._refusals.observe(outcome)
 
@@ -235,6 +238,19 @@ class TrainingRun:
         if answered.exception() is None:
             self._statistics.session.committed(answered.result())
 
+    def _choose_alpha(self, outcome: TrainingOutcome) -> None:
+        sampling, gain = self._config.sampling, outcome.statistics.learning.priority_gain
+        if sampling.alpha != "auto" or gain is None:
+            return
+        alpha = chosen_alpha(self._plan.alpha, gain, sampling.usual_alpha)
+        if alpha != self._plan.alpha:
+            self._adjust(alpha=alpha)
+
+    def _adjust(self, **changes: Any) -> None:
+        self._plan = dataclasses.replace(self._plan, **changes)
+        self._source.adjust(self._plan)
+        self._note_plan()
+
     def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
         now, waited_s = time.monotonic(), self._waited_s
         elapsed_s, self._batch_at, self._waited_s = now - self._batch_at, now, 0.0
@@ -251,9 +267,7 @@ class TrainingRun:
             ),
             largest=min(LARGEST, room),
         ):
-            self._plan = dataclasses.replace(self._plan, off_policy_degree=self._chosen.degree)
-            self._source.adjust(self._plan)
-            self._note_plan()
+            self._adjust(off_policy_degree=self._chosen.degree)
 
     def _note_plan(self) -> None:
         self._statistics.session.set_plan(self._plan, chosen=self._chosen is not None)
@@ -336,6 +350,12 @@ class TrainingRun:
 
 def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: int) -> SamplingPlan:
     """Returns the plan with which a run begins. Settings with the name of a field of the plan are copied to it."""
-    own = {"session": session, "next_batch": next_batch, "seed": seed, "off_policy_degree": sampling.first_degree}
+    own: dict[str, Any] = {
+        "session": session,
+        "next_batch": next_batch,
+        "seed": seed,
+        "off_policy_degree": sampling.first_degree,
+        "alpha": sampling.first_alpha,
+    }
     names = {field.name for field in dataclasses.fields(SamplingPlan) if hasattr(sampling, field.name)} - own.keys()
     return SamplingPlan(**own, **{name: getattr(sampling, name) for name in names})

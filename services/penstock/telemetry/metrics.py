@@ -132,6 +132,7 @@ LEARNER_FRESH_LAG = Gauge(
 LEARNER_OFF_POLICY_DEGREE = Gauge(
     "penstock_learner_off_policy_degree", "Batches that collection may run ahead of training."
 )
+LEARNER_ALPHA = Gauge("penstock_learner_alpha", "Exponent of the priority in the draws; 0: priority does not matter.")
 LEARNER_REFUSED_STEPS = Counter(
     "penstock_learner_refused_gradient_steps", "Gradient steps refused for a norm that is not finite."
 )

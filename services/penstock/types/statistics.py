@@ -172,6 +172,7 @@ class CoordinatorStatistics:
 
     mode: Mode
     off_policy_degree: int
+    alpha: float = 0.0
     segments_collected: int = 0
     batches_collected: float = 0.0
     segments_trained: int = 0

@@ -337,7 +337,7 @@ class VariantStatus(_message.Message):
     def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ...) -> None: ...
 
 class CoordinatorStatistics(_message.Message):
-    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy")
+    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha")
     MODE_FIELD_NUMBER: _ClassVar[int]
     OFF_POLICY_DEGREE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_COLLECTED_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +354,7 @@ class CoordinatorStatistics(_message.Message):
     RECENT_FIELD_NUMBER: _ClassVar[int]
     RECENT_BATCHES_FIELD_NUMBER: _ClassVar[int]
     FIRST_ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
     mode: str
     off_policy_degree: int
     segments_collected: int
@@ -370,7 +371,8 @@ class CoordinatorStatistics(_message.Message):
     recent: LearningNumbers
     recent_batches: int
     first_entropy: float
-    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ...) -> None: ...
+    alpha: float
+    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ..., alpha: _Optional[float] = ...) -> None: ...
 
 class Ages(_message.Message):
     __slots__ = ("last", "mean", "maximum")
