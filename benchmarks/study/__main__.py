@@ -1,7 +1,8 @@
 """`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to docs/RESULTS.md.
 
-`stored_states` measures how stale the states in segments are, and writes to docs/memory.md. Each finished run is stored
-in build/study. If the command was interrupted, it continues with the missing runs.
+`stored_states` measures how stale the states in segments are, and writes to docs/memory.md. `headroom` measures how
+much priorities can gain. Each finished run is stored in build/study. If the command was interrupted, it continues with
+the missing runs.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.study import state_report
+from benchmarks.study import headroom_report, state_report
 from benchmarks.study.experiments import EXPERIMENTS
 from benchmarks.study.report import draw, table, write_into, write_outcomes
 from benchmarks.study.running import Run, play_all
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def main() -> None:
     """Runs one experiment."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
-    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, state_report.NAME]))
+    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, headroom_report.NAME, state_report.NAME]))
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), help="tasks of an experiment", metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
@@ -33,6 +34,8 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.experiment == state_report.NAME:
         _measure_states(chosen)
+    elif chosen.experiment == headroom_report.NAME:
+        _measure_headroom(chosen)
     else:
         _compare(chosen)
 
@@ -76,6 +79,21 @@ def _measure_states(chosen: argparse.Namespace) -> None:
     state_report.write(measured, picture.with_suffix(".json"))
     section = f"{state_report.table(measured)}\n\n![Stored states](results/{picture.name})"
     write_into(document, state_report.NAME, section)
+    console.print(section, highlight=False, markup=False)
+
+
+def _measure_headroom(chosen: argparse.Namespace) -> None:
+    console, document, tasks = Console(), chosen.document or ROOT / "docs" / "RESULTS.md", chosen.tasks or sorted(TASKS)
+    with _progress(console) as progress:
+        bar = progress.add_task("Headroom", total=len(tasks) * chosen.seeds)
+        measured = headroom_report.measure_all(
+            tasks, chosen.seeds, chosen.jobs, chosen.folder, lambda task, seed: progress.advance(bar)
+        )
+    picture = document.parent / "results" / f"{headroom_report.NAME}.png"
+    headroom_report.draw(measured, picture)
+    headroom_report.write(measured, picture.with_suffix(".json"))
+    section = f"{headroom_report.table(measured)}\n\n![Headroom](results/{picture.name})"
+    write_into(document, headroom_report.NAME, section)
     console.print(section, highlight=False, markup=False)
 
 

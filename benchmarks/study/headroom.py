@@ -208,12 +208,8 @@ def _output_norms(learner: Learner, estimated: Estimated, config: Config, progre
         # Relative to its mean, as the parts of the gradient.
         size = output.grad.double().flatten(steps.advantage.ndim).norm(dim=-1)
         norm = norm + size / size.mean().clamp(min=1e-30)
-    if steps.usable is not None:
-        segments = torch.zeros(estimated.usable.shape, dtype=torch.float64)
-        segments[estimated.usable.any(1)] = torch.where(steps.usable, norm, 0.0)
-        return np.asarray(segments.sum(1).numpy())
     segments = torch.zeros(estimated.usable.shape, dtype=torch.float64)
-    segments[estimated.usable] = norm
+    segments[estimated.usable] = norm if steps.usable is None else norm[steps.usable]
     return np.asarray(segments.sum(1).numpy())
 
 

@@ -1,0 +1,100 @@
+"""Runs, table and plot of the study of headroom, which is written to docs/RESULTS.md and docs/results."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from benchmarks.study.headroom import SIGNALS, measure_run
+from benchmarks.study.report import COLOURS
+from penstock.files import write_json
+
+NAME = "headroom"
+
+Measured = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Measurements of `headroom.measure_run` by task, one per seed."""
+
+_COLUMNS = 4
+
+
+def measure_all(
+    tasks: Sequence[str], seeds: int, jobs: int, folder: Path, on_run: Callable[[str, int], None]
+) -> Measured:
+    """Returns the measurements of all runs, and calls `on_run` with the task and seed of each that is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # New interpreters, because torch's threads do not survive a fork.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = {
+            pool.submit(measure_run, task, seed, folder): (task, seed) for seed in range(seeds) for task in tasks
+        }
+        for future in as_completed(futures):
+            on_run(*futures[future])
+    return {task: [future.result() for future, run in futures.items() if run[0] == task] for task in tasks}
+
+
+def write(measured: Measured, path: Path) -> None:
+    """Writes the measurements of all runs."""
+    write_json(path, dict(measured))
+
+
+def table(measured: Measured) -> str:
+    """Returns a Markdown table with one row per task, of medians over the points of all seeds."""
+    seeds = len(next(iter(measured.values())))
+    points = len(next(iter(measured.values()))[0]["points"])
+    lines = [
+        f"Prioritized replay as in the study of replay, {seeds} seeds, {points} points of each run. Second moment of"
+        " the gradient estimate for draws by each signal and age, relative to draws by age alone, medians: 1 is no gain,"
+        " 0.5 as if the batch were twice as large. The live column is the mean over the seeds of the estimate during"
+        " training, beside the mean of `stored` over the points that it had measured.",
+        "",
+        "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, mean |",
+        "|---|" + "---|" * (len(SIGNALS) + 2),
+    ]
+    for task, runs in measured.items():
+        ratios = [point["ratios"] for run in runs for point in run["points"]]
+        cells = [task, *(f"{median(each[name] for each in ratios):.2f}" for name in SIGNALS)]
+        live = [pair for run in runs if (pair := _beside_live(run)) is not None]
+        cells.append(", ".join(f"{mean(values):.2f}" for values in zip(*live, strict=True)) if live else "-")
+        ranks = [point["correlations"] for run in runs for point in run["points"]]
+        cells.append(", ".join(f"{median(each[name] for each in ranks):.2f}" for name in ("stored", "mean")))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _beside_live(run: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Returns the last live ratio of a run, and the mean ratio of the pool up to it; None if there is no live one."""
+    if not run["live"]:
+        return None
+    version, ratio = run["live"][-1]
+    stored = [point["ratios"]["stored"] for point in run["points"] if point["version"] <= version]
+    return (ratio, mean(stored)) if stored else None
+
+
+def draw(measured: Measured, path: Path) -> None:
+    """Draws the ratios against the progress of the runs, one panel per task; lines are medians over the seeds."""
+    rows = -(-len(measured) // _COLUMNS)
+    columns = min(_COLUMNS, len(measured))
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.6 * columns + 1.6, 2.8 * rows), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(measured) :]:
+        axis.set_axis_off()
+    for axis, (task, runs) in zip(axes.flat, measured.items(), strict=False):
+        for name, colour in zip(SIGNALS, COLOURS, strict=False):
+            versions = [point["version"] for point in runs[0]["points"]]
+            middle = [median(run["points"][index]["ratios"][name] for run in runs) for index in range(len(versions))]
+            axis.plot(versions, middle, color=colour, label=name, marker=".")
+        axis.axhline(1.0, color="#8c959f", linewidth=0.8, linestyle=":")
+        axis.set_title(task, fontsize=10)
+        axis.set_ylim(0.0, 1.5)
+        axis.set_xlabel("version", fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes.flat[columns - 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
