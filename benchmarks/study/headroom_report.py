@@ -47,8 +47,8 @@ def table(measured: Measured) -> str:
     points = len(next(iter(measured.values()))[0]["points"])
     lines = [
         f"Prioritized replay as in the study of replay, {seeds} seeds, {points} points of each run. Second moment of"
-        " the gradient estimate for draws by each signal and age, relative to draws by age alone, medians: 1 is no gain,"
-        " 0.5 as if the batch were twice as large. The live column is the mean over the seeds of the estimate during"
+        " the gradient estimate for draws by each signal and age, relative to draws by age alone, medians: 1 is no"
+        " gain, 0.5 as if the batch were twice as large. The live column is the mean over the seeds of the estimate during"
         " training, beside the mean of `stored` over the points that it had measured.",
         "",
         "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, mean |",
