@@ -48,8 +48,8 @@ def table(measured: Measured) -> str:
     lines = [
         f"Prioritized replay as in the study of replay, {seeds} seeds, {points} points of each run. Second moment of"
         " the gradient estimate for draws by each signal and age, relative to draws by age alone, medians: 1 is no"
-        " gain, 0.5 as if the batch were twice as large. The live column is the mean over the seeds of the estimate during"
-        " training, beside the mean of `stored` over the points that it had measured.",
+        " gain, 0.5 as if the batch were twice as large. The live column is the mean over the seeds of the estimate"
+        " during training, beside the mean of `stored` over the points that it had measured.",
         "",
         "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, mean |",
         "|---|" + "---|" * (len(SIGNALS) + 2),
