@@ -15,6 +15,7 @@ import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from penstock import derived_settings
 from penstock.environment_names import short
 from penstock.errors import ConfigurationError
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
@@ -23,6 +24,7 @@ from penstock.setting_types import (
     ActorSlots,
     Address,
     Addresses,
+    DerivedCount,
     Device,
     EnvironmentName,
     Modules,
@@ -192,8 +194,8 @@ class PPOConfig(Section):
     target_kl: PositiveFloat | None = None
     """Mean KL divergence from the proximal policy, in nats, above which no further pass over the batch is made; 0.01 to
     0.03 is usual. Unset: all passes."""
-    minibatches: PositiveInt = 4
-    """Gradient steps per pass."""
+    minibatches: DerivedCount = 0
+    """Gradient steps per pass. 0 or auto: so many that a minibatch has about 256 steps."""
     discount: UnitInterval = 0.99
     """Discount per step, gamma."""
     trace_decay: UnitInterval = 0.95
@@ -241,8 +243,9 @@ _ALPHA = 0.6
 class SamplingConfig(Section):
     """[sampling] The composition of training batches and the age of their segments."""
 
-    batch_segments: PositiveInt = 32
-    """Segments in a training batch once replay has begun."""
+    batch_segments: DerivedCount = 0
+    """Segments in a training batch once replay has begun. 0 or auto: so many that its fresh segments are a window of
+    every actor, and at least 32."""
     fresh_fraction: UnitInterval = 0.5
     """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. 1: no replay.
     0: all segments are replayed as soon as they are stored, and collection is not limited."""
@@ -291,7 +294,7 @@ class SamplingConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_fresh(self) -> "SamplingConfig":
-        if self.fresh_fraction > 0.0 and self.fresh_segments < 1:
+        if self.batch_segments and self.fresh_fraction > 0.0 and self.fresh_segments < 1:
             raise ValueError(
                 f"batch_segments {self.batch_segments} times fresh_fraction {self.fresh_fraction} leaves no fresh"
                 " segment; raise one of them"
@@ -512,6 +515,35 @@ class Config(pydantic.BaseModel):
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @pydantic.model_validator(mode="after")
+    def _derive(self) -> "Config":
+        """Replaces settings that follow from others. It comes before the checks, which need them."""
+        sampling, actor, ppo = self.sampling, self.actor, self.ppo
+        if not sampling.batch_segments:
+            segments = derived_settings.batch_segments(
+                actors=self.train.least_actors,
+                window=actor.environments,
+                fresh_fraction=sampling.fresh_fraction,
+                degree=sampling.first_degree,
+                shards=self._shards,
+            )
+            sampling = sampling.model_copy(update={"batch_segments": segments})
+        if not ppo.minibatches:
+            steps = derived_settings.minibatches(
+                batch_segments=sampling.batch_segments,
+                unroll_length=actor.unroll_length,
+                recurrent=self.policy.memory is not None,
+            )
+            ppo = ppo.model_copy(update={"minibatches": steps})
+        # Pydantic's way to replace fields of a frozen model in a validator.
+        object.__setattr__(self, "sampling", sampling)
+        object.__setattr__(self, "ppo", ppo)
+        return self
+
+    @property
+    def _shards(self) -> int:
+        return max(self.train.replay_shards, len(self.learner.replay_addresses))
+
+    @pydantic.model_validator(mode="after")
     def _check_normalisation(self) -> "Config":
         if self.sampling.fresh_segments == 0 and (self.policy.normalise_observations or self.policy.normalise_returns):
             raise ValueError(
@@ -541,7 +573,7 @@ class Config(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_gate(self) -> "Config":
         fresh, degree, window = self.sampling.fresh_segments, self.sampling.first_degree, self.actor.environments
-        shards = max(self.train.replay_shards, len(self.learner.replay_addresses))
+        shards = self._shards
         reason = (
             shards_conflict(fresh, shards)
             or window_conflict(fresh, degree, window)

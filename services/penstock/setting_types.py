@@ -102,6 +102,10 @@ def _check_device(name: str) -> str:
     return name
 
 
+def _read_auto(value: object) -> object:
+    return 0 if value == "auto" else value
+
+
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
@@ -112,6 +116,8 @@ Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list),
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
 Modules = Annotated[tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 PartName = Annotated[str, Field(min_length=1)]
+# 0 is replaced by `config.Config`, so that no other part sees it.
+DerivedCount = Annotated[int, pydantic.BeforeValidator(_read_auto), Field(ge=0)]
 Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 # The arguments of an environment may be infinite or NaN.
 _AnyFloat = Annotated[float, Field(allow_inf_nan=True)]
