@@ -455,7 +455,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
     statistics.session.set_plan(PLAN, chosen=True)
     begun = client.get(PATIENCE_S).coordinator
     # Unknown values are absent in the message, and not 0.
-    assert begun == CoordinatorStatistics("chosen", PLAN.off_policy_degree)
+    assert begun == CoordinatorStatistics("chosen", PLAN.off_policy_degree, PLAN.alpha)
     loopback.membership(server).report(report(1.0, env_steps=10))
     until(lambda: client.get(PATIENCE_S).episodes == 1, "the report")
     statistics.session.waited(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)
@@ -471,6 +471,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
     assert replace(coordinator, waits=()) == CoordinatorStatistics(
         mode="chosen",
         off_policy_degree=PLAN.off_policy_degree,
+        alpha=PLAN.alpha,
         segments_collected=6,
         batches_collected=3.0,
         segments_trained=8,
@@ -480,8 +481,8 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         staleness=Ages(3.0, 3.0, 7),
         times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0),
         drops=Drops(8, 3, 5, 9),
-        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
-        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5),
+        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12),
+        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12),
         recent_batches=2,
     )
     assert [(wait.reason, wait.seconds) for wait in coordinator.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]

@@ -158,9 +158,7 @@ class LearningNumbers:
     entropy: float | None = _learning("entropy", remark="nats")
     explained_variance: float | None = _learning("explained variance", remark="at most 1")
     gradient_norm: float | None = _learning("gradient norm")
-    priority_gain: float | None = _learning(
-        "priority gain", "share", "by which priorities lower the gradient's second moment"
-    )
+    priority_gain: float | None = _learning("priority gain", "share", "of the second moment")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from penstock.cli.coordination import in_short, in_words, sections
@@ -9,6 +10,7 @@ from penstock.types.waits import WaitReason
 STATISTICS = CoordinatorStatistics(
     mode="chosen",
     off_policy_degree=2,
+    alpha=0.6,
     segments_collected=168,
     batches_collected=10.5,
     segments_trained=320,
@@ -22,7 +24,7 @@ STATISTICS = CoordinatorStatistics(
         Wait(WaitReason.parse("the replay service"), 0.001, 0.0002),
     ),
     drops=Drops(1_200, 3, 4, 5),
-    last=LearningNumbers(0.5, 0.75, 0.125, 0.01, 0.6, None, 0.4),
+    last=LearningNumbers(0.5, 0.75, 0.125, 0.01, 0.6, None, 0.4, 0.15),
     recent=LearningNumbers(0.91, 0.97, 0.12, 0.004, 0.61, 0.7, 0.5),
     recent_batches=100,
     first_entropy=0.693,
@@ -40,6 +42,7 @@ def test_the_sections_show_every_statistic() -> None:
     for part in (
         "adjusted during training: collection currently up to 2 batches ahead of training",
         "10.5 collected, 1,010 trained, 3 evaluations",
+        "by priority (alpha 0.6) and age; priorities lower the second moment of the gradient by 15%",
         "1.2 versions now, 1.0 on average, 2 at most",
         "12.0 versions now, 10.0 on average, 64 at most",
         "120 ms of actor time per batch (environment 80 ms, policy 30 ms, building 10 ms); actors wait 25% of the time",
@@ -76,3 +79,16 @@ def test_an_ended_run_is_described_in_two_lines() -> None:
         "learning     effective sample share 91%, clipped ratios 12%, KL 0.004, entropy 0.61, explained variance 0.7"
     )
     assert pace == "pace         chosen, lag 1.0, staleness 10.0 versions; per batch 2 ms waiting, 45 ms training"
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gain", "line"),
+    [
+        (0.0, None, "by age alone\n"),
+        (0.0, -0.034, "by age alone; priorities raise the second moment of the gradient by 3%\n"),
+        (0.6, None, "by priority (alpha 0.6) and age\n"),
+    ],
+)
+def test_the_draw_and_the_gain_of_priorities_are_shown(alpha: float, gain: float | None, line: str) -> None:
+    last = LearningNumbers(priority_gain=gain)
+    assert f"draw         {line}" in shown(CoordinatorStatistics("asynchronous", 1, alpha, last=last))

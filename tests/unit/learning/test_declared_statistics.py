@@ -111,8 +111,12 @@ def test_a_learning_statistic_is_exported_by_its_name(name: str) -> None:
 
 
 def test_every_learning_statistic_is_measured() -> None:
-    learning = make_learner().train(make_batch(), 0.0).statistics.learning
-    assert None not in plain(learning).values()
+    learner, batch = make_learner(epochs=1, minibatches=1), make_batch(fresh=2)
+    for number in range(1, 33):
+        learning = plain(learner.train(batch, 0.0).statistics.learning)
+        # Every 32nd batch is measured.
+        assert (learning["priority_gain"] is None) == (number < 32)
+    assert None not in learning.values()
 
 
 def test_every_activity_of_actors_is_in_one_mean_time() -> None:

@@ -46,7 +46,7 @@ def test_a_session_without_a_plan_has_no_statistics() -> None:
 
 def test_values_are_absent_before_the_first_batch() -> None:
     statistics = statistics_of(begin_session())
-    assert statistics == CoordinatorStatistics("asynchronous", 1)
+    assert statistics == CoordinatorStatistics("asynchronous", 1, PLAN.alpha)
     assert (statistics.lag, statistics.recent, statistics.times.batch_train_s) == (None, None, None)
 
 
