@@ -97,7 +97,7 @@ class LearnerKiller:
             fresh_segments=sampling.fresh_segments,
             off_policy_degree=sampling.first_degree,
             publish_interval=sampling.publish_interval,
-            alpha=sampling.alpha,
+            alpha=sampling.first_alpha,
             epsilon=sampling.epsilon,
             half_life=sampling.half_life,
             max_staleness=sampling.max_staleness,

@@ -138,7 +138,7 @@ class Probe:
         learner, batch = self._current(), self._pool(found, version)
         estimated = learner.estimate(batch, progress)
         squared = learner.squared_gradients(batch, progress)
-        alpha, epsilon = self._sampling.alpha, self._sampling.epsilon
+        alpha, epsilon = self._sampling.usual_alpha, self._sampling.epsilon
 
         def mixture(eta: float) -> NDArray[np.float64]:
             priority = segment_priorities(estimated.correction, estimated.usable, eta)
@@ -214,8 +214,8 @@ def _output_norms(learner: Learner, estimated: Estimated, config: Config, progre
 
 
 def _rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    ranks = [np.argsort(np.argsort(each)) for each in (one, other)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    ours, theirs = (np.argsort(np.argsort(each)) for each in (one, other))
+    return float(np.corrcoef(ours, theirs)[0, 1])
 
 
 def measure_run(task: str, seed: int, folder: Path) -> dict[str, Any]:

@@ -436,7 +436,8 @@ class TextbookPPO:
                 self.optimizer.step()
 
     def clip_gradient(self) -> None:
-        of_policy, of_value = [], []
+        of_policy: list[Tensor] = []
+        of_value: list[Tensor] = []
         for name, parameter in self.model.named_parameters():
             assert parameter.grad is not None
             (of_value if name.startswith("critic.") else of_policy).append(parameter.grad)

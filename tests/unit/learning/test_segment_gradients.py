@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ NETWORKS = pytest.mark.parametrize(
 
 @NETWORKS
 def test_the_gradient_of_a_segment_is_that_of_a_batch_with_nothing_else(network: Network) -> None:
-    settings = {"network": network, "normalise_advantages": False, "epochs": 1, "minibatches": 1}
+    settings: dict[str, Any] = {"network": network, "normalise_advantages": False, "epochs": 1, "minibatches": 1}
     learner = make_learner(**settings)
     batch = make_batch(network=network)
     squared = learner.squared_gradients(batch, 0.0)
