@@ -436,15 +436,13 @@ class TextbookPPO:
                 self.optimizer.step()
 
     def clip_gradient(self) -> None:
-        of_policy: list[Tensor] = []
-        of_value: list[Tensor] = []
-        for name, parameter in self.model.named_parameters():
+        gradients = []
+        for parameter in self.model.parameters():
             assert parameter.grad is not None
-            (of_value if name.startswith("critic.") else of_policy).append(parameter.grad)
-        for gradients in (of_policy, of_value):
-            norm = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().float()
-            for gradient in gradients:
-                gradient *= (self.settings.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
+            gradients.append(parameter.grad)
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().float()
+        for gradient in gradients:
+            gradient *= (self.settings.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
 
     def normalised(self, rows: Tensor) -> Tensor:
         if not self.settings.normalise_observations:

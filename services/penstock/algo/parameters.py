@@ -39,18 +39,14 @@ def parts_of(flat: Tensor, border: int | None) -> tuple[Tensor, ...]:
     return (flat,) if border is None else (flat[:border], flat[border:])
 
 
-def clip_gradient(parameters: nn.Parameter, most: float, border: int | None = None) -> Tensor:
-    """Scales a flat gradient down to a norm of at most `most`, and returns the norm before scaling, a scalar.
+def clip_gradient(parameters: nn.Parameter, most: float) -> Tensor:
+    """Scales a flat gradient down to a norm of at most `most` and returns the norm before scaling, a scalar.
 
-    If there is a border, the gradients before it and from it on are scaled apart. Norms are summed in double precision,
-    so that the order of the parameters does not affect them. If a norm is not finite, the gradient has no meaning
-    afterwards, and `GradientStep` refuses it.
+    The norm is summed in double precision, so that the order of the parameters does not affect it. If the norm is not
+    finite, the gradient has no meaning afterwards, and `GradientStep` refuses it.
     """
     gradient = parameters.grad
     assert gradient is not None
-    parts = parts_of(gradient, border)
-    norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
-    for part, norm in zip(parts, norms, strict=True):
-        part.mul_((most / (norm.float() + 1e-6)).clamp(max=1.0))
-    whole = norms[0] if border is None else torch.hypot(*norms)
-    return whole.float()
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float64).float()
+    gradient.mul_((most / (norm + 1e-6)).clamp(max=1.0))
+    return norm

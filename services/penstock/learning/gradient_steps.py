@@ -177,29 +177,21 @@ class GradientStep:
 
     A step is refused if the gradient's norm is not finite, or so large that Adam could not store its square. Parameters
     therefore stay finite: Adam moves none by more than 10 times the learning rate per step (Cauchy-Schwarz on its two
-    moments gives 7.3), and the configuration bounds the learning rate.
-
-    Attributes:
-        objective: Function that computes the loss.
-        parameters: Flat parameters.
-        optimizer: Their optimizer.
-        max_gradient_norm: Norm to which larger gradients are scaled down.
-        border: Position from which the parameters are the value's own, whose gradient is scaled apart from that of the
-            others; None: there are none. Its size is that of the returns, which may be any.
+    moments gives 7.3), and the configuration bounds the learning rate. Larger gradients are scaled down to
+    `max_gradient_norm`.
     """
 
     objective: Objective
     parameters: nn.Parameter
     optimizer: Adam
     max_gradient_norm: float
-    border: int | None = None
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
         """Takes the step. `counted` is as in `ppo_loss`."""
         log_prob, loss = self.objective(steps, settings, counted)
         self.optimizer.zero_gradient()
         loss.total.backward()  # type: ignore[no-untyped-call]
-        norm = clip_gradient(self.parameters, self.max_gradient_norm, self.border)
+        norm = clip_gradient(self.parameters, self.max_gradient_norm)
         # `<` is false for NaN.
         refused = (norm < _LARGEST_NORM).logical_not().float()
         self.optimizer.step(refused)

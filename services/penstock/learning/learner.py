@@ -93,8 +93,8 @@ class Learner:
         self.generator = torch.Generator().manual_seed(seed)
         objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         own = self.policy.own_value_network
-        border = None if own is None else beginning_of(own)
-        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, border)
+        self._border = None if own is None else beginning_of(own)
+        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
         self._descent = descent_by(execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
@@ -142,7 +142,7 @@ class Learner:
     def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
         """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
         settings = schedules.loss_settings(self._ppo, progress)
-        squared = squared_gradients(self.step, self.estimate(batch, progress), settings)
+        squared = squared_gradients(self.step, self.estimate(batch, progress), settings, self._border)
         result: NDArray[np.float64] = squared.cpu().numpy()
         return result
 

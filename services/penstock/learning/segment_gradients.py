@@ -11,12 +11,18 @@ from penstock.algo.parameters import parts_of
 from penstock.learning.gradient_steps import Estimated, GradientStep, Steps
 
 
-def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSettings) -> Tensor:
+def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSettings, border: int | None) -> Tensor:
     """Returns the squared norm of each segment's gradient, <float64>[B, parts], before any is clipped.
 
     A segment's loss is the mean over its T rows, of which those that are not usable count as 0, without importance
-    weights. The parts are those that are clipped apart. Takes one backward pass for each segment, and leaves the
-    parameters unchanged.
+    weights. Takes one backward pass for each segment, and leaves the parameters unchanged.
+
+    Args:
+        step: Gradient step with the parameters.
+        estimated: Estimates for the segments.
+        settings: Settings of the loss.
+        border: Position from which the parameters are the value's own. Its gradient, whose size depends on that of the
+            returns, is the second part. None: policy and value share a trunk, and there is one part.
     """
     steps = alike(estimated, settings)
     settings = dataclasses.replace(settings, normalise_advantages=False)
@@ -32,7 +38,7 @@ def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSe
             _, loss = step.objective(steps.each(operator.itemgetter(chosen)), settings, None)
             (share * loss.total).backward()
             begin += count
-        norms.append(torch.stack([part.double().square().sum() for part in parts_of(gradient, step.border)]))
+        norms.append(torch.stack([part.double().square().sum() for part in parts_of(gradient, border)]))
     step.optimizer.zero_gradient()
     return torch.stack(norms)
 

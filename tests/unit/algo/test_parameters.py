@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penstock.algo.parameters import beginning_of, clip_gradient, flatten
+from penstock.algo.parameters import clip_gradient, flatten
 
 
 def network() -> nn.Sequential:
@@ -58,17 +58,3 @@ def test_the_gradient_is_clipped_as_by_torch(max_norm: float) -> None:
     expected = nn.utils.clip_grad_norm_(plain.parameters(), max_norm)
     torch.testing.assert_close(clip_gradient(parameters, max_norm), expected)
     torch.testing.assert_close(gradients_of(flat), gradients_of(plain))
-
-
-def test_the_parts_of_a_gradient_are_clipped_apart() -> None:
-    module = network()
-    parameters = flatten(module)
-    (1e3 * module(torch.randn(5, 3)).square().mean()).backward()
-    before = [gradient.clone() for gradient in gradients_of(module)]
-    norms = [torch.cat([each.flatten() for each in before[part]]).norm() for part in (slice(2), slice(2, 4))]
-    between = float(min(norms) + max(norms)) / 2
-    whole = clip_gradient(parameters, between, beginning_of(module[2]))
-    assert float(whole) == pytest.approx(float(torch.stack(norms).norm()))
-    for part, norm in zip((slice(2), slice(2, 4)), norms, strict=True):
-        for after, gradient in zip(gradients_of(module)[part], before[part], strict=True):
-            torch.testing.assert_close(after, gradient * min(1.0, between / float(norm)))
