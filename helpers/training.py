@@ -83,7 +83,7 @@ def collect_batch(
             keys=np.arange(segments, dtype=np.uint64),
             versions=np.full(segments, version, np.int64),
             priorities=np.where(replayed, np.linspace(0.1, 2.0, segments), 0.0),
-            probabilities=np.where(replayed, 0.5, 1.0),
+            probabilities=np.where(replayed, np.linspace(0.1, 0.5, segments), 1.0),
             counts=StoreCounts(),
         ),
         window.columns,
