@@ -185,7 +185,7 @@ class Gears(Contextual):
     """
 
     GEARS = 3
-    SLACK = 0.25
+    SLACK = 0.4
 
     observation_space = Dict({"load": Discrete(GEARS), "speed": Box(-1.0, 1.0, (1,), np.float32)})
     action_space = Dict({"gear": Discrete(GEARS), "throttle": Box(-1.0, 1.0, (1,), np.float32)})
