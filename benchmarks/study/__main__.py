@@ -8,6 +8,7 @@ the missing runs.
 import argparse
 import itertools
 from pathlib import Path
+from types import ModuleType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -70,30 +71,30 @@ def _compare(chosen: argparse.Namespace) -> None:
 def _measure_states(chosen: argparse.Namespace) -> None:
     console, document = Console(), chosen.document or ROOT / "docs" / "memory.md"
     with _progress(console) as progress:
-        bar = progress.add_task("Stored states", total=chosen.seeds)
+        bar = progress.add_task(state_report.TITLE, total=chosen.seeds)
         measured = state_report.measure_all(
             chosen.seeds, chosen.jobs, chosen.folder, lambda seed: progress.advance(bar)
         )
-    picture = document.parent / "results" / f"{state_report.NAME}.png"
-    state_report.draw(measured, picture)
-    state_report.write(measured, picture.with_suffix(".json"))
-    section = f"{state_report.table(measured)}\n\n![Stored states](results/{picture.name})"
-    write_into(document, state_report.NAME, section)
-    console.print(section, highlight=False, markup=False)
+    _publish(state_report, measured, document, console)
 
 
 def _measure_headroom(chosen: argparse.Namespace) -> None:
     console, document, tasks = Console(), chosen.document or ROOT / "docs" / "RESULTS.md", chosen.tasks or sorted(TASKS)
     with _progress(console) as progress:
-        bar = progress.add_task("Headroom", total=len(tasks) * chosen.seeds)
+        bar = progress.add_task(headroom_report.TITLE, total=len(tasks) * chosen.seeds)
         measured = headroom_report.measure_all(
             tasks, chosen.seeds, chosen.jobs, chosen.folder, lambda task, seed: progress.advance(bar)
         )
-    picture = document.parent / "results" / f"{headroom_report.NAME}.png"
-    headroom_report.draw(measured, picture)
-    headroom_report.write(measured, picture.with_suffix(".json"))
-    section = f"{headroom_report.table(measured)}\n\n![Headroom](results/{picture.name})"
-    write_into(document, headroom_report.NAME, section)
+    _publish(headroom_report, measured, document, console)
+
+
+def _publish(report: ModuleType, measured: object, document: Path, console: Console) -> None:
+    """Writes the picture, the results and the section of a study with a report of its own."""
+    picture = document.parent / "results" / f"{report.NAME}.png"
+    report.draw(measured, picture)
+    report.write(measured, picture.with_suffix(".json"))
+    section = f"{report.table(measured)}\n\n![{report.TITLE}](results/{picture.name})"
+    write_into(document, report.NAME, section)
     console.print(section, highlight=False, markup=False)
 
 

@@ -13,7 +13,7 @@ from benchmarks.study.headroom import SIGNALS, measure_run
 from benchmarks.study.report import COLOURS
 from penstock.files import write_json
 
-NAME = "headroom"
+NAME, TITLE = "headroom", "Headroom"
 
 Measured = Mapping[str, Sequence[Mapping[str, Any]]]
 """Measurements of `headroom.measure_run` by task, one per seed."""

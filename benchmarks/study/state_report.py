@@ -18,7 +18,7 @@ from benchmarks.study.tasks import RECURRENT_TASK, TASKS
 from penstock.config import Config
 from penstock.files import write_json
 
-NAME = "stored_states"
+NAME, TITLE = "stored_states", "Stored states"
 LAGS = (1, 8, 32)
 """Versions between the acting policy and the one that trains."""
 

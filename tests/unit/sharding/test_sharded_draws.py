@@ -31,7 +31,7 @@ weights = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6).filter(lambda va
 
 
 def test_a_share_is_the_mass_with_its_age_factor_over_the_sum() -> None:
-    # 8 * 2^(0.5 * 0 / 2) = 8, 1 * 2^(0.5 * 16 / 2) = 16, and 2 * 2^(0.5 * 8 / 2) = 8.
+    # 8 * 2^(0 / 4) = 8, 1 * 2^(16 / 4) = 16, and 2 * 2^(8 / 4) = 8.
     shares = shares_of_mass([Mass(8.0, 0), Mass(1.0, 16), Mass(2.0, 8), Mass(0.0, 99)], half_life=4.0)
     np.testing.assert_allclose(shares, [0.25, 0.5, 0.25, 0.0], rtol=1e-14)
 
