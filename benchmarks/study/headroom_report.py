@@ -1,8 +1,6 @@
 """Runs, table and plot of the study of headroom, which is written to docs/RESULTS.md and docs/results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -11,6 +9,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks.study.headroom import SIGNALS, measure_run
 from benchmarks.study.report import COLOURS
+from benchmarks.study.running import in_parallel
 from penstock.files import write_json
 
 NAME, TITLE = "headroom", "Headroom"
@@ -26,14 +25,9 @@ def measure_all(
 ) -> Measured:
     """Returns the measurements of all runs, and calls `on_run` with the task and seed of each that is done."""
     folder.mkdir(parents=True, exist_ok=True)
-    # New interpreters, because torch's threads do not survive a fork.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {
-            pool.submit(measure_run, task, seed, folder): (task, seed) for seed in range(seeds) for task in tasks
-        }
-        for future in as_completed(futures):
-            on_run(*futures[future])
-    return {task: [future.result() for future, run in futures.items() if run[0] == task] for task in tasks}
+    runs = {(task, seed): (task, seed, folder) for seed in range(seeds) for task in tasks}
+    measured = in_parallel(measure_run, runs, jobs, lambda run, result: on_run(*run))
+    return {task: [measured[task, seed] for seed in range(seeds)] for task in tasks}
 
 
 def write(measured: Measured, path: Path) -> None:

@@ -2,17 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
 from helpers.single_process import Outcome, train
 from penstock.config import Config
 from penstock.files import write_json
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,19 @@ def play_all(
 ) -> dict[Run, Outcome]:
     """Returns all outcomes, and calls `on_outcome` with each when it is available."""
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes = {}
+    return in_parallel(play, {run: (run, folder) for run in runs}, jobs, on_outcome)
+
+
+def in_parallel(
+    function: Callable[..., Result],
+    arguments: Mapping[Key, tuple[object, ...]],
+    jobs: int,
+    on_result: Callable[[Key, Result], None],
+) -> dict[Key, Result]:
+    """Calls a function in processes of its own, and returns its results by key, in the order of the arguments."""
     # New interpreters, because torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(play, run, folder): run for run in runs}
+        futures = {pool.submit(function, *each): key for key, each in arguments.items()}
         for future in as_completed(futures):
-            outcomes[futures[future]] = outcome = future.result()
-            on_outcome(futures[future], outcome)
-    return outcomes
+            on_result(futures[future], future.result())
+    return {key: future.result() for future, key in futures.items()}

@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 
@@ -13,6 +11,7 @@ import torch
 
 from benchmarks.study.experiments import RECURRENT_REPLAY, Setting
 from benchmarks.study.report import COLOURS
+from benchmarks.study.running import in_parallel
 from benchmarks.study.stored_states import METHODS, measure, record
 from benchmarks.study.tasks import RECURRENT_TASK, TASKS
 from penstock.config import Config
@@ -56,12 +55,8 @@ def measure_seed(seed: int, path: Path) -> Measured:
 def measure_all(seeds: int, jobs: int, folder: Path, on_seed: Callable[[int], None]) -> list[Measured]:
     """Returns the measurements of all seeds, and calls `on_seed` with each seed that is done."""
     folder.mkdir(parents=True, exist_ok=True)
-    # New interpreters, because torch's threads do not survive a fork.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(measure_seed, seed, folder / f"{NAME}-{seed}.json"): seed for seed in range(seeds)}
-        for future in as_completed(futures):
-            on_seed(futures[future])
-    return [future.result() for future in futures]
+    runs = {seed: (seed, folder / f"{NAME}-{seed}.json") for seed in range(seeds)}
+    return list(in_parallel(measure_seed, runs, jobs, lambda seed, measured: on_seed(seed)).values())
 
 
 def write(measured: Sequence[Measured], path: Path) -> None:
