@@ -230,5 +230,8 @@ class TortureLearner:
         self._ledger.committing(batch.number, fresh, dict(zip(batch.keys.tolist(), priorities.tolist(), strict=True)))
         self._answered.append(self._ledger.resolved)
         self.version = batch.number + 1
+        with self._ledger.lock:
+            # With this commit, the source requests one more batch.
+            self._ledger.highest_leased = max(self._ledger.highest_leased, batch.number + 2 + self._prefetch)
         outcome = self._source.commit(batch, priorities)
         self._outcomes.append((outcome, batch.keys.size))
