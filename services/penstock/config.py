@@ -213,7 +213,8 @@ class PPOConfig(Section):
     entropy_schedule: Schedule = "constant"
     """Schedule of the entropy bonus. linear: decreases to zero at total_steps, so that exploration ends gradually."""
     max_gradient_norm: PositiveFloat = 0.5
-    """Global norm to which larger gradients are scaled down."""
+    """Norm to which larger gradients are scaled down: that of the value's own network, and that of the others. With a
+    shared trunk there is one norm."""
     max_refused_batches: PositiveInt = 10
     """Consecutive batches with refused gradient steps after which the run ends. A step is refused if its gradients have
     no finite norm. One bad segment spoils a batch or two; after ten in a row the run no longer learns."""

@@ -1,7 +1,7 @@
 """Textbook PPO: one synchronous loop in one process, without code of Penstock.
 
 It follows Schulman et al. (2017) with generalized advantage estimation (2016), on vectorised environments in NEXT_STEP
-autoreset mode. Illegal actions are masked as by Huang & Ontañón (2022). A policy with memory has a GRU (Cho et al.
+autoreset mode. The gradients of the value's network and of the rest are clipped apart. Illegal actions are masked as by Huang & Ontañón (2022). A policy with memory has a GRU (Cho et al.
 2014) or an LSTM (Hochreiter & Schmidhuber 1997); it is trained on whole segments from their stored states, as in R2D2
 (Kapturowski et al. 2019). The caller provides the noise, the seeds of resets and the memory layout of the parameters.
 Random streams are not part of the algorithm, and the rounding of a vectorised sum depends on its start address.
@@ -436,13 +436,16 @@ class TextbookPPO:
                 self.optimizer.step()
 
     def clip_gradient(self) -> None:
-        gradients = []
-        for parameter in self.model.parameters():
-            assert parameter.grad is not None
-            gradients.append(parameter.grad)
-        norm = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().float()
-        for gradient in gradients:
-            gradient *= (self.settings.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
+        value = list(self.model.critic.parameters())
+        rest = [parameter for parameter in self.model.parameters() if all(parameter is not other for other in value)]
+        for part in (rest, value):
+            gradients = []
+            for parameter in part:
+                assert parameter.grad is not None
+                gradients.append(parameter.grad)
+            norm = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().float()
+            for gradient in gradients:
+                gradient *= (self.settings.max_gradient_norm / (norm + 1e-6)).clamp(max=1.0)
 
     def normalised(self, rows: Tensor) -> Tensor:
         if not self.settings.normalise_observations:

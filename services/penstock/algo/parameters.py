@@ -39,14 +39,22 @@ def parts_of(flat: Tensor, border: int | None) -> tuple[Tensor, ...]:
     return (flat,) if border is None else (flat[:border], flat[border:])
 
 
-def clip_gradient(parameters: nn.Parameter, most: float) -> Tensor:
-    """Scales a flat gradient down to a norm of at most `most` and returns the norm before scaling, a scalar.
+def clip_gradient(parameters: nn.Parameter, most: float, border: int | None = None) -> Tensor:
+    """Scales the parts of a flat gradient down to norms of at most `most`, and returns the whole norm before, a scalar.
 
-    The norm is summed in double precision, so that the order of the parameters does not affect it. If the norm is not
-    finite, the gradient has no meaning afterwards, and `GradientStep` refuses it.
+    A norm is summed in double precision, so that the order of the parameters does not affect it. If it is not finite,
+    the gradient has no meaning afterwards, and `GradientStep` refuses it.
+
+    Args:
+        parameters: Flat parameters with their gradient.
+        most: Largest norm of a part.
+        border: Position at which the second part begins; None: the gradient is one part.
     """
     gradient = parameters.grad
     assert gradient is not None
-    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float64).float()
-    gradient.mul_((most / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+    parts = parts_of(gradient, border)
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
+    for part, norm in zip(parts, norms, strict=True):
+        part.mul_((most / (norm.float() + 1e-6)).clamp(max=1.0))
+    whole: Tensor = norms[0] if border is None else torch.linalg.vector_norm(torch.stack(norms))
+    return whole.float()

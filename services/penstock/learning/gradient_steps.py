@@ -178,20 +178,21 @@ class GradientStep:
     A step is refused if the gradient's norm is not finite, or so large that Adam could not store its square. Parameters
     therefore stay finite: Adam moves none by more than 10 times the learning rate per step (Cauchy-Schwarz on its two
     moments gives 7.3), and the configuration bounds the learning rate. Larger gradients are scaled down to
-    `max_gradient_norm`.
+    `max_gradient_norm`, and the value's own parameters, which begin at `border`, apart from the policy's.
     """
 
     objective: Objective
     parameters: nn.Parameter
     optimizer: Adam
     max_gradient_norm: float
+    border: int | None = None
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
         """Takes the step. `counted` is as in `ppo_loss`."""
         log_prob, loss = self.objective(steps, settings, counted)
         self.optimizer.zero_gradient()
         loss.total.backward()  # type: ignore[no-untyped-call]
-        norm = clip_gradient(self.parameters, self.max_gradient_norm)
+        norm = clip_gradient(self.parameters, self.max_gradient_norm, self.border)
         # `<` is false for NaN.
         refused = (norm < _LARGEST_NORM).logical_not().float()
         self.optimizer.step(refused)

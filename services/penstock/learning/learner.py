@@ -94,7 +94,7 @@ class Learner:
         objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
-        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm)
+        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
         self._descent = descent_by(execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
