@@ -6,6 +6,7 @@ parameters, give the ratio of `algo.second_moments` for draws by each signal and
 - stored: the priority as it was committed, by which the store draws
 - mixture: the priority of the same segment under the current parameters
 - mean: the mean of |D|, without its maximum
+- advantage: the sum of |A|, the advantages, as in PufferLib 3
 - bound: the sum over steps of the norms of the loss's gradient at the outputs of the networks (Katharopoulos & Fleuret
   2018)
 - best: the norm of the gradient itself, by which the ratio is smallest
@@ -45,7 +46,7 @@ from penstock.types.block import Columns
 from penstock.types.replay import Batch, BatchHead, StoreCounts
 from penstock.types.run import Weights
 
-SIGNALS = ("stored", "mixture", "mean", "bound", "best")
+SIGNALS = ("stored", "mixture", "mean", "advantage", "bound", "best")
 
 POINTS = 8
 """Measurements of the pool in a run."""
@@ -149,6 +150,7 @@ class Probe:
             "stored": (np.array([each.priority for each in found]) + epsilon) ** alpha,
             "mixture": mixture(self._sampling.eta),
             "mean": mixture(0.0),
+            "advantage": (_sums(estimated, estimated.steps.advantage.abs()) + epsilon) ** alpha,
             "bound": (_output_norms(learner, estimated, self._config, progress) + 1e-12) ** alpha,
             # By the norm of each part relative to its mean, because the ratios of the parts are averaged.
             "best": np.sqrt((squared / (counts @ squared / counts.sum())).sum(1)) + 1e-12,
@@ -208,8 +210,14 @@ def _output_norms(learner: Learner, estimated: Estimated, config: Config, progre
         # Relative to its mean, as the parts of the gradient.
         size = output.grad.double().flatten(steps.advantage.ndim).norm(dim=-1)
         norm = norm + size / size.mean().clamp(min=1e-30)
+    return _sums(estimated, norm)
+
+
+def _sums(estimated: Estimated, values: Tensor) -> NDArray[np.float64]:
+    """Returns the sums over the usable rows of each segment of values that have the shape of the steps."""
+    counted = estimated.steps.usable
     segments = torch.zeros(estimated.usable.shape, dtype=torch.float64)
-    segments[estimated.usable] = norm if steps.usable is None else norm[steps.usable]
+    segments[estimated.usable] = (values if counted is None else values[counted]).double()
     return np.asarray(segments.sum(1).numpy())
 
 
