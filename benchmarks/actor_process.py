@@ -88,7 +88,7 @@ def _has_begun(metrics_port: int) -> bool:
 def main() -> int:
     """Measures and prints every preset, and writes the result; returns 1 if a bound was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--presets", nargs="+", default=["cartpole", "pendulum"])
+    parser.add_argument("--presets", nargs="+", default=["cartpole_no_replay", "pendulum"])
     parser.add_argument("--actors", type=int, default=5)
     arguments = parser.parse_args()
     console, table, results, kept = Console(), Table("preset", "MB", "seconds to first step"), {}, True

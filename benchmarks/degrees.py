@@ -93,7 +93,7 @@ def ratio_to_best(reached: Mapping[int, Sequence[Reached]]) -> tuple[float, floa
 def main() -> int:
     """Measures and prints every preset, and writes the result; returns 1 if the bound was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--presets", nargs="+", default=["cartpole", "pendulum"])
+    parser.add_argument("--presets", nargs="+", default=["cartpole_no_replay", "pendulum"])
     parser.add_argument(
         "--fixed", nargs="+", type=int, default=FIXED, help="fixed degrees to compare with the automatic one"
     )

@@ -309,7 +309,7 @@ def test_a_run_may_replay_everything_and_wait_for_its_evaluations(tmp_path: Path
     options = "--total-steps=20000 --stop-at-return=None --actors=1 --envs-per-actor=8 --evaluation.episodes=5"
     ended = run(
         "train",
-        "--preset=cartpole",
+        "--preset=cartpole_no_replay",
         *options.split(),
         "--evaluation.interval-steps=5000",
         "--evaluation.mode=synchronous",

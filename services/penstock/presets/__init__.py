@@ -38,7 +38,7 @@ def configured(values: dict[str, object], *, preset: str | None = None) -> Confi
     if chosen is None:
         return Configured(build(values), None)
     below = preset_values(chosen)
-    if isinstance(given, str) and preset_for(given) != chosen:
+    if isinstance(given, str) and not _is_for(chosen, given):
         raise ConfigurationError(_misfit(chosen, given))
     return Configured(build(merge(below, values)), chosen)
 
@@ -80,17 +80,19 @@ def preset_values(name: str) -> dict[str, object]:
 
 
 def preset_for(environment_id: str) -> str | None:
-    """Returns the name of the preset that ships for this environment, or None.
+    """Returns the name of the preset that ships for this environment, the first by name, or None."""
+    return next((name for name in preset_names() if _is_for(name, environment_id)), None)
+
+
+def _is_for(name: str, environment_id: str) -> bool:
+    """Returns whether a preset is for an environment.
 
     It recognises Gymnasium's other spellings of an id: `package:Id-v0` imports a package first, and an id without a
     version means the latest, to which the presets apply. The class `my_module:Pendulum` is another environment.
     """
     place, wanted = split(environment_id)
-    for name in preset_names():
-        own = _environment_of(name)
-        if wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own)):
-            return name
-    return None
+    own = _environment_of(name)
+    return wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own))
 
 
 def _named(sections: dict[str, object]) -> dict[str, object]:
