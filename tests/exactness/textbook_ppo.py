@@ -1,10 +1,11 @@
 """Textbook PPO: one synchronous loop in one process, without code of Penstock.
 
 It follows Schulman et al. (2017) with generalized advantage estimation (2016), on vectorised environments in NEXT_STEP
-autoreset mode. The gradients of the value's network and of the rest are clipped apart. Illegal actions are masked as by Huang & Ontañón (2022). A policy with memory has a GRU (Cho et al.
-2014) or an LSTM (Hochreiter & Schmidhuber 1997); it is trained on whole segments from their stored states, as in R2D2
-(Kapturowski et al. 2019). The caller provides the noise, the seeds of resets and the memory layout of the parameters.
-Random streams are not part of the algorithm, and the rounding of a vectorised sum depends on its start address.
+autoreset mode. The gradients of the value's network and of the rest are clipped apart. Illegal actions are masked as by
+Huang & Ontañón (2022). A policy with memory has a GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997); it
+is trained on whole segments from their stored states, as in R2D2 (Kapturowski et al. 2019). The caller provides the
+noise, the seeds of resets and the memory layout of the parameters. Random streams are not part of the algorithm, and
+the rounding of a vectorised sum depends on its start address.
 
 Shapes have N environments, T steps of a rollout, b steps of burn-in (0 without memory), F features of an observation,
 A actions, and H units of memory.
