@@ -27,8 +27,8 @@ from penstock.summary import Summary
 
 OUTPUT = Path(__file__).parents[1] / "build" / "bench" / "grid.json"
 
-BATCHES = 4
-"""Batches of each run: the second or third is the first with replayed segments."""
+BATCHES = 6
+"""Batches of each run: those after the second or third have replayed segments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,10 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
         train("--preset=none", "--replay.capacity-bytes=1MiB", "--sampling.min-replay-segments=100000"),
         ["replay.capacity_bytes 1048576", "sampling.min_replay_segments 100000", "set it to", "or leave it unset"],
     ),
+    "segments_larger_than_the_disk": lambda place: Mistake(
+        train("--preset=none", "--actor.unroll-length=1000000000000", f"--run-dir={place.root / 'long'}"),
+        ["bytes for these settings", "are free; set actor.unroll_length to"],
+    ),
     "an_alpha_that_leaves_no_mass": lambda place: Mistake(train("--sampling.alpha=1e6"), ["sampling.alpha", "10"]),
     "too_few_actors_for_the_variants": lambda place: Mistake(
         train('--environment.variants=[{"length": 1}, {"length": 2}]'),
