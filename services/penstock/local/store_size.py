@@ -49,10 +49,10 @@ def with_store(config: Config, least_bytes: int, free_bytes: int) -> Config:
     if replay.capacity_bytes is None:
         wanted = _ROOM * least_bytes
         if wanted > replay.store_bytes and wanted * config.train.replay_shards > free_bytes:
-            fitting = least_segments(config) * free_bytes // (wanted * config.train.replay_shards)
+            share = free_bytes / (wanted * config.train.replay_shards)
             raise ConfigurationError(
                 f"the stores of {name} need {wanted * config.train.replay_shards} bytes for these settings, and"
-                f" {free_bytes} are free; set {_smaller(config, fitting)} or less, or choose another run.dir"
+                f" {free_bytes} are free; set {_smaller(config, share)} or less, or choose another run.dir"
             )
         return config.changed({"replay": {"capacity_bytes": max(wanted, replay.store_bytes)}})
     if replay.store_bytes < least_bytes:
@@ -64,13 +64,13 @@ def with_store(config: Config, least_bytes: int, free_bytes: int) -> Config:
     return config
 
 
-def _smaller(config: Config, segments: int) -> str:
-    """Returns the setting, and its value, with which a store of this many segments is large enough."""
-    sampling, degree = config.sampling, config.sampling.first_degree
+def _smaller(config: Config, share: float) -> str:
+    """Returns the setting, and its value, with which this share of the store's size is large enough."""
+    sampling, degree, segments = config.sampling, config.sampling.first_degree, int(share * least_segments(config))
     replay_from = max(0, segments - sampling.fresh_segments)
     if least_segments(config.changed({"sampling": {"min_replay_segments": replay_from}})) <= segments:
         return f"sampling.min_replay_segments to {replay_from}"
     if degree > 1 and least_segments(config.changed({"sampling": {"off_policy_degree": 1}})) <= segments:
         return "sampling.off_policy_degree to 1"
     # The bytes of a segment are about proportional to its steps.
-    return f"actor.unroll_length to {max(2, config.actor.unroll_length * segments // least_segments(config))}"
+    return f"actor.unroll_length to {max(2, int(share * config.actor.unroll_length))}"

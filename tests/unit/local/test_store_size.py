@@ -91,6 +91,9 @@ def test_a_store_for_which_the_disk_is_too_small_is_refused_with_the_setting_and
         with_store(with_value(value), bytes_of(with_value(value)), FREE)
     accepted = with_value(int(str(caught.value).split(f"{key} to ")[1].split()[0]))
     assert with_store(accepted, bytes_of(accepted), FREE).replay.capacity_bytes is not None
+    # The value is not much smaller than necessary.
+    if key != "off_policy_degree":
+        assert 2 * shards * bytes_of(accepted) > FREE // 2
 
 
 def test_free_bytes_are_those_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
