@@ -15,7 +15,7 @@ import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from penstock import derived_settings
+from penstock import derived_settings, replay_law
 from penstock.environment_names import short
 from penstock.errors import ConfigurationError
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
@@ -40,6 +40,7 @@ from penstock.setting_types import (
     takes_numbers_only,
 )
 from penstock.types.networks import MEMORY_PARTS, Encoder, MemoryKind
+from penstock.types.replay import MAX_BATCH_SEGMENTS
 
 _STORE_BYTES = 64 * 2**20
 """Size of a store by default: thousands of segments of small observations."""
@@ -255,16 +256,16 @@ class SamplingConfig(Section):
     the learner waits, as long as the effective sample size of fresh data stays large enough."""
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
-    alpha: NonNegativeFloat | Literal["auto"] = _ALPHA
-    """Exponent of the priority in the draw; 0: priority does not matter. auto: 0.6 while the learner estimates that
-    priorities lower the second moment of the gradient by at least a fifth, else 0."""
+    alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] | Literal["auto"] = _ALPHA
+    """Exponent of the priority in the draw, at most 10; 0: priority does not matter. auto: 0.6 while the learner
+    estimates that priorities lower the second moment of the gradient by at least a fifth, else 0."""
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
     """Exponent of the importance correction at total_steps; it changes linearly."""
     eta: UnitInterval = 0.9
     """Weight of the largest temporal difference, against the mean, in a segment's priority (R2D2)."""
-    epsilon: PositiveFloat = 1e-3
+    epsilon: Annotated[float, Field(ge=replay_law.EPSILONS[0], le=replay_law.EPSILONS[1])] = 1e-3
     """Constant added to every priority, so that every segment can be drawn."""
     half_life: Annotated[float, Field(gt=0.0, allow_inf_nan=True)] = 3.0
     """Age in versions that halves a segment's probability; inf: age does not matter up to max_staleness."""
@@ -297,8 +298,9 @@ class SamplingConfig(Section):
     def _check_fresh(self) -> "SamplingConfig":
         if self.batch_segments and self.fresh_fraction > 0.0 and self.fresh_segments < 1:
             raise ValueError(
-                f"batch_segments {self.batch_segments} times fresh_fraction {self.fresh_fraction} leaves no fresh"
-                " segment; raise one of them"
+                f"sampling.batch_segments {self.batch_segments} times sampling.fresh_fraction {self.fresh_fraction}"
+                " leaves no fresh segment; set sampling.batch_segments to auto, or sampling.fresh_fraction to"
+                f" {1.0 / self.batch_segments:.3g} or more"
             )
         return self
 
@@ -488,8 +490,8 @@ class TrainConfig(Section):
     def _check_shards(self) -> "TrainConfig":
         if self.replay_shards > self.least_actors:
             raise ValueError(
-                f"{self.actors} actors can't be spread over {self.replay_shards} replay services; raise train.actors or"
-                " lower train.replay_shards"
+                f"{self.actors} actors can't be spread over {self.replay_shards} replay services; set train.actors to"
+                f" {self.replay_shards} or more, or train.replay_shards to {self.least_actors} or less"
             )
         return self
 
@@ -518,23 +520,11 @@ class Config(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _derive(self) -> "Config":
         """Replaces settings that follow from others. It comes before the checks, which need them."""
-        sampling, actor, ppo = self.sampling, self.actor, self.ppo
+        sampling, ppo = self.sampling, self.ppo
         if not sampling.batch_segments:
-            segments = derived_settings.batch_segments(
-                actors=self.train.least_actors,
-                window=actor.environments,
-                fresh_fraction=sampling.fresh_fraction,
-                degree=sampling.first_degree,
-                shards=self._shards,
-            )
-            sampling = sampling.model_copy(update={"batch_segments": segments})
+            sampling = sampling.model_copy(update={"batch_segments": self.fitting_batch})
         if not ppo.minibatches:
-            steps = derived_settings.minibatches(
-                batch_segments=sampling.batch_segments,
-                unroll_length=actor.unroll_length,
-                recurrent=self.policy.memory is not None,
-            )
-            ppo = ppo.model_copy(update={"minibatches": steps})
+            ppo = ppo.model_copy(update={"minibatches": self.fitting_minibatches(sampling.batch_segments)})
         # Pydantic's way to replace fields of a frozen model in a validator.
         object.__setattr__(self, "sampling", sampling)
         object.__setattr__(self, "ppo", ppo)
@@ -543,6 +533,42 @@ class Config(pydantic.BaseModel):
     @property
     def _shards(self) -> int:
         return max(self.train.replay_shards, len(self.learner.replay_addresses))
+
+    @property
+    def fitting_batch(self) -> int:
+        """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
+        return derived_settings.batch_segments(
+            actors=self.train.least_actors,
+            window=self.actor.environments,
+            fresh_fraction=self.sampling.fresh_fraction,
+            degree=self.sampling.first_degree,
+            shards=self._shards,
+        )
+
+    def fitting_minibatches(self, batch_segments: int) -> int:
+        """Returns the gradient steps per pass that fit a batch; ppo.minibatches if that is auto."""
+        return derived_settings.minibatches(
+            batch_segments=batch_segments,
+            unroll_length=self.actor.unroll_length,
+            recurrent=self.policy.memory is not None,
+        )
+
+    @pydantic.model_validator(mode="after")
+    def _check_batch_size(self) -> "Config":
+        if self.sampling.batch_segments > MAX_BATCH_SEGMENTS:
+            remedy = derived_settings.remedy_of_size(
+                self.fitting_batch,
+                MAX_BATCH_SEGMENTS,
+                actors=self.train.least_actors,
+                window=self.actor.environments,
+                shards=self._shards,
+                fresh_fraction=self.sampling.fresh_fraction,
+            )
+            raise ValueError(
+                f"sampling.batch_segments {self.sampling.batch_segments:g} exceeds {MAX_BATCH_SEGMENTS}, the segments"
+                f" of the largest batch; {remedy}"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _check_normalisation(self) -> "Config":
@@ -581,7 +607,47 @@ class Config(pydantic.BaseModel):
             or shard_window_conflict(fresh, degree, window, shards)
         )
         if reason:
+            raise ValueError(f"{reason} (sampling.batch_segments {self.fitting_batch} fits)" if fresh else reason)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_replay(self) -> "Config":
+        sampling, fresh = self.sampling, self.sampling.fresh_segments
+        if fresh == sampling.batch_segments:
+            return self
+        age = replay_law.first_replay_age(
+            fresh=fresh,
+            degree=sampling.first_degree,
+            publish_interval=sampling.publish_interval,
+            prefetched=self.learner.prefetch_batches,
+        )
+        if reason := (
+            replay_law.staleness_conflict(sampling.max_staleness, age)
+            or replay_law.decay_conflict(sampling.half_life, age)
+        ):
             raise ValueError(reason)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_minibatches(self) -> "Config":
+        reason = replay_law.minibatch_conflict(
+            minibatches=self.ppo.minibatches,
+            segments=self.sampling.batch_segments,
+            unroll_length=self.actor.unroll_length,
+            recurrent=self.policy.memory is not None,
+        )
+        if reason:
+            raise ValueError(reason)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_places(self) -> "Config":
+        actors, most = self.train.least_actors, min(self.learner.max_actors, self._shards * self.replay.max_actors)
+        if actors > most:
+            raise ValueError(
+                f"{actors} actors exceed the {most} that learner.max_actors {self.learner.max_actors} and"
+                f" replay.max_actors {self.replay.max_actors} permit; set both to {actors}, or train.actors to {most}"
+            )
         return self
 
     @pydantic.model_validator(mode="after")
@@ -657,10 +723,20 @@ def setting_names() -> list[str]:
     ]
 
 
+_AUTO = "literal['auto']"
+_NUMBERS = (["constrained-float"], ["constrained-int"])
+"""Pydantic's names of the alternatives of a setting that is a number or auto."""
+
+
 def _explain(error: pydantic.ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False):
-        where = ".".join(str(part) for part in item["loc"])
+        place = [str(part) for part in item["loc"]]
+        if place[-1:] == [_AUTO]:
+            # The error of the number, the alternative to auto, is explained already.
+            continue
+        or_auto = ", or 'auto'" if place[-1:] in _NUMBERS else ""
+        where = ".".join(place[:-1] if or_auto else place)
         if item["type"] == "extra_forbidden":
             lines.append(f"unknown setting {where}; {_remedy(where)}")
         elif item["type"] == "value_error":
@@ -668,7 +744,7 @@ def _explain(error: pydantic.ValidationError) -> str:
             of_one_setting = len(item["loc"]) > 1
             lines.append(f"{where} {item['ctx']['error']}" if of_one_setting else str(item["ctx"]["error"]))
         else:
-            lines.append(f"{where}: {item['msg']}, got {item['input']!r}")
+            lines.append(f"{where}: {item['msg']}{or_auto}, got {item['input']!r}")
     return "; ".join(lines)
 
 

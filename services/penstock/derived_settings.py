@@ -4,6 +4,8 @@
 environments and services.
 """
 
+import math
+
 from penstock.gate_law import least_part
 
 _LEAST_BATCH = 32
@@ -32,7 +34,24 @@ def batch_segments(*, actors: int, window: int, fresh_fraction: float, degree: i
     unit = shards * window if degree == 0 else window
     least = max(actors * window, round(_LEAST_BATCH * fresh_fraction), shards * least_part(degree, window))
     fresh = -(-least // unit) * unit
-    return round(fresh / fresh_fraction)
+    # The bound on the result, which is far beyond the largest batch, keeps it finite for the smallest fractions.
+    return round(min(fresh / fresh_fraction, 2.0**62))
+
+
+def remedy_of_size(batch: int, most: int, *, actors: int, window: int, shards: int, fresh_fraction: float) -> str:
+    """Returns the change that makes batches of at most `most` segments possible.
+
+    `batch` is the result of `batch_segments` for the other arguments.
+    """
+    if batch <= most:
+        return "set it to auto"
+    fresh = actors * window
+    if fresh_fraction and fresh <= most:
+        # Rounded up, so that the value suffices.
+        return f"set sampling.fresh_fraction to {math.ceil(1e6 * fresh / most) / 1e6:g} or more"
+    # With degree 0, windows of fewer than `shards` further actors complete a batch.
+    windows = int(most * (fresh_fraction or 0.5)) // (actors + shards)
+    return f"set actor.environments to {max(1, windows)} or less"
 
 
 def minibatches(*, batch_segments: int, unroll_length: int, recurrent: bool) -> int:

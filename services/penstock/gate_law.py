@@ -38,7 +38,8 @@ def shards_conflict(fresh: int, shards: int) -> str | None:
     if shards > 1 and fresh == 0:
         return (
             f"sampling.fresh_fraction 0 requires a single replay service, and there are {shards}: their parts of a"
-            " batch are matched by its fresh segments; raise the fraction or use one service"
+            " batch are matched by its fresh segments; set train.replay_shards to 1 and learner.replay_addresses to one"
+            " service, or raise the fraction"
         )
     if fresh < shards and fresh:
         return (
@@ -64,21 +65,31 @@ def shard_window_conflict(fresh: int, degree: int, window: int, shards: int) -> 
     return None
 
 
-def store_conflict(fresh: int, degree: int, batch: int, capacity: int) -> str | None:
-    """Returns the reason for which batches of `batch` segments need a larger store; None if the store suffices."""
-    needed = least_capacity(fresh, degree, batch)
-    if needed <= capacity:
-        return None
-    return (
-        f"the store holds {capacity} segments, and off_policy_degree {degree} with batches of {batch} needs {needed};"
-        " raise replay.capacity_bytes"
-    )
+def store_conflict(fresh: int, degree: int, batch: int, capacity: int, replay_from: int = 0) -> str | None:
+    """Returns the reason for which the plan needs a larger store; None if one of `capacity` segments suffices.
+
+    `batch` is the size of a batch, and `replay_from` the number of trained segments at which replay begins.
+    """
+    if capacity < least_capacity(fresh, degree, batch):
+        return (
+            f"the store holds {capacity} segments, and off_policy_degree {degree} with batches of {batch} needs"
+            f" {least_capacity(fresh, degree, batch)}; raise replay.capacity_bytes"
+        )
+    needed = least_capacity(fresh, degree, batch, replay_from)
+    if capacity < needed:
+        return (
+            f"the store holds {capacity} segments, and replay from sampling.min_replay_segments {replay_from} on needs"
+            f" {needed}; set sampling.min_replay_segments to {capacity - fresh} or less, or raise replay.capacity_bytes"
+        )
+    return None
 
 
-def least_capacity(fresh: int, degree: int, batch: int) -> int:
-    """Returns the least number of segments that a store must hold for batches of `batch` segments."""
+def least_capacity(fresh: int, degree: int, batch: int, replay_from: int = 0) -> int:
+    """Returns the least number of segments that a store must hold; the arguments are those of `store_conflict`."""
     # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
-    return (degree + 1) * fresh + batch if fresh else 0
+    least = (degree + 1) * fresh + batch if fresh else 0
+    # A batch takes its fresh segments before it replays any.
+    return max(least, fresh + replay_from) if batch > fresh else least
 
 
 def least_degree(fresh: int, windows: set[int]) -> int:

@@ -140,6 +140,19 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "settings_that_would_deadlock": lambda place: Mistake(
         train("--envs-per-actor=256"), ["actor.environments 256", "raise sampling.batch_segments"]
     ),
+    "stores_too_small_for_their_parts_of_a_batch": lambda place: Mistake(
+        [*train("--replay.capacity-bytes=65536", "--train.replay-shards=2"), "--actors=2"],
+        ["replay.capacity_bytes 65536", "set it to", "or leave it unset"],
+    ),
+    "a_store_in_which_replay_could_never_begin": lambda place: Mistake(
+        train("--preset=none", "--replay.capacity-bytes=1MiB", "--sampling.min-replay-segments=100000"),
+        ["replay.capacity_bytes 1048576", "sampling.min_replay_segments 100000", "set it to", "or leave it unset"],
+    ),
+    "segments_larger_than_the_disk": lambda place: Mistake(
+        train("--preset=none", "--actor.unroll-length=1000000000000", f"--run-dir={place.root / 'long'}"),
+        ["bytes for these settings", "are free; set actor.unroll_length to"],
+    ),
+    "an_alpha_that_leaves_no_mass": lambda place: Mistake(train("--sampling.alpha=1e6"), ["sampling.alpha", "10"]),
     "too_few_actors_for_the_variants": lambda place: Mistake(
         train('--environment.variants=[{"length": 1}, {"length": 2}]'),
         ["1 actors", "2 environment.variants", "train.actors"],

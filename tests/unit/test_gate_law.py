@@ -96,3 +96,14 @@ def test_a_store_holds_the_outstanding_segments_and_a_batch() -> None:
         "the store holds 7 segments, and off_policy_degree 1 with batches of 4 needs 8; raise replay.capacity_bytes"
     )
     assert store_conflict(fresh=0, degree=1, batch=400, capacity=7) is None
+
+
+def test_a_store_holds_the_segments_from_which_on_replay_begins() -> None:
+    assert store_conflict(fresh=2, degree=1, batch=4, capacity=10, replay_from=8) is None
+    assert store_conflict(fresh=2, degree=1, batch=4, capacity=9, replay_from=8) == (
+        "the store holds 9 segments, and replay from sampling.min_replay_segments 8 on needs 10; set"
+        " sampling.min_replay_segments to 7 or less, or raise replay.capacity_bytes"
+    )
+    assert store_conflict(fresh=0, degree=1, batch=400, capacity=7, replay_from=8) is not None
+    # Without replay, nothing waits for these segments.
+    assert store_conflict(fresh=4, degree=1, batch=4, capacity=12, replay_from=100) is None

@@ -99,7 +99,7 @@ def test_half_life_prefers_young_segments() -> None:
 
 def test_max_staleness_is_never_exceeded() -> None:
     for limit in (1, 3, 10):
-        stalenesses = ages(batches_of(max_staleness=limit, half_life=math.inf))
+        stalenesses = ages(batches_of(max_staleness=limit, half_life=math.inf, off_policy_degree=0))
         assert stalenesses.max() == limit
 
 

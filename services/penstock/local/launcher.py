@@ -21,7 +21,7 @@ from penstock.local.environment_check import check_environment
 from penstock.local.learning_curves import draw
 from penstock.local.places import Places, choose_places
 from penstock.local.ports import release_ports
-from penstock.local.store_size import with_store
+from penstock.local.store_size import free_bytes, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
@@ -68,7 +68,8 @@ def train(
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
         store_bytes = check_environment(config, lambda line: observer(checking, [line]))
-        config = with_store(with_run_dir(config), store_bytes)
+        config = with_run_dir(config)
+        config = with_store(config, store_bytes, free_bytes(Path(config.run.dir or ".")))
         folder = RunFolder(Path(config.run.dir or "."))
         _check_folder(folder, resume=resume)
         start = AbortedStart(folder)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigurationError
-from penstock.gate_law import store_conflict
+from penstock.gate_law import least_capacity, store_conflict
 from penstock.replay.admission import Gate
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.store.ages import Ages
-from penstock.replay.store.layout import State
+from penstock.replay.store.layout import State, bytes_for
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Schema
 from penstock.types.replay import Mass, SamplingPlan, StoreCounts
@@ -225,9 +225,10 @@ class Segments:
     def check_capacity(self, plan: SamplingPlan) -> None:
         """Raises `ConfigurationError` if batches of this plan could wait forever, because the store is too small."""
         if self.store.schema is not None:
-            fresh, degree = plan.fresh_segments, plan.off_policy_degree
-            if reason := store_conflict(fresh, degree, plan.batch_segments, self.store.capacity):
-                raise ConfigurationError(reason)
+            fresh, degree, batch = plan.fresh_segments, plan.off_policy_degree, plan.batch_segments
+            if reason := store_conflict(fresh, degree, batch, self.store.capacity, plan.min_replay_segments):
+                needed = bytes_for(least_capacity(fresh, degree, batch, plan.min_replay_segments), self.store.schema)
+                raise ConfigurationError(f"{reason} to {needed} or more")
 
     def replay_at_once(self, rows: NDArray[np.int64]) -> None:
         """Makes segments that no batch will take as fresh replayable, at the largest priority present."""

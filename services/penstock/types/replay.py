@@ -10,6 +10,10 @@ from penstock.types.block import Columns
 MAX_SLOTS = 4096
 """Number of actor slots in a store, fixed by its format."""
 
+MAX_BATCH_SEGMENTS = 2**16
+"""Segments in the largest batch. A head takes 32 bytes per segment, so a plan can't request more memory than a service
+has."""
+
 
 @dataclass(frozen=True, slots=True)
 class WindowHead:

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from penstock.errors import InvalidSegment
 from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool
-from penstock.types.replay import Batch, BatchHead, CommitOutcome, MappedStore, Mass, SamplingPlan, StoreCounts
+from penstock.types.replay import (
+    MAX_BATCH_SEGMENTS,
+    Batch,
+    BatchHead,
+    CommitOutcome,
+    MappedStore,
+    Mass,
+    SamplingPlan,
+    StoreCounts,
+)
 from penstock.types.waits import Awaited
 from penstock.v1 import replay_pb2
 from penstock.wire import block
@@ -24,8 +33,7 @@ MAX_BATCH = 2**62
 _PLAN_RANGES: dict[str, tuple[float, float]] = {
     "session": (1, 2**64 - 1),
     "next_batch": (0, MAX_BATCH),
-    # A head takes 32 bytes per segment, so a plan can't request more memory than the service has.
-    "batch_segments": (1, 2**16),
+    "batch_segments": (1, MAX_BATCH_SEGMENTS),
     "publish_interval": (1, 2**32 - 1),
     "alpha": (0, 100),
     "epsilon": (math.ulp(0.0), 1e100),

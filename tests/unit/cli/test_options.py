@@ -237,13 +237,20 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_training_prints_the_chosen_preset_or_that_there_is_none(
+def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments, printed in (
-        (["--env-id=Nothing-v0"], "no preset for Nothing-v0; using the defaults\n"),
-        (["--environment.kwargs=nothing=1"], "preset cartpole for CartPole-v1\n"),
+        (
+            ["--env-id=Nothing-v0"],
+            "no preset for Nothing-v0; using the defaults\n"
+            "batch of 32 segments (16 fresh), 4 minibatches; derived from 2 actors x 8 environments\n",
+        ),
+        (
+            ["--environment.kwargs=nothing=1"],
+            "preset cartpole for CartPole-v1\nbatch of 128 segments (128 fresh), 12 minibatches, as set\n",
+        ),
     ):
         with pytest.raises(ConfigurationError, match="can't make the environment"):
             train.command(arguments)

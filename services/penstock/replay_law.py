@@ -1,0 +1,70 @@
+"""The law of replay: which exponents, ages and minibatches leave something to draw and to learn from.
+
+Only `config` calls these functions, which return a reason with the names of the settings and a value that works. The
+bounds keep the masses of `replay.masses` far from the limits of a double: the exponent and the constant of the priority
+contribute at most 2^300, and the age of segments that were trained once at most 2^32.
+"""
+
+import math
+
+LARGEST_ALPHA = 10.0
+"""Upper bound on the exponent of the priority. Above, a few segments would have all of the mass."""
+
+EPSILONS = (1e-9, 1e9)
+"""Least and largest constant that is added to priorities. Outside, it or they would vanish in the other."""
+
+_MOST_HALVINGS = 32
+"""Times that age may halve the mass of a segment before it can be replayed for the first time."""
+
+
+def first_replay_age(*, fresh: int, degree: int, publish_interval: int, prefetched: int) -> int:
+    """Returns the largest age in versions at which segments become replayable.
+
+    Args:
+        fresh: Fresh segments per batch; with 0, segments are replayable as soon as they are stored.
+        degree: Batches that collection may run ahead of training.
+        publish_interval: Batches from one publication of the weights to the next.
+        prefetched: Batches drawn while another one is trained.
+    """
+    if not fresh:
+        return publish_interval
+    # At degree 0, no batch can be drawn ahead, because its fresh segments are not collected yet.
+    return degree + publish_interval + min(prefetched, degree)
+
+
+def staleness_conflict(max_staleness: int, age: int) -> str | None:
+    """Returns the reason for which no segment may ever be replayed; None if some may. `age` is `first_replay_age`."""
+    if max_staleness >= age:
+        return None
+    return (
+        f"sampling.max_staleness {max_staleness} may leave nothing to replay: with this sampling.off_policy_degree,"
+        f" sampling.publish_interval and learner.prefetch_batches, segments are up to {age} versions old when they can"
+        f" first be replayed; set sampling.max_staleness to {age} or more"
+    )
+
+
+def decay_conflict(half_life: float, age: int) -> str | None:
+    """Returns the reason for which age leaves no mass; None if it leaves some. `age` is `first_replay_age`."""
+    if half_life * _MOST_HALVINGS >= age:
+        return None
+    # Rounded up, so that the value satisfies the condition.
+    least = math.ceil(100 * age / _MOST_HALVINGS) / 100
+    return (
+        f"sampling.half_life {half_life:g} leaves no mass to segments, which are up to {age} versions old when they can"
+        f" first be replayed; set sampling.half_life to {least:g} or more"
+    )
+
+
+def minibatch_conflict(*, minibatches: int, segments: int, unroll_length: int, recurrent: bool) -> str | None:
+    """Returns the reason for which a batch can't be divided into minibatches; None if it can.
+
+    With memory, minibatches consist of segments, else of steps.
+    """
+    most = segments if recurrent else segments * unroll_length
+    if minibatches <= most:
+        return None
+    return (
+        f"ppo.minibatches {minibatches} exceeds the {most} {'segments' if recurrent else 'steps'} of a batch"
+        f" (sampling.batch_segments {segments}{'' if recurrent else f', actor.unroll_length {unroll_length}'}); set"
+        f" ppo.minibatches to auto, or to {most} or less"
+    )

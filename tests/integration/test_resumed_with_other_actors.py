@@ -1,0 +1,52 @@
+"""A run that is resumed with another number of actors: its batches stay, unless the user derives them again."""
+
+from pathlib import Path
+
+from helpers.processes import Ended, run
+from penstock.config import build, load_toml
+from penstock.run_folder import RunFolder
+from penstock.summary import Summary
+
+OPTIONS = (
+    "--env-id=CartPole-v1 --preset=none --actors=2 --envs-per-actor=8 --actor.unroll-length=4 --ppo.epochs=1"
+    " --policy.hidden-sizes=8 --evaluation.episodes=1 --evaluation.interval-steps=1000000000 --total-steps=1000"
+)
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    config = build(load_toml(RunFolder(folder).config))
+    return config.sampling.batch_segments, config.ppo.minibatches
+
+
+def resume(folder: Path, *options: str) -> Ended:
+    return run("train", f"--resume={folder}", *options)
+
+
+def test_batches_of_a_resumed_run_change_only_on_request(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    begun = run("train", *OPTIONS.split(), f"--run-dir={folder}")
+    assert begun.code == 0, begun.stderr
+    line = "batch of 32 segments (16 fresh), 1 minibatch; derived from 2 actors x 8 environments"
+    assert line in begun.stdout.splitlines()[:2]
+    assert sizes(folder) == (32, 1)
+
+    more = resume(folder, "--actors=4", "--total-steps=2000")
+    assert more.code == 0, more.stderr
+    assert more.stdout.splitlines()[0] == (
+        "batch of 32 segments (16 fresh), 1 minibatch, as recorded; for 4 actors x 8 environments,"
+        " --sampling.batch-segments auto --ppo.minibatches auto would choose 64 segments and 1 minibatch"
+    )
+    assert sizes(folder) == (32, 1)
+
+    adopted = resume(folder, "--total-steps=3000", "--sampling.batch-segments=auto", "--ppo.minibatches=auto")
+    assert adopted.code == 0, adopted.stderr
+    line = "batch of 64 segments (32 fresh), 1 minibatch; derived from 4 actors x 8 environments"
+    assert adopted.stdout.splitlines()[0] == line
+    assert sizes(folder) == (64, 1)
+    assert Summary.read(RunFolder(folder).summary).env_steps >= 3000
+
+    refused = resume(folder, "--total-steps=4000", "--envs-per-actor=64")
+    assert refused.code == 2
+    (reason,) = refused.stderr.splitlines()
+    assert "actor.environments 64" in reason and "(sampling.batch_segments 512 fits)" in reason
+    assert sizes(folder) == (64, 1)

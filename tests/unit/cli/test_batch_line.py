@@ -1,0 +1,37 @@
+from penstock.cli.batch_line import batch_line
+from penstock.config import Config, build
+
+
+def config_of(actors: object = 2, environments: int = 16, **settings: object) -> Config:
+    return build({"train": {"actors": actors}, "actor": {"environments": environments}, **settings})
+
+
+def test_derived_sizes_are_shown_with_the_actors_and_environments() -> None:
+    sizes = "batch of 64 segments (32 fresh), 8 minibatches; derived from 2 actors x 16 environments"
+    assert batch_line(config_of(), resumed=False) == sizes
+    # Recorded as numbers, they are the same ones in the resumed run.
+    assert batch_line(config_of().changed({}), resumed=True) == sizes
+    automatic = batch_line(config_of("auto", 16), resumed=False)
+    assert automatic == "batch of 32 segments (16 fresh), 4 minibatches; derived from 1 actor x 16 environments"
+
+
+def test_given_sizes_are_not_called_derived() -> None:
+    given = config_of(sampling={"batch_segments": 128})
+    assert batch_line(given, resumed=False) == "batch of 128 segments (64 fresh), 16 minibatches, as set"
+    given = config_of(ppo={"minibatches": 3})
+    assert batch_line(given, resumed=False) == "batch of 64 segments (32 fresh), 3 minibatches, as set"
+    assert batch_line(given, resumed=True) == "batch of 64 segments (32 fresh), 3 minibatches, as recorded"
+
+
+def test_a_run_that_is_resumed_with_other_actors_keeps_its_batches_and_names_the_fitting_ones() -> None:
+    begun = config_of()
+    resumed = begun.changed({"train": {"actors": 8}})
+    assert (resumed.sampling, resumed.ppo) == (begun.sampling, begun.ppo)
+    assert batch_line(resumed, resumed=True) == (
+        "batch of 64 segments (32 fresh), 8 minibatches, as recorded; for 8 actors x 16 environments,"
+        " --sampling.batch-segments auto --ppo.minibatches auto would choose 256 segments and 32 minibatches"
+    )
+    adopted = resumed.changed({"sampling": {"batch_segments": "auto"}, "ppo": {"minibatches": "auto"}})
+    assert batch_line(adopted, resumed=True) == (
+        "batch of 256 segments (128 fresh), 32 minibatches; derived from 8 actors x 16 environments"
+    )
