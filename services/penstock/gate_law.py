@@ -71,7 +71,7 @@ def store_conflict(fresh: int, degree: int, batch: int, capacity: int) -> str | 
         return None
     return (
         f"the store holds {capacity} segments, and off_policy_degree {degree} with batches of {batch} needs {needed};"
-        " raise replay.capacity_bytes"
+        f" raise replay.capacity_bytes, or set replay.capacity_segments to {needed}"
     )
 
 
@@ -79,6 +79,11 @@ def least_capacity(fresh: int, degree: int, batch: int) -> int:
     """Returns the least number of segments that a store must hold for batches of `batch` segments."""
     # Replay draws with replacement, so a batch without fresh segments may be larger than the store.
     return (degree + 1) * fresh + batch if fresh else 0
+
+
+def least_store(fresh: int, degree: int, batch: int) -> int:
+    """Returns the least number of segments with which a run is started, which has room for a whole batch."""
+    return max(least_capacity(fresh, degree, batch), batch)
 
 
 def least_degree(fresh: int, windows: set[int]) -> int:
