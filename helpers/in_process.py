@@ -159,6 +159,7 @@ def open_session(
     resume: bool = False,
     stop_at_return: float | None = None,
     learner: Learner | None = None,
+    limits: dict[str, Any] | None = None,
     **sampling: object,
 ) -> Session:
     """Prepares a session that trains up to this number of batches of 4 segments, including `earlier` ones.
@@ -174,11 +175,12 @@ def open_session(
         resume: Whether to continue from the folder's content, as the learner's service does.
         stop_at_return: Setting `run.stop_at_return`.
         learner: Learner to train; None for a small one.
+        limits: Limits of the run in place of its batches.
         sampling: Settings of [sampling].
     """
     config = build(
         {
-            "run": {"total_steps": batches * WINDOW_STEPS - 60, "stop_at_return": stop_at_return},
+            "run": {**(limits or {"total_steps": batches * WINDOW_STEPS - 60}), "stop_at_return": stop_at_return},
             "actor": {"environments": 4},
             "sampling": {"batch_segments": 4, "fresh_fraction": 1.0, **sampling},
             "evaluation": evaluation or {},

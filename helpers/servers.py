@@ -47,6 +47,7 @@ from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
 from penstock.types.block import Column, Extent, Schema
+from penstock.types.extents import Amounts
 from penstock.types.replay import Batch, CommitOutcome, Grant, SamplingPlan, Window
 from penstock.types.run import Assignment, Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
@@ -187,7 +188,7 @@ class LiveRun(LiveServer):
         temperatures: tuple[float, ...] = (1.0,),
     ) -> None:
         super().__init__()
-        self.statistics = RunStatistics(total_steps=1000, earlier_s=0.0, variants=variants)
+        self.statistics = RunStatistics(limits=Amounts(steps=1000), earlier_s=0.0, variants=variants)
         self.roster = Roster(
             roster_path,
             seed=seed,

@@ -36,6 +36,7 @@ from penstock.learning.session import LearnerParts
 from penstock.learning.training import Conclusion
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
+from penstock.replay.store.layout import bytes_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -92,7 +93,8 @@ class Pipeline:
         """
         self._watch, self._watch_weights, self._watch_commit = watch, watch_weights, watch_commit
         self._schema = segment_schema(environments.spec, **config.recorded)
-        self._buffer = ReplayBuffer(RingStore(None, config.replay.store_bytes), Gate(_GRANT_TIMEOUT_S, max_actors=1))
+        store = RingStore(None, bytes_of(config.replay.store_size, self._schema))
+        self._buffer = ReplayBuffer(store, Gate(_GRANT_TIMEOUT_S, max_actors=1))
         assignment = Assignment(
             slot=0,
             incarnation=1,
@@ -202,7 +204,7 @@ def train(
     acting.close()
     watched.close()
     curve = _read_curve(run_folder.metrics)
-    last = [value for steps, value in curve if steps > 0.8 * config.run.total_steps] or [curve[-1][1]]
+    last = [value for steps, value in curve if steps > 0.8 * (config.run.total_steps or curve[-1][0])] or [curve[-1][1]]
     return Outcome(
         curve=curve,
         env_steps_to_threshold=conclusion.progress.env_steps_to_threshold,

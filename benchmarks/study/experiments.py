@@ -59,7 +59,9 @@ class Experiment:
         """Returns the budget of each run of a task."""
         if self.sparing:
             return task.short_budget if self.short else task.budget
-        return Budget(build(task.settings).run.total_steps, task.budget.interval_steps)
+        total_steps = build(task.settings).run.total_steps
+        assert total_steps is not None
+        return Budget(total_steps, task.budget.interval_steps)
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
         """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""

@@ -102,6 +102,7 @@ class Probe:
         self._weights: Weights | None = None
         self._template: Batch | None = None
         steps = config.actor.unroll_length * sampling.fresh_segments
+        assert config.run.total_steps is not None
         self._last = config.run.total_steps // steps
         self._at = {self._last * (point + 1) // (POINTS + 1) for point in range(POINTS)}
         self.points: list[Point] = []

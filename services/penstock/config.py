@@ -15,18 +15,20 @@ import pydantic
 import tomli_w
 from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from penstock import derived_settings, replay_law
+from penstock import alternatives, derived_settings, replay_law
 from penstock.environment_names import short
 from penstock.errors import ConfigurationError
-from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
+from penstock.gate_law import least_store, shard_window_conflict, shards_conflict, window_conflict
 from penstock.setting_types import (
     NONE,
     ActorSlots,
     Address,
     Addresses,
+    Count,
     DerivedCount,
     Device,
     EnvironmentName,
+    Minutes,
     Modules,
     PartName,
     Port,
@@ -39,8 +41,10 @@ from penstock.setting_types import (
     is_optional,
     takes_numbers_only,
 )
+from penstock.types.extents import Amounts
 from penstock.types.networks import MEMORY_PARTS, Encoder, MemoryKind
 from penstock.types.replay import MAX_BATCH_SEGMENTS
+from penstock.types.store_size import StoreSize
 
 _STORE_BYTES = 64 * 2**20
 """Size of a store by default: thousands of segments of small observations."""
@@ -78,13 +82,32 @@ class RunConfig(Section):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all random streams of the run."""
-    total_steps: PositiveInt = 1_000_000
+    total_steps: Count | None = 1_000_000
     """Environment steps to train for. Steps count when their segments are trained for the first time, or, with
-    sampling.fresh_fraction 0, when they are stored."""
+    sampling.fresh_fraction 0, when they are stored. none: no limit in steps, as when only another limit is set. The
+    first limit that is reached ends the run, and schedules follow the one of which the largest share is done."""
+    total_updates: Count | None = None
+    """Gradient steps to train for: per batch, ppo.epochs times ppo.minibatches. Unset: no limit in updates."""
+    total_episodes: Count | None = None
+    """Training episodes to train for. An episode counts when the segment with its last step is trained for the first
+    time. Unset: no limit in episodes."""
+    total_minutes: Minutes | None = None
+    """Minutes to train for, summed over the sessions of the run. In each, they count from its first environment step
+    and include waits for evaluations. Unset: no limit in minutes."""
     stop_at_return: float | None = None
-    """Mean return of an evaluation at which training stops early. Unset: train to total_steps."""
+    """Mean return of an evaluation at which training stops early. Unset: train to a limit."""
     dir: str | None = None
     """Folder of the run. Unset: runs/<environment>-<date>-<time>."""
+
+    @property
+    def limits(self) -> Amounts:
+        """The limits of the run; at least one."""
+        return Amounts(self.total_steps, self.total_updates, self.total_episodes, self.total_minutes)
+
+    @pydantic.model_validator(mode="after")
+    def _check_limits(self) -> "RunConfig":
+        alternatives.complete(self, "run", alternatives.LIMITS)
+        return self
 
 
 class EnvironmentConfig(Section):
@@ -189,7 +212,7 @@ class PPOConfig(Section):
     """Learning rate of Adam at the start. At 1, a step moves each parameter by about 1, and no network learns; the
     bound keeps all parameters finite."""
     learning_rate_schedule: Schedule = "constant"
-    """Schedule of the learning rate. linear: decreases to zero at total_steps."""
+    """Schedule of the learning rate. linear: decreases to zero at the end of the run."""
     epochs: PositiveInt = 10
     """Passes over each batch."""
     target_kl: PositiveFloat | None = None
@@ -204,7 +227,7 @@ class PPOConfig(Section):
     clip_range: PositiveFloat = 0.2
     """Epsilon of the clip of the probability ratio at the start."""
     clip_range_schedule: Schedule = "constant"
-    """Schedule of the clip range. linear: decreases to zero at total_steps."""
+    """Schedule of the clip range. linear: decreases to zero at the end of the run."""
     value_clip_range: PositiveFloat | None = None
     """Clip of the value around the proximal value. Unset: no clip."""
     value_coefficient: NonNegativeFloat = 0.5
@@ -212,7 +235,8 @@ class PPOConfig(Section):
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus at the start."""
     entropy_schedule: Schedule = "constant"
-    """Schedule of the entropy bonus. linear: decreases to zero at total_steps, so that exploration ends gradually."""
+    """Schedule of the entropy bonus. linear: decreases to zero at the end of the run, so that exploration ends
+    gradually."""
     max_gradient_norm: PositiveFloat = 0.5
     """Norm to which larger gradients are scaled down: that of the value's own network, and that of the others. With a
     shared trunk there is one norm."""
@@ -262,7 +286,7 @@ class SamplingConfig(Section):
     beta: UnitInterval = 0.4
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
-    """Exponent of the importance correction at total_steps; it changes linearly."""
+    """Exponent of the importance correction at the end of the run; it changes linearly."""
     eta: UnitInterval = 0.9
     """Weight of the largest temporal difference, against the mean, in a segment's priority (R2D2)."""
     epsilon: Annotated[float, Field(ge=replay_law.EPSILONS[0], le=replay_law.EPSILONS[1])] = 1e-3
@@ -320,6 +344,12 @@ class ReplayConfig(Section):
     capacity_bytes: Annotated[ByteSize, Field(ge=2**16)] | None = None
     """Size of the store in bytes, allocated at start. Unset: 64 MiB or, with `penstock train`, more if two batches and
     the segments in collection for them would not fit, as with large images."""
+    capacity_segments: Count | None = None
+    """Size of the store in segments, instead of in bytes. It is allocated when the first actor has sent the schema of
+    its segments."""
+    capacity_steps: Count | None = None
+    """Size of the store in steps, instead of in bytes: in segments of actor.unroll_length steps, rounded up. It is
+    allocated as with capacity_segments."""
     staging_bytes: ByteSize = ByteSize(2**30)
     """Upper bound in bytes on shared memory for the windows of actors on the same host (four windows each). Actors for
     which there is no room use gRPC. 0: all use gRPC."""
@@ -338,9 +368,18 @@ class ReplayConfig(Section):
     the store's own pages."""
 
     @property
-    def store_bytes(self) -> int:
-        """Size of the store in bytes."""
-        return _STORE_BYTES if self.capacity_bytes is None else int(self.capacity_bytes)
+    def store_size(self) -> StoreSize:
+        """Size of the store."""
+        if self.capacity_segments is not None:
+            return StoreSize(self.capacity_segments, "segments")
+        if self.capacity_steps is not None:
+            return StoreSize(self.capacity_steps, "steps")
+        return StoreSize(_STORE_BYTES if self.capacity_bytes is None else int(self.capacity_bytes))
+
+    @pydantic.model_validator(mode="after")
+    def _check_capacity(self) -> "ReplayConfig":
+        alternatives.check_single(self, "replay", alternatives.CAPACITIES)
+        return self
 
     @property
     def snapshots(self) -> str | None:
@@ -424,8 +463,15 @@ class EvaluationConfig(Section):
     """Port of its Prometheus metrics; 0: none."""
     learner_address: Address = "127.0.0.1:7432"
     """host:port of the learner that assigns evaluations."""
-    interval_steps: PositiveInt = 10_000
-    """Environment steps between evaluations."""
+    interval_steps: Count | None = 10_000
+    """Environment steps between evaluations. none: no interval in steps, as when only another interval is set. With
+    intervals in several units, the first that has passed starts an evaluation."""
+    interval_updates: Count | None = None
+    """Gradient steps between evaluations. Unset: no interval in updates."""
+    interval_episodes: Count | None = None
+    """Training episodes between evaluations, counted as for run.total_episodes. Unset: no interval in episodes."""
+    interval_minutes: Minutes | None = None
+    """Minutes between evaluations, counted as for run.total_minutes. Unset: no interval in minutes."""
     episodes: PositiveInt = 20
     """Episodes of each evaluation, all played at once in as many environments and spread evenly over
     environment.variants."""
@@ -445,17 +491,46 @@ class EvaluationConfig(Section):
     """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. Above 27,000, at
     which the longest registered environments, those of Atari, end by themselves."""
 
+    @property
+    def intervals(self) -> Amounts:
+        """The intervals between evaluations; at least one."""
+        return Amounts(self.interval_steps, self.interval_updates, self.interval_episodes, self.interval_minutes)
+
+    @pydantic.model_validator(mode="after")
+    def _check_intervals(self) -> "EvaluationConfig":
+        alternatives.complete(self, "evaluation", alternatives.EVALUATION_INTERVALS)
+        return self
+
 
 class CheckpointConfig(Section):
     """[checkpoint] The schedule of checkpoints and snapshots, and how many to keep."""
 
-    save_interval: PositiveInt = 50_000
-    """Environment steps between checkpoints."""
+    save_interval: Count | None = 50_000
+    """Environment steps between checkpoints. none: no interval in steps, as when only another interval is set. With
+    intervals in several units, the first that has passed starts a checkpoint."""
+    save_interval_updates: Count | None = None
+    """Gradient steps between checkpoints. Unset: no interval in updates."""
+    save_interval_episodes: Count | None = None
+    """Training episodes between checkpoints, counted as for run.total_episodes. Unset: no interval in episodes."""
+    save_interval_minutes: Minutes | None = None
+    """Minutes between checkpoints, counted as for run.total_minutes. Unset: no interval in minutes."""
     max_checkpoints: PositiveInt = 3
     """Number of newest checkpoints that are kept, besides the one with the best evaluation."""
     snapshot_interval_s: NonNegativeFloat = 0.0
     """Seconds between snapshots of the run, which hold its policy and its whole store. 0: only `penstock replay
     snapshot` takes them, because each needs as much disk space as the segments stored since the last one."""
+
+    @property
+    def intervals(self) -> Amounts:
+        """The intervals between checkpoints; at least one."""
+        return Amounts(
+            self.save_interval, self.save_interval_updates, self.save_interval_episodes, self.save_interval_minutes
+        )
+
+    @pydantic.model_validator(mode="after")
+    def _check_intervals(self) -> "CheckpointConfig":
+        alternatives.complete(self, "checkpoint", alternatives.SAVE_INTERVALS)
+        return self
 
 
 class TelemetryConfig(Section):
@@ -475,8 +550,8 @@ class TrainConfig(Section):
     fewer while actors wait for the learner. With individually started services: planned number of actors, over
     which environment.variants and temperatures are spread."""
     replay_shards: PositiveInt = 1
-    """Replay services, over which the actors are spread; each has replay.capacity_bytes. One is enough until it limits
-    the throughput."""
+    """Replay services, over which the actors are spread; each has a store of the configured size. One is enough until
+    it limits the throughput."""
     max_restarts: NonNegativeInt = 20
     """Consecutive restarts of a child process without progress after which the run ends. Progress is an evaluation for
     the evaluator, and a step of the run for the others. With growing pauses, 20 restarts take a minute and a half."""
@@ -628,6 +703,49 @@ class Config(pydantic.BaseModel):
             raise ValueError(reason)
         return self
 
+    @property
+    def least_segments(self) -> int:
+        """The least number of segments that each store of this run must hold."""
+        sampling = self.sampling
+        return least_store(
+            fresh=sampling.fresh_segments,
+            degree=sampling.first_degree,
+            batch=sampling.batch_segments,
+            replay_from=sampling.min_replay_segments,
+            window=self.actor.environments,
+            shards=self._shards,
+        )
+
+    @pydantic.model_validator(mode="after")
+    def _check_store(self) -> "Config":
+        sampling, size, least = self.sampling, self.replay.store_size, self.least_segments
+        length = self.actor.unroll_length
+        segments = size.segments(length)
+        if segments is not None and segments < least:
+            works = least * length if size.unit == "steps" else least
+            raise ValueError(
+                f"{size} is too small: batches of {sampling.batch_segments} segments with sampling.min_replay_segments"
+                f" {sampling.min_replay_segments} need {least} segments of {length} steps in the store; set it to"
+                f" {works} or more"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_episodes(self) -> "Config":
+        if self.sampling.fresh_segments:
+            return self
+        for amounts, name in (
+            (self.run.limits, "run.total_episodes"),
+            (self.evaluation.intervals, "evaluation.interval_episodes"),
+            (self.checkpoint.intervals, "checkpoint.save_interval_episodes"),
+        ):
+            if amounts.episodes is not None:
+                raise ValueError(
+                    f"{name} {amounts.episodes} needs fresh segments, in which episodes are counted, and with"
+                    " sampling.fresh_fraction 0 there are none; use the setting for steps, or raise the fraction"
+                )
+        return self
+
     @pydantic.model_validator(mode="after")
     def _check_minibatches(self) -> "Config":
         reason = replay_law.minibatch_conflict(
@@ -767,10 +885,24 @@ def load_toml(path: Path) -> dict[str, object]:
 
 
 def merge(*layers: dict[str, object]) -> dict[str, object]:
-    """Merges nested values, later layers over earlier ones. Tables are merged, other values are replaced."""
+    """Merges nested values, later layers over earlier ones. Tables are merged, other values are replaced.
+
+    A layer that gives a quantity in one unit also replaces it in others (`alternatives`).
+    """
     merged: dict[str, object] = {}
     for layer in layers:
-        for key, value in layer.items():
-            below = merged.get(key)
-            merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        for section, settings in layer.items():
+            below = merged.get(section)
+            if isinstance(below, dict) and isinstance(settings, dict):
+                merged[section] = _merged_tables(alternatives.kept(section, below, settings), settings)
+            else:
+                merged[section] = settings
+    return merged
+
+
+def _merged_tables(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = below.get(key)
+        merged[key] = _merged_tables(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged

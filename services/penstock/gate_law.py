@@ -73,7 +73,8 @@ def store_conflict(fresh: int, degree: int, batch: int, capacity: int, replay_fr
     if capacity < least_capacity(fresh, degree, batch):
         return (
             f"the store holds {capacity} segments, and off_policy_degree {degree} with batches of {batch} needs"
-            f" {least_capacity(fresh, degree, batch)}; raise replay.capacity_bytes"
+            f" {least_capacity(fresh, degree, batch)}; raise replay.capacity_bytes, or set"
+            f" replay.capacity_segments to {least_capacity(fresh, degree, batch)}"
         )
     needed = least_capacity(fresh, degree, batch, replay_from)
     if capacity < needed:
@@ -90,6 +91,18 @@ def least_capacity(fresh: int, degree: int, batch: int, replay_from: int = 0) ->
     least = (degree + 1) * fresh + batch if fresh else 0
     # A batch takes its fresh segments before it replays any.
     return max(least, fresh + replay_from) if batch > fresh else least
+
+
+def least_store(*, fresh: int, degree: int, batch: int, replay_from: int, window: int, shards: int) -> int:
+    """Returns the least number of segments with which each store of a run is started.
+
+    Each of several services holds its part of the fresh segments, and has room to replay a whole batch. The arguments
+    are those of `store_conflict` for the whole run, with windows of `window` segments and this number of services.
+    """
+    part = -(-fresh // shards)
+    if part and shards > 1:
+        part = max(part, least_part(degree, window))
+    return max(least_capacity(part, degree, batch, -(-replay_from // shards)), batch)
 
 
 def least_degree(fresh: int, windows: set[int]) -> int:

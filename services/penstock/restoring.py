@@ -23,6 +23,7 @@ from penstock.learning.roster import write_successor
 from penstock.learning.versions import VersionMark
 from penstock.replay.snapshots.folder import Manifest, SnapshotFolder
 from penstock.replay.snapshots.restoring import Restored, restore_store
+from penstock.replay.store.layout import bytes_of
 from penstock.run_folder import RunFolder, of_service, replay_services
 from penstock.types.snapshots import SnapshotProgress
 
@@ -55,16 +56,15 @@ def restore_run(
     _check_belong_together(name, services, manifests)
     if stores is not None and into.resolve() in stores.resolve().parents:
         raise ConfigurationError(f"{stores} is in the new run's folder {into}; omit it, or name a folder elsewhere")
-    capacity_bytes, restored = config.replay.store_bytes, list[Restored]()
+    restored = list[Restored]()
     try:
         with _built(into, *([stores] if stores is not None else [])) as places:
             folder = RunFolder(places[0])
             new_root = folder.replay if stores is None else places[1]
             for service, source, manifest in zip(services, sources, manifests, strict=True):
                 store = of_service(new_root, service, len(services))
-                restored.append(
-                    restore_store(source, manifest, store, capacity_bytes, functools.partial(show, service))
-                )
+                size = bytes_of(config.replay.store_size, manifest.schema)
+                restored.append(restore_store(source, manifest, store, size, functools.partial(show, service)))
             progress = _write_run(folder, run, config, sources[0].policy(manifests[0]), restored)
             _check_still_there(name, sources, manifests)
     except OSError as error:

@@ -11,7 +11,7 @@ import typing
 from typing import Annotated
 
 import pydantic
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic_settings import NoDecode
 
 from penstock.environment_names import absolute
@@ -102,6 +102,18 @@ def _check_device(name: str) -> str:
     return name
 
 
+def _described(wanted: str) -> pydantic.WrapValidator:
+    """Returns a validator whose error states what is wanted, with a value that is accepted."""
+
+    def check(value: object, accept: pydantic.ValidatorFunctionWrapHandler) -> object:
+        try:
+            return accept(value)
+        except pydantic.ValidationError:
+            raise ValueError(f"must be {wanted}; got {value!r}") from None
+
+    return pydantic.WrapValidator(check)
+
+
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
@@ -116,6 +128,8 @@ Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list),
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
 Modules = Annotated[tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), NoDecode]
 PartName = Annotated[str, Field(min_length=1)]
+Count = Annotated[PositiveInt, _described("a whole number above 0, such as 1000")]
+Minutes = Annotated[PositiveFloat, _described("a number of minutes above 0, such as 30")]
 # 0 is replaced by `config.Config`, so that no other part sees it.
 DerivedCount = Annotated[int, pydantic.BeforeValidator(_read_auto), Field(ge=0)]
 Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]

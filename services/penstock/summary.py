@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
+from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import Stopped
@@ -68,6 +69,10 @@ class Summary:
         sessions: Commands that trained the run, this one included.
         total_wall_s: Seconds of all these commands.
         total_env_steps_per_s: Environment steps per second of training, over all sessions.
+        updates: Gradient steps, over all sessions.
+        episodes: Training episodes whose last step was trained, over all sessions.
+        minutes: Minutes from the first environment step to the end of training, summed over all sessions.
+        limit: Limit of the run of which the largest share was done; None in summaries of earlier releases.
     """
 
     run_dir: str
@@ -90,6 +95,10 @@ class Summary:
     sessions: int = 1
     total_wall_s: float = 0.0
     total_env_steps_per_s: float = 0.0
+    updates: int = 0
+    episodes: int = 0
+    minutes: float = 0.0
+    limit: RunLimit | None = None
 
     def timed(self, wall_s: float) -> "Summary":
         """Returns this summary for a command that took `wall_s` seconds in all."""
@@ -121,8 +130,10 @@ def nothing_left(path: Path, run: RunConfig) -> str:
     best = summary.best_evaluation.return_mean if summary.best_evaluation else None
     if summary.stopped == "interrupted":
         return ""
-    if summary.env_steps >= run.total_steps:
-        return f"this run has already trained {run.total_steps:,} steps; raise --total-steps to continue"
+    done = Extent(summary.env_steps, summary.updates, summary.episodes, summary.minutes)
+    if unit := run.limits.reached(done):
+        limit, option = getattr(run.limits, unit), "--total-steps" if unit == "steps" else f"--run.total-{unit}"
+        return f"this run has already trained {limit:,} {unit}; raise {option} to continue"
     if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
         return (
             f"this run has already reached its return of {run.stop_at_return:g} (an evaluation of {best:.1f});"

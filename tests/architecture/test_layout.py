@@ -28,10 +28,12 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint_file": {"errors"},
     "environment_names": {"errors"},
     "setting_types": {"types", "environment_names"},
+    "alternatives": set(),
     "config": {
         "types",
         "errors",
         "environment_names",
+        "alternatives",
         "gate_law",
         "derived_settings",
         "replay_law",

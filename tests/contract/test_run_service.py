@@ -27,6 +27,7 @@ from penstock.rpc import methods
 from penstock.rpc.clients.membership import Membership
 from penstock.types.block import Schema
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.extents import Extent, RunLimit
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport, Assignment, Episode, Weights
 from penstock.types.spaces import DiscreteSpace, EnvironmentSpec, Tree
@@ -434,7 +435,7 @@ def test_reports_of_actors_reach_the_status_of_the_run(loopback: Loopback, tmp_p
     client = loopback.status(server.address)
     before = client.get(PATIENCE_S)
     assert (before.phase, before.episodes, before.return_mean, before.actors) == ("waiting", 0, None, 0)
-    assert (before.last_evaluation, before.remaining_s, before.total_steps) == (None, None, 1000)
+    assert (before.last_evaluation, before.remaining_s, before.limit) == (None, None, RunLimit("steps", 0, 1000))
     members = [loopback.membership(server) for _ in range(2)]
     members[0].report(report(1.0, 2.0))
     members[1].report(report(6.0))
@@ -463,7 +464,9 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
     for late in (0, 8):
         batch = counted_batch(replace(counts, late=late))
         training = learnt(entropy=None)
-        statistics.trained(batch, training, version=1, env_steps=20, updates=1, samples_per_insert=2.0, train_s=0.5)
+        statistics.trained(
+            batch, training, version=1, extent=Extent(steps=20, updates=1), samples_per_insert=2.0, train_s=0.5
+        )
     statistics.session.committed(CommitOutcome(1, 9))
     statistics.evaluated(EvaluationSummary(9, 900, 20, -1.5, 0.5), 2.0)
     coordinator = client.get(PATIENCE_S).coordinator

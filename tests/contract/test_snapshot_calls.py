@@ -21,6 +21,7 @@ from penstock.replay.store.records import session_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc import methods
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
+from penstock.types.extents import Amounts
 from penstock.types.run import Weights
 from penstock.types.snapshots import SnapshotProgress, SnapshotRequest
 from penstock.wire.snapshots import encode_requests
@@ -87,7 +88,7 @@ def test_a_learners_snapshot_has_policy_and_store_of_one_version(loopback: Loopb
     recorder, plan = Recorder(), plan_with(batch_segments=8, fresh_segments=4, min_replay_segments=8)
     trainer = Trainer(loopback.source(server, plan, prefetch=2), recorder, plan)
     actor = Actor(loopback.sink(0, server), recorder, lambda: trainer.published, slot=0)
-    run = RunSnapshots(loopback.stores(server), RunStatistics(total_steps=1, earlier_s=0.0), interval_s=0.0)
+    run = RunSnapshots(loopback.stores(server), RunStatistics(limits=Amounts(steps=1), earlier_s=0.0), interval_s=0.0)
     client = loopback.run_snapshots(loopback.methods(RunSnapshotServicer(run).behaviours))
     with pytest.raises(NotReady, match="is not training"):
         client.take("early")
@@ -124,7 +125,7 @@ def test_if_a_store_fails_the_snapshots_of_the_others_are_abandoned(loopback: Lo
     _fill(loopback, slow)
     _fill(loopback, other)
     loopback.take(other, "taken")
-    statistics = RunStatistics(total_steps=1, earlier_s=0.0)
+    statistics = RunStatistics(limits=Amounts(steps=1), earlier_s=0.0)
     run = RunSnapshots(loopback.stores(slow, other), statistics, interval_s=1e-6)
     run.open()
     asked = run.request("taken")

@@ -96,12 +96,12 @@ def test_the_store_fits_into_the_memory_limit_and_is_shared_with_the_learner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, services = settings_of("replay", monkeypatch), STACK["services"]
-    assert bytes_of(services["replay"]["mem_limit"]) >= config.replay.store_bytes + 200 * 2**20
+    assert bytes_of(services["replay"]["mem_limit"]) >= config.replay.store_size.amount + 200 * 2**20
     volume, target = services["replay"]["volumes"][0].split(":")
     assert str(config.replay.folder).startswith(f"{target}/")
     assert f"{volume}:{target}:ro" in services["learner"]["volumes"]
     # Batches read from the store are its pages, which count for the learner too.
-    assert bytes_of(services["learner"]["mem_limit"]) > config.replay.store_bytes
+    assert bytes_of(services["learner"]["mem_limit"]) > config.replay.store_size.amount
 
 
 def test_the_restore_service_uses_the_folders_of_the_other_services(
@@ -111,7 +111,7 @@ def test_the_restore_service_uses_the_folders_of_the_other_services(
     replay, learner = settings_of("replay", monkeypatch), settings_of("learner", monkeypatch)
     assert definition["environment"]["PENSTOCK__RUN__DIR"] == learner.run.dir
     assert definition["environment"]["PENSTOCK__REPLAY__SNAPSHOT_FOLDER"] == replay.replay.snapshots
-    assert int(definition["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.store_bytes
+    assert int(definition["environment"]["PENSTOCK__REPLAY__CAPACITY_BYTES"]) == replay.replay.store_size.amount
     assert set(definition["volumes"]) == {services["replay"]["volumes"][0], services["evaluator"]["volumes"][0]}
     # Only when it is asked for, and confined like the others.
     assert (definition["profiles"], definition["restart"]) == (["restore"], "no")

@@ -28,7 +28,7 @@ def default(name: str) -> str:
     section, _, key = name.partition(".")
     config = Config()
     if name == "replay.capacity_bytes":
-        return f"{config.replay.store_bytes / 2**20:g} MiB or more"
+        return f"{config.replay.store_size.amount / 2**20:g} MiB or more"
     return f"{getattr(getattr(config, section), key):g}"
 
 

@@ -137,7 +137,7 @@ def test_the_store_fits_an_atari_game_of_which_only_the_id_is_given(tmp_path: Pa
     limit = "--evaluation.max-episode-steps=20"
     ended = run("train", *options, limit, f"--run-dir={tmp_path / 'run'}")
     assert ended.code == 0, ended.stderr
-    assert build(load_toml(RunFolder(tmp_path / "run").config)).replay.store_bytes > 2 * 64 * 2**20
+    assert build(load_toml(RunFolder(tmp_path / "run").config)).replay.store_size.amount > 2 * 64 * 2**20
 
 
 def test_a_store_that_is_too_small_is_refused_before_anything_starts(tmp_path: Path) -> None:

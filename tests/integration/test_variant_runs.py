@@ -165,7 +165,7 @@ def test_trained_steps_have_the_probabilities_of_the_tempered_policy(tmp_path: P
     config = build(load_toml(RunFolder(folder).config))
     assert not config.policy.normalise_observations
     policy = policy_weights.load(read_weights(RunFolder(folder).numbered_checkpoints()[-1]))
-    store = RingStore(RunFolder(folder).replay, config.replay.store_bytes)
+    store = RingStore(RunFolder(folder).replay, config.replay.store_size.amount)
     assert store.schema is not None
     trained = np.flatnonzero((store.headers["key"] > 0) & (store.headers["state"] == State.SEEN))
     columns, slots = store.schema.empty(trained.size), store.headers["slot"][trained]

@@ -93,7 +93,8 @@ def test_a_store_holds_the_outstanding_segments_and_a_batch() -> None:
     assert store_conflict(fresh=2, degree=1, batch=4, capacity=8) is None
     reason = store_conflict(fresh=2, degree=1, batch=4, capacity=7)
     assert reason == (
-        "the store holds 7 segments, and off_policy_degree 1 with batches of 4 needs 8; raise replay.capacity_bytes"
+        "the store holds 7 segments, and off_policy_degree 1 with batches of 4 needs 8; raise replay.capacity_bytes,"
+        " or set replay.capacity_segments to 8"
     )
     assert store_conflict(fresh=0, degree=1, batch=400, capacity=7) is None
 

@@ -7,6 +7,7 @@ import pytest
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.summary import EvaluationOutcome, Summary, nothing_left
+from penstock.types.extents import RunLimit
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Wait
 from penstock.types.waits import WaitReason
 
@@ -34,6 +35,7 @@ SUMMARY = Summary(
     samples_per_insert=2.0,
     stopped="total_steps",
     statistics=STATISTICS,
+    limit=RunLimit("minutes", 0.5, 2.0),
 )
 
 
@@ -96,6 +98,14 @@ SOLVED = replace(SUMMARY, stopped="stop_at_return", best_evaluation=EvaluationOu
         (SUMMARY, RunConfig(total_steps=1_000), "has already trained 1,000 steps; raise --total-steps"),
         (SUMMARY, RunConfig(total_steps=999), "has already trained 999 steps"),
         (SUMMARY, RunConfig(total_steps=1_001), ""),
+        (SUMMARY, RunConfig(total_minutes=5.0), ""),
+        (
+            replace(SUMMARY, minutes=5.0),
+            RunConfig(total_minutes=5.0, total_steps=9_000),
+            "has already trained 5.0 minutes; raise --run.total-minutes to continue",
+        ),
+        (replace(SUMMARY, updates=70), RunConfig(total_updates=70), "70 updates; raise --run.total-updates"),
+        (replace(SUMMARY, episodes=9), RunConfig(total_episodes=8), "8 episodes; raise --run.total-episodes"),
         (replace(SUMMARY, stopped="interrupted"), RunConfig(total_steps=1_000), ""),
         (SOLVED, RunConfig(total_steps=5_000, stop_at_return=475.0), "has already reached its return of 475"),
         (SOLVED, RunConfig(total_steps=5_000, stop_at_return=490.0), ""),

@@ -2,7 +2,7 @@
 
 It reads the request, one JSON line, from standard input, and writes JSON lines to the descriptor given as its argument:
 one per stage as it begins (`stage`, `name`), and finally `refused` and `unknown`, or `warnings`, `notices` and
-`store_bytes`, the least size of a store for the requested number of segments. What environments print does not reach
+`store_bytes`, the size of a store for the requested number of segments. What environments print does not reach
 that descriptor.
 """
 

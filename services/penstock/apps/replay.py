@@ -1,6 +1,7 @@
 """`penstock replay`: the replay service."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from penstock.replay.admission import Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.scrubbing import Scrub
 from penstock.replay.snapshots.taking import Snapshots
-from penstock.replay.store.layout import RECORDS_FILE, SEGMENTS_FILE
+from penstock.replay.store.layout import RECORDS_FILE, SEGMENTS_FILE, bytes_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.rpc.servicers.replay import ReplayServicer
 from penstock.rpc.servicers.snapshots import SnapshotServicer
 from penstock.telemetry import metrics
 from penstock.telemetry import snapshots as snapshot_telemetry
 from penstock.telemetry.logs import Logger
+from penstock.types.block import Schema
 
 
 def run(config: Config) -> None:
@@ -43,8 +45,19 @@ def run(config: Config) -> None:
 
 
 def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
-    metrics.REPLAY_CAPACITY_BYTES.set(settings.store_bytes)
-    store = RingStore(Path(settings.folder) if settings.folder else None, settings.store_bytes)
+    configured = settings.store_size
+
+    def sized(schema: Schema) -> int:
+        size = bytes_of(configured, schema)
+        logger.info("store sized", configured=str(configured), bytes=size, segment_bytes=schema.segment_bytes)
+        metrics.REPLAY_CAPACITY_BYTES.set(size)
+        return size
+
+    size: int | Callable[[Schema], int] = sized
+    if configured.unit == "bytes":
+        size = configured.amount
+        metrics.REPLAY_CAPACITY_BYTES.set(size)
+    store = RingStore(Path(settings.folder) if settings.folder else None, size)
     if store.schema is not None:
         found = store.recovery
         logger.info("recovered", segments=found.segments, damaged=found.damaged, torn=found.torn)
@@ -69,7 +82,7 @@ async def _serve(
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
     await servicer.server.start(settings.listen)
-    service.logger.info("serving", listen=settings.listen, capacity_bytes=settings.store_bytes)
+    service.logger.info("serving", listen=settings.listen, store=str(settings.store_size))
     loop = asyncio.get_running_loop()
 
     def note_storage(sound: bool) -> None:

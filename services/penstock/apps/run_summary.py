@@ -36,6 +36,10 @@ def summary_of(session: Session, conclusion: Conclusion, wall_s: float) -> Summa
         sessions=progress.sessions,
         total_wall_s=session.recovered.progress.wall_s + wall_s,
         total_env_steps_per_s=progress.env_steps / progress.training_s if progress.training_s > 0.0 else 0.0,
+        updates=progress.updates,
+        episodes=progress.episodes,
+        minutes=progress.clock_s / 60.0,
+        limit=config.run.limits.nearest(progress.extent),
     )
 
 

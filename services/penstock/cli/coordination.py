@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.display import limit_text
 from penstock.cli.hints import actors_waiting_share, hints
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
@@ -98,6 +99,8 @@ def summary_lines(summary: Summary) -> list[Text]:
     lines.append(named("environment", f"{summary.env_id}, seed {summary.seed}"))
     speed = f"({summary.env_steps_per_s:,.0f}/s)"
     lines.append(named("steps", f"{summary.env_steps:,} {speed}, ended by {summary.stopped}"))
+    if summary.limit is not None:
+        lines.append(named("progress", f"{summary.limit.share:.0%}: {limit_text(summary.limit)}"))
     if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
         reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
         lines.append(named("threshold", reached))

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.extents import RunLimit
 from penstock.types.status import RunStatus
 
 _LINE_INTERVAL_S = 3.0
@@ -48,7 +49,7 @@ def status_line(status: RunStatus) -> str:
     if not status.env_steps or status.phase == "stopping":
         return _state(status)
     parts = [
-        f"{status.env_steps:,}/{status.total_steps:,} steps",
+        *progress_parts(status.env_steps, status.limit),
         f"{status.env_steps_per_s:,.0f} steps/s",
         f"return {_number(status.return_mean)}",
         f"evaluation {_evaluation(status.last_evaluation)}",
@@ -61,6 +62,20 @@ def status_line(status: RunStatus) -> str:
     if (state := _state(status)) != "training":
         parts.append(state)
     return " | ".join(parts)
+
+
+def progress_parts(env_steps: int, limit: RunLimit | None) -> list[str]:
+    """Returns the environment steps trained, and the progress towards the limit of the run that is in force."""
+    if limit is None:
+        return [f"{env_steps:,} steps"]
+    progress = limit_text(limit)
+    return [progress] if limit.unit == "steps" else [f"{env_steps:,} steps", progress]
+
+
+def limit_text(limit: RunLimit) -> str:
+    """Returns the progress towards a limit, with its unit."""
+    digits = 0 if limit.unit != "minutes" else 1 if limit.total >= 10.0 else 2
+    return f"{limit.done:,.{digits}f}/{limit.total:,.{digits}f} {limit.unit}"
 
 
 def _state(status: RunStatus) -> str:
@@ -107,11 +122,12 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
 
     def _panel(self, status: RunStatus) -> RenderableType:
         title = f"[bold]penstock[/bold] {status.environment_id} · {escape(_state(status))}"
-        bar = ProgressBar(total=max(1, status.total_steps), completed=status.env_steps, width=None)
+        bar = ProgressBar(total=1.0, completed=status.limit.share if status.limit else 0.0, width=None)
         steps = Table.grid(expand=True, padding=(0, 1))
         steps.add_column(ratio=1)
         steps.add_column(justify="right", no_wrap=True)
-        steps.add_row(bar, f"{status.env_steps:,} / {status.total_steps:,} · ETA {_duration(status.remaining_s)}")
+        parts = [*progress_parts(status.env_steps, status.limit), f"ETA {_duration(status.remaining_s)}"]
+        steps.add_row(bar, " · ".join(parts))
         numbers = Table.grid(expand=True, padding=(0, 2))
         for _ in range(3):
             numbers.add_column(style="dim", no_wrap=True)

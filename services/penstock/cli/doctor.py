@@ -87,7 +87,10 @@ def check_processors(config: Config) -> Finding:
 
 def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Finding:
     """Checks whether the stores and the actors fit into the available memory."""
-    stores = config.train.replay_shards * (config.replay.store_bytes + _BESIDE_STORE_BYTES)
+    size = config.replay.store_size
+    if size.unit != "bytes":
+        return Finding("memory", None, f"not checked, because the bytes of {size} depend on the environment")
+    stores = config.train.replay_shards * (size.amount + _BESIDE_STORE_BYTES)
     needed = stores + config.train.least_actors * _ACTOR_BYTES
     required = f"about {_gib(needed)} needed for replay and actors"
     if not meminfo.exists():
@@ -103,7 +106,9 @@ def check_memory(config: Config, meminfo: Path = Path("/proc/meminfo")) -> Findi
 def check_disk(config: Config) -> Finding:
     """Checks whether the configured folders can be written and have room for the store."""
     store, run = config.replay.folder, config.run.dir
-    needed = config.train.replay_shards * config.replay.store_bytes
+    size = config.replay.store_size
+    # The bytes of a store in segments or steps depend on the environment.
+    needed = config.train.replay_shards * size.amount if size.unit == "bytes" else 0
     # Without replay.folder, the store is kept in the run's folder.
     places = [(store, "replay.folder", needed)] if store else []
     if run or not store:

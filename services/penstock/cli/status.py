@@ -90,5 +90,6 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
         newest = f"its newest checkpoint is at step {int(saved[-1].stem):,}" if saved else "it has no checkpoint"
         console.print(f"the run in {folder.root} is not active; {newest}", markup=False, soft_wrap=True)
     finished = nothing_left(folder.summary, build(load_toml(folder.config)).run)
-    what = "train longer with a larger --total-steps" if finished else "resume it"
-    console.print(f"{what}:  {how_to_resume(str(folder.root))}", style="dim", markup=False, soft_wrap=True)
+    console.print(
+        f"{finished or 'resume it'}:  {how_to_resume(str(folder.root))}", style="dim", markup=False, soft_wrap=True
+    )

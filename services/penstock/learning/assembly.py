@@ -21,10 +21,11 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
     """Begins a session with the state that earlier ones left."""
     resumed = recovered.progress
     statistics = RunStatistics(
-        total_steps=config.run.total_steps,
+        limits=config.run.limits,
         earlier_s=resumed.training_s,
         # Checkpoints of earlier releases lack `env_steps_taken`.
         earlier_steps_taken=max(resumed.env_steps, resumed.env_steps_taken),
+        earlier_clock_s=resumed.clock_s,
         variants=config.environment.variant_names,
     )
     for complaint in recovered.complaints:

@@ -23,6 +23,7 @@ from penstock.learning.learner import Learner
 from penstock.run_folder import RunFolder
 from penstock.types.differences import contrast, same_spaces
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.extents import Extent
 from penstock.types.records import plain
 from penstock.types.spaces import EnvironmentSpec
 
@@ -51,6 +52,9 @@ class RunProgress:
         env_steps_taken: Environment steps that actors reported, including those that were late or refused.
         wall_s: Seconds that learner processes have run.
         sessions: Learner processes that have trained the run, including this one.
+        episodes: Episodes whose last step was trained.
+        clock_s: Seconds from the first environment step to the end of training in each session, including waits for
+            evaluations.
     """
 
     version: int = 0
@@ -65,6 +69,13 @@ class RunProgress:
     env_steps_taken: int = 0
     wall_s: float = 0.0
     sessions: int = 0
+    episodes: int = 0
+    clock_s: float = 0.0
+
+    @property
+    def extent(self) -> Extent:
+        """What the run has done."""
+        return Extent(self.env_steps, self.updates, self.episodes, self.clock_s / 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +286,9 @@ def _evaluation(best: CheckpointFile, newest_progress: RunProgress) -> Evaluatio
 
 def _progress(file: CheckpointFile) -> RunProgress:
     try:
-        return RunProgress(**json.loads(file.metadata[_PROGRESS_KEY]))
+        values = json.loads(file.metadata[_PROGRESS_KEY])
+        # Checkpoints of earlier releases lack `clock_s`.
+        return RunProgress(**{"clock_s": values.get("training_s", 0.0), **values})
     except TypeError:
         raise _of_another_release(file.path) from None
     except ValueError:

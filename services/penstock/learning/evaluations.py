@@ -14,9 +14,11 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import Snapshot
 from penstock.learning.protocols import EvaluationDesk
 from penstock.learning.records import Record, Records
+from penstock.learning.recurrence import Recurrence
 from penstock.learning.session import Session
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, EvaluationTask
+from penstock.types.extents import Extent
 from penstock.types.run import Weights
 
 _STREAM, _FINAL_STREAM = 0xE7A1, 0xE7A2
@@ -66,7 +68,7 @@ class Evaluations:
         # An evaluator may outlive a learner and answer the next one, so task numbers must differ between learners.
         self._session = secrets.randbits(31) << 32
         self._number = resumed.version + 1
-        self._due_at = resumed.env_steps + config.evaluation.interval_steps
+        self._due = Recurrence(config.evaluation.intervals, resumed.extent)
         self._latest_version = -1
         self._answered = True
         self._noticed_at: dict[str, float] = {}
@@ -81,13 +83,17 @@ class Evaluations:
         """Mean return of the best checkpoint; None before the first evaluation."""
         return self.best.return_mean if self.best is not None else None
 
-    def is_due(self, env_steps: int) -> bool:
+    def is_due(self, now: Extent) -> bool:
         """Returns whether the next evaluation is due and none is outstanding."""
-        return self._asked is None and env_steps >= self._due_at
+        return self._asked is None and self._due.is_due(now)
+
+    def restart_interval(self, now: Extent) -> None:
+        """Makes the next evaluation due one interval after `now`."""
+        self._due.restart(now)
 
     def ask(self, snapshot: Snapshot) -> None:
         """Sends a policy for evaluation."""
-        self._due_at = snapshot.progress.env_steps + self._config.interval_steps
+        self.restart_interval(snapshot.progress.extent)
         self._asked = self._send(snapshot, _STREAM)
 
     def collect(self, timeout_s: float = 0.0) -> bool:

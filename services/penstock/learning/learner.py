@@ -40,6 +40,7 @@ class TrainingOutcome:
     Attributes:
         priorities: <float64>[B] raw priorities.
         fresh_steps: Valid steps in the fresh segments.
+        fresh_episodes: Episodes that end in the fresh segments.
         updates: Gradient steps taken.
         refused_steps: Gradient steps refused because their gradients had no finite norm.
         unsound_rows: Valid rows left out because a number in them or in their estimates was absurd.
@@ -49,6 +50,7 @@ class TrainingOutcome:
 
     priorities: NDArray[np.float64]
     fresh_steps: int
+    fresh_episodes: int
     updates: int
     refused_steps: int
     unsound_rows: int
@@ -132,6 +134,7 @@ class Learner:
         return TrainingOutcome(
             priorities=self._priorities(estimated, refused),
             fresh_steps=fresh_steps,
+            fresh_episodes=_episodes_in(batch),
             updates=sum(len(epoch.minibatches) for epoch in epochs) - refused,
             refused_steps=refused,
             unsound_rows=int(batch.valid.sum()) - int(estimated.usable.sum()),
@@ -265,6 +268,12 @@ class Learner:
         observation = tuple(leaf[fresh, burn_in:-1][valid] for leaf in batch.observation)
         moments = self.policy.learn_moments(observation, batch.discounted_return[fresh][valid])
         return int(valid.sum()), moments
+
+
+def _episodes_in(batch: TrainingBatch) -> int:
+    """Returns the number of episodes whose last step is in a fresh segment."""
+    fresh = slice(None, batch.fresh_segments)
+    return int(((batch.terminated | batch.truncated) & batch.valid)[fresh].sum())
 
 
 def _steps_of(

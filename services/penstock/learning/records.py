@@ -35,6 +35,7 @@ class Record:
         coordinator, learning = status.coordinator, plain(statistics)
         values = {
             "env_steps_taken": status.env_steps_taken,
+            "progress_share": _rounded(status.limit.share) if status.limit else None,
             "version": status.version,
             "training_s": round(training_s, 3),
             "env_steps_per_s": round(status.env_steps_per_s, 1),

@@ -3,6 +3,7 @@
 Every number is recorded here once, for the status of the run as well as for the metrics.
 """
 
+import dataclasses
 import math
 import threading
 import time
@@ -14,6 +15,7 @@ from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.telemetry import logs, metrics
 from penstock.types.evaluation import EvaluationSummary
+from penstock.types.extents import Amounts, Extent, Unit
 from penstock.types.replay import Batch
 from penstock.types.run import ActorReport
 from penstock.types.status import Notice, Phase, RunStatus, VariantStatus
@@ -39,32 +41,34 @@ class RunStatistics:
     def __init__(
         self,
         *,
-        total_steps: int,
+        limits: Amounts,
         earlier_s: float,
         earlier_steps_taken: int = 0,
+        earlier_clock_s: float = 0.0,
         variants: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins a session of a run that ends at `total_steps` environment steps.
+        """Begins a session of a run that ends at the first of these limits.
 
-        `earlier_steps_taken` are the environment steps that actors reported in earlier sessions. `variants` are the
-        arguments of each environment variant, as shown to the user; empty if there are none. `clock` returns monotonic
-        seconds.
+        `earlier_steps_taken` are the environment steps that actors reported in earlier sessions, and `earlier_clock_s`
+        the seconds of `clock_s` in them. `variants` are the arguments of each environment variant, as shown to the
+        user; empty if there are none. `clock` returns monotonic seconds.
         """
         self._lock = threading.Lock()
         self._clock, self._started, self.earlier_s = clock, clock(), earlier_s
-        self._total_steps = total_steps
+        self._limits, self._earlier_clock_s = limits, earlier_clock_s
+        self._began_at = self._ended_at = math.inf
         self._first_step_at, self._stood_still_s = math.inf, 0.0
         self._env_steps_taken = earlier_steps_taken
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
         self._variants = [VariantStatus(arguments) for arguments in variants]
         self._variant_returns: list[deque[float]] = [deque(maxlen=_RECENT_EPISODES) for _ in variants]
-        self._trail: deque[tuple[float, int, int]] = deque()
+        self._trail: deque[tuple[float, Extent]] = deque()
         self._phase: Phase = "waiting"
         self._waiting_for: WaitReason | str = WaitReason(Awaited.ACTORS)
         self._environment_id = ""
-        self._version = self._env_steps = 0
+        self._version, self._extent = 0, Extent()
         self._last: EvaluationSummary | None = None
         self.best_evaluation: EvaluationSummary | None = None
         self._batch: Batch | None = None
@@ -91,6 +95,7 @@ class RunStatistics:
             if report.first_step_at_s > 0.0:
                 # An actor reports when it begins to collect. Its clock may differ from this host's by any amount.
                 self._first_step_at = min(self._first_step_at, self._clock())
+                self._began_at = min(self._began_at, self._first_step_at)
             self._env_steps_taken += report.env_steps
             metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
             self.session.report(report)
@@ -110,17 +115,19 @@ class RunStatistics:
         metrics.VARIANT_EPISODES.labels(str(variant)).inc(len(returns))
         metrics.VARIANT_EPISODE_RETURN.labels(str(variant)).set(mean)
 
-    def begin(self, environment_id: str, *, version: int, env_steps: int, updates: int) -> None:
-        """Sets the counts at which training begins or resumes."""
+    def begin(self, environment_id: str, *, version: int, extent: Extent) -> None:
+        """Sets the version and the extent at which training begins or resumes."""
         with self._lock:
             self._environment_id = environment_id
-            self._version, self._env_steps = version, env_steps
-            self._trail.append((self._clock(), env_steps, updates))
+            self._version, self._extent = version, extent
+            self._trail.append((self._clock(), extent))
+            self._show_progress()
 
     def waits(self, reason: WaitReason | str) -> None:
         """Sets what the learner is waiting for: the reason why a batch is delayed, or a text for display."""
         with self._lock:
             self._waiting_for = reason
+            self._show_progress()
 
     def enters(self, phase: Phase) -> None:
         """Sets the phase of the run: waiting, training, evaluating or finished."""
@@ -139,23 +146,25 @@ class RunStatistics:
         training: TrainingStatistics,
         *,
         version: int,
-        env_steps: int,
-        updates: int,
+        extent: Extent,
         samples_per_insert: float,
         train_s: float,
     ) -> None:
-        """Records a trained batch, the seconds that it took, and the run's counts after it."""
+        """Records a trained batch, the seconds that it took, and the run's version and extent after it."""
         metrics.LEARNER_VERSION.set(version)
-        metrics.LEARNER_ENV_STEPS.set(env_steps)
+        metrics.LEARNER_ENV_STEPS.set(extent.steps)
         with self._lock:
-            metrics.LEARNER_UPDATES.inc(updates - (self._trail[-1][2] if self._trail else 0))
-            self.session.trained(batch, training, fresh_steps=env_steps - self._env_steps, train_s=train_s)
+            now, before = self._clock(), self._extent
+            metrics.LEARNER_UPDATES.inc(extent.updates - before.updates)
+            self.session.trained(batch, training, fresh_steps=extent.steps - before.steps, train_s=train_s)
             self._phase, self._waiting_for = "training", ""
             self._batch = batch
-            self._version, self._env_steps = version, env_steps
+            self._version, self._extent = version, extent
             self._samples_per_insert = samples_per_insert
-            now = self._clock()
-            self._trail.append((now, env_steps, updates))
+            # Runs in one process have no actors that report.
+            self._began_at = min(self._began_at, now)
+            self._show_progress()
+            self._trail.append((now, extent))
             while now - self._trail[0][0] > _RATE_WINDOW_S and len(self._trail) > 2:
                 self._trail.popleft()
 
@@ -173,7 +182,7 @@ class RunStatistics:
     def env_steps_taken(self) -> int:
         """Environment steps that actors took in all sessions; at least the number trained."""
         with self._lock:
-            return max(self._env_steps_taken, self._env_steps)
+            return max(self._env_steps_taken, self._extent.steps)
 
     @property
     def elapsed_s(self) -> float:
@@ -188,14 +197,48 @@ class RunStatistics:
                 return self.earlier_s
             return self.earlier_s + max(0.0, self._clock() - self._first_step_at - self._stood_still_s)
 
+    def end_training(self) -> None:
+        """Stops the clock of the run, before its last evaluations."""
+        with self._lock:
+            self._ended_at = self._clock()
+
+    @property
+    def clock_s(self) -> float:
+        """Seconds of training since the first environment step of each session, including waits for evaluations."""
+        with self._lock:
+            return self._clock_s
+
+    @property
+    def _clock_s(self) -> float:
+        return self._earlier_clock_s + max(0.0, min(self._clock(), self._ended_at) - self._began_at)
+
+    @property
+    def _now(self) -> Extent:
+        return dataclasses.replace(self._extent, minutes=self._clock_s / 60.0)
+
+    def _show_progress(self) -> None:
+        metrics.LEARNER_PROGRESS.set(self._limits.nearest(self._now).share)
+        remaining_s = self._remaining_s
+        metrics.LEARNER_REMAINING_SECONDS.set(math.nan if remaining_s is None else remaining_s)
+
+    @property
+    def _remaining_s(self) -> float | None:
+        return self._limits.remaining_s(self._now, self._per_second)
+
+    def _per_second(self, unit: Unit) -> float:
+        """Returns the rate over the last batches; 0.0 if there is none yet."""
+        if unit == "minutes":
+            return 1.0 / 60.0 if math.isfinite(self._began_at) else 0.0
+        if not self._trail:
+            return 0.0
+        (began, first), (ended, last) = self._trail[0], self._trail[-1]
+        return (last.of(unit) - first.of(unit)) / (ended - began) if ended > began else 0.0
+
     def status(self) -> RunStatus:
         """Returns the current status of the run."""
         states, slowest = self.actors.states(), self.actors.slowest()
         session, training = self.session.statistics(), self.session.last
         with self._lock:
-            first, last = (self._trail[0], self._trail[-1]) if self._trail else ((0.0, 0, 0), (0.0, 0, 0))
-            seconds = last[0] - first[0]
-            rate = (last[1] - first[1]) / seconds if seconds > 0.0 else 0.0
             counts = self._batch.counts if self._batch else None
             awaited = self._waiting_for
             for_actors = isinstance(awaited, WaitReason) and awaited.awaited is Awaited.FRESH_SEGMENTS
@@ -203,11 +246,10 @@ class RunStatistics:
                 phase=self._phase,
                 environment_id=self._environment_id,
                 version=self._version,
-                env_steps=self._env_steps,
-                total_steps=self._total_steps,
+                env_steps=self._extent.steps,
                 elapsed_s=self.elapsed_s,
-                env_steps_per_s=rate,
-                updates_per_s=(last[2] - first[2]) / seconds if seconds > 0.0 else 0.0,
+                env_steps_per_s=self._per_second("steps"),
+                updates_per_s=self._per_second("updates"),
                 episodes=self._episodes,
                 return_mean=sum(self._returns) / len(self._returns) if self._returns else None,
                 last_evaluation=self._last,
@@ -217,12 +259,13 @@ class RunStatistics:
                 replay_stored=counts.stored if counts else 0,
                 replay_capacity=counts.capacity if counts else 0,
                 actors=self.connected_actors(),
-                remaining_s=max(0, self._total_steps - self._env_steps) / rate if rate > 0.0 else None,
+                remaining_s=self._remaining_s,
                 waiting_for=f"{awaited}: {slowest}" if slowest and for_actors else str(awaited),
                 samples_per_insert=self._samples_per_insert,
                 variants=tuple(self._variants),
                 coordinator=session,
                 notices=tuple(self._notices),
                 actor_states=states,
-                env_steps_taken=max(self._env_steps_taken, self._env_steps),
+                env_steps_taken=max(self._env_steps_taken, self._extent.steps),
+                limit=self._limits.nearest(self._now),
             )

@@ -23,11 +23,13 @@ from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.priority_gain import chosen_alpha
 from penstock.learning.records import Record, Records
+from penstock.learning.recurrence import Recurrence
 from penstock.learning.refusals import Refusals
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.versions import VersionMark
 from penstock.telemetry import metrics
 from penstock.types.evaluation import EvaluationSummary
+from penstock.types.extents import Extent, Unit
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
 from penstock.types.statistics import CoordinatorStatistics
 from penstock.types.status import Stopped
@@ -37,6 +39,15 @@ _BATCH_WAIT_S = 0.5
 _JOURNAL_INTERVAL_S = 1.0
 _JOURNAL_SHARE = 0.01
 """Largest share of a run between two records, so that a one-second run has a curve."""
+
+
+_ENDS: dict[Unit, Stopped] = {
+    "steps": "total_steps",
+    "updates": "total_updates",
+    "episodes": "total_episodes",
+    "minutes": "total_minutes",
+}
+"""Reason for the end of a run that has reached its limit in a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +86,9 @@ class TrainingRun:
         self._progress = dataclasses.replace(resumed, version=self._versions.first)
         self._earlier = resumed
         self._saved_threshold = resumed.env_steps_to_threshold
-        self._save_at = resumed.env_steps + config.checkpoint.save_interval
-        self._journal_at, self._journal_at_steps = 0.0, 0.0
+        self._save_due = Recurrence(config.checkpoint.intervals, self._extent)
+        self._journal_at = 0.0
+        self._journal_due = Recurrence(config.run.limits.share_of(_JOURNAL_SHARE), self._extent)
         self._noted_version = self._progress.version
         self._noted_totals = statistics.session.totals()
         self._chosen = ChosenDegree(config.sampling.first_degree) if config.sampling.off_policy_degree < 0 else None
@@ -92,6 +104,7 @@ class TrainingRun:
         self._begin()
         stopped = self._train()
         training_s = self._statistics.training_s
+        self._statistics.end_training()
         self._note()
         self._save()
         self._statistics.enters("evaluating")
@@ -120,8 +133,7 @@ class TrainingRun:
         self._statistics.begin(
             self._learner.policy.spec.id,
             version=progress.version,
-            env_steps=progress.env_steps,
-            updates=progress.updates,
+            extent=progress.extent,
         )
         self._publish()
         seed, session = self._config.run.seed, secrets.randbits(63) | 1
@@ -154,11 +166,16 @@ class TrainingRun:
         if self._stopping():
             return "interrupted"
         self._statistics.actors.check()
-        if self._progress.env_steps >= run.total_steps:
-            return "total_steps"
+        if reached := run.limits.reached(self._extent):
+            return _ENDS[reached]
         if run.stop_at_return is not None and best is not None and best >= run.stop_at_return:
             return "stop_at_return"
         return None
+
+    @property
+    def _extent(self) -> Extent:
+        """What the run has done until now."""
+        return dataclasses.replace(self._progress, clock_s=self._statistics.clock_s).extent
 
     def _next_batch(self) -> Batch | None:
         # Read before waiting, because it is None once the batch has arrived.
@@ -180,7 +197,7 @@ class TrainingRun:
                 f"received batch {batch.number}, expected batch {self._progress.version}: batch k trains version k; the"
                 " replay service serves another learner's session or another version of Penstock"
             )
-        share_done = min(1.0, self._progress.env_steps / self._config.run.total_steps)
+        share_done = self._config.run.limits.nearest(self._extent).share
         started = time.perf_counter()
         outcome = self._learner.train(self._feed.tensors(batch), share_done)
         train_s = time.perf_counter() - started
@@ -201,8 +218,7 @@ class TrainingRun:
             batch,
             outcome.statistics,
             version=self._progress.version,
-            env_steps=self._progress.env_steps,
-            updates=self._progress.updates,
+            extent=self._progress.extent,
             samples_per_insert=self._samples_per_insert(),
             train_s=train_s,
         )
@@ -220,6 +236,7 @@ class TrainingRun:
             updates=progress.updates + outcome.updates,
             segments_trained=progress.segments_trained + batch.keys.size,
             segments_fresh=progress.segments_fresh + segments,
+            episodes=progress.episodes + outcome.fresh_episodes,
         )
 
     def _collected(self, batch: Batch, outcome: TrainingOutcome) -> tuple[int, int]:
@@ -279,19 +296,19 @@ class TrainingRun:
 
     def _do_what_is_due(self) -> None:
         self._evaluations.collect()
-        if self._evaluations.is_due(self._progress.env_steps):
+        if self._evaluations.is_due(self._extent):
             self._evaluations.ask(self._snapshot())
             if self._config.evaluation.mode == "synchronous":
                 self._await_evaluation()
         # If the evaluation that reached the threshold is not the best, only this checkpoint records it on disk.
         reached = self._evaluations.env_steps_to_threshold != self._saved_threshold
-        if self._progress.env_steps >= self._save_at or reached:
+        if self._save_due.is_due(self._extent) or reached:
             self._save()
-            self._save_at = self._progress.env_steps + self._config.checkpoint.save_interval
+            self._save_due.restart(self._extent)
         self._snapshots.take_what_is_due(self._snapshot)
-        if time.monotonic() >= self._journal_at or self._progress.env_steps >= self._journal_at_steps:
+        if time.monotonic() >= self._journal_at or self._journal_due.is_due(self._extent):
             self._journal_at = time.monotonic() + _JOURNAL_INTERVAL_S
-            self._journal_at_steps = self._progress.env_steps + _JOURNAL_SHARE * self._config.run.total_steps
+            self._journal_due.restart(self._extent)
             self._note()
         self._writes.retry()
 
@@ -303,6 +320,8 @@ class TrainingRun:
         self._statistics.stood_still(waited_s)
         # The wait must not count as time between two batches.
         self._batch_at += waited_s
+        # Otherwise an evaluation longer than its interval in minutes would be due again after every batch.
+        self._evaluations.restart_interval(self._extent)
 
     def _note(self) -> None:
         session = self._statistics.session
@@ -326,6 +345,7 @@ class TrainingRun:
             env_steps_taken=self._statistics.env_steps_taken,
             wall_s=self._earlier.wall_s + self._statistics.elapsed_s,
             sessions=self._earlier.sessions + 1,
+            clock_s=self._statistics.clock_s,
         )
         return checkpoints.take(self._learner, self._progress)
 

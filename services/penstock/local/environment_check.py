@@ -14,7 +14,7 @@ from penstock.config import Config
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local.children import service_environment
 from penstock.local.process_group import CommandProcess, Guard, ProcessGroup, describe_exit, signals_held_back
-from penstock.local.store_size import least_segments
+from penstock.local.store_size import sized_segments
 
 _COMPARED = 2
 """Most environments that are made of each variant; two are enough to compare them."""
@@ -40,7 +40,7 @@ _DOING = {
 def check_environment(config: Config, report: Callable[[str], None]) -> int:
     """Makes, resets and steps the configured environments in a child process, and ends its whole process group.
 
-    Returns the least size in bytes of a store for `store_size.least_segments`. `report` receives one line at a time: a
+    Returns the size in bytes of a store for `store_size.sized_segments`. `report` receives one line at a time: a
     warning, or a message that a stage takes long. Raises `ConfigurationError`, with the stage, the reason and a remedy,
     if the environment can't be used, and `UnknownEnvironment` if it is not registered.
     """
@@ -83,7 +83,7 @@ def _request(config: Config) -> dict[str, Any]:
         "imports": environment.imports,
         "vectorization": environment.vectorization,
         "frames": environment.frame_stack,
-        "segments": least_segments(config),
+        "segments": sized_segments(config),
         "use_masks": environment.action_masks,
         "encoders": config.policy.encoders,
         "moves": config.policy.moves,

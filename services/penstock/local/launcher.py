@@ -21,13 +21,14 @@ from penstock.local.environment_check import check_environment
 from penstock.local.learning_curves import draw
 from penstock.local.places import Places, choose_places
 from penstock.local.ports import release_ports
-from penstock.local.store_size import free_bytes, with_store
+from penstock.local.store_size import conversion, free_bytes, with_store
 from penstock.local.template import Template
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import is_serving
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left
+from penstock.types.extents import Extent
 from penstock.types.status import RunStatus
 
 _POLL_S = 0.2
@@ -64,12 +65,14 @@ def train(
     # Before anything is changed, because resuming a finished run would only replace its summary.
     if resume and (reason := nothing_left(resumed, config.run)):
         raise ConfigurationError(f"{reason}; its result is in {resumed}")
-    checking = RunStatus(total_steps=config.run.total_steps, waiting_for="the environment check")
+    checking = dataclasses.replace(_beginning(config), waiting_for="the environment check")
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
         store_bytes = check_environment(config, lambda line: observer(checking, [line]))
         config = with_run_dir(config)
         config = with_store(config, store_bytes, free_bytes(Path(config.run.dir or ".")))
+        if line := conversion(config, store_bytes):
+            observer(checking, [line])
         folder = RunFolder(Path(config.run.dir or "."))
         _check_folder(folder, resume=resume)
         start = AbortedStart(folder)
@@ -88,6 +91,11 @@ def with_run_dir(config: Config) -> Config:
         return config
     name = config.environment.short_name.replace("/", "-").replace(":", "-")
     return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
+
+
+def _beginning(config: Config) -> RunStatus:
+    """Returns the status that is shown before the learner's."""
+    return RunStatus(limit=config.run.limits.nearest(Extent()))
 
 
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:
@@ -110,7 +118,7 @@ class _Session:
     ) -> None:
         self._config, self._folder, self._start, self._observer = config, folder, start, observer
         self._template = template
-        self._status = RunStatus(total_steps=config.run.total_steps)
+        self._status = _beginning(config)
         self._children = Children(config.train.max_restarts, template)
         self._thread = LoopThread()
         self._newest_notice = 0

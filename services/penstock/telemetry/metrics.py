@@ -53,7 +53,7 @@ REPLAY_IGNORED_PRIORITIES = Gauge(
 )
 REPLAY_REFUNDED = Gauge("penstock_replay_refunded_segments", "Leased segments that were returned untrained.")
 REPLAY_REFUSED = Gauge("penstock_replay_refused_segments", "Segments refused for their values since the start.")
-REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Size of the store in bytes, allocated at start.")
+REPLAY_CAPACITY_BYTES = Gauge("penstock_replay_capacity_bytes", "Size of the allocated store in bytes.")
 REPLAY_STORED_BYTES = Gauge("penstock_replay_stored_bytes", "Bytes of the segments in the store.")
 REPLAY_MASS = Gauge("penstock_replay_mass", "Sum of all masses, at the reference version of the sum tree.")
 REPLAY_PRIORITY = Gauge("penstock_replay_priority", "Raw priority of replayable segments, by quantile.", ("quantile",))
@@ -93,6 +93,10 @@ REPLAY_SNAPSHOT_BYTES = Gauge(
 # The learner.
 LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Policy version, which is the number of trained batches.")
 LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
+LEARNER_PROGRESS = Gauge("penstock_learner_progress_share", "Largest share of a limit of the run that is done, 0 to 1.")
+LEARNER_REMAINING_SECONDS = Gauge(
+    "penstock_learner_remaining_seconds", "Expected seconds until the first limit of the run is reached."
+)
 LEARNER_SNAPSHOT_FAILURES = Counter("penstock_learner_snapshot_failures", "Failed automatic snapshots.")
 LEARNER_UPDATES = Counter("penstock_learner_gradient_steps", "Gradient steps.")
 LEARNER_STEP_SECONDS = Histogram(

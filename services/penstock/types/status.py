@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.types.evaluation import EvaluationSummary
+from penstock.types.extents import RunLimit
 from penstock.types.statistics import CoordinatorStatistics
 
 Phase = Literal["waiting", "training", "evaluating", "finished", "stopping"]
 """Phase of a run. `stopping` is shown by the command that stops the run; the learner does not report it."""
 
-Stopped = Literal["total_steps", "stop_at_return", "interrupted"]
+Stopped = Literal["total_steps", "total_updates", "total_episodes", "total_minutes", "stop_at_return", "interrupted"]
 """Reason for the end of a run."""
 
 
@@ -53,7 +54,6 @@ class RunStatus:
     environment_id: str = ""
     version: int = 0
     env_steps: int = 0
-    total_steps: int = 0
     elapsed_s: float = 0.0
     env_steps_per_s: float = 0.0
     updates_per_s: float = 0.0
@@ -74,3 +74,4 @@ class RunStatus:
     notices: tuple[Notice, ...] = ()
     actor_states: tuple[ActorState, ...] = ()
     env_steps_taken: int = 0
+    limit: RunLimit | None = None

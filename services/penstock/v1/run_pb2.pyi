@@ -243,12 +243,11 @@ class GetRunStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetRunStatusResponse(_message.Message):
-    __slots__ = ("phase", "environment_id", "version", "env_steps", "total_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken")
+    __slots__ = ("phase", "environment_id", "version", "env_steps", "elapsed_s", "env_steps_per_s", "updates_per_s", "episodes", "return_mean", "last_evaluation", "best_evaluation", "lag_mean", "staleness_mean", "replay_stored", "replay_capacity", "actors", "remaining_s", "waiting_for", "samples_per_insert", "variants", "coordinator", "notices", "actor_states", "env_steps_taken", "limit")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     UPDATES_PER_S_FIELD_NUMBER: _ClassVar[int]
@@ -269,11 +268,11 @@ class GetRunStatusResponse(_message.Message):
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     ACTOR_STATES_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     phase: str
     environment_id: str
     version: int
     env_steps: int
-    total_steps: int
     elapsed_s: float
     env_steps_per_s: float
     updates_per_s: float
@@ -294,7 +293,18 @@ class GetRunStatusResponse(_message.Message):
     notices: _containers.RepeatedCompositeFieldContainer[Notice]
     actor_states: _containers.RepeatedCompositeFieldContainer[ActorState]
     env_steps_taken: int
-    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ...) -> None: ...
+    limit: RunLimit
+    def __init__(self, phase: _Optional[str] = ..., environment_id: _Optional[str] = ..., version: _Optional[int] = ..., env_steps: _Optional[int] = ..., elapsed_s: _Optional[float] = ..., env_steps_per_s: _Optional[float] = ..., updates_per_s: _Optional[float] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., last_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., best_evaluation: _Optional[_Union[EvaluationSummary, _Mapping]] = ..., lag_mean: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., replay_stored: _Optional[int] = ..., replay_capacity: _Optional[int] = ..., actors: _Optional[int] = ..., remaining_s: _Optional[float] = ..., waiting_for: _Optional[str] = ..., samples_per_insert: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[VariantStatus, _Mapping]]] = ..., coordinator: _Optional[_Union[CoordinatorStatistics, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., actor_states: _Optional[_Iterable[_Union[ActorState, _Mapping]]] = ..., env_steps_taken: _Optional[int] = ..., limit: _Optional[_Union[RunLimit, _Mapping]] = ...) -> None: ...
+
+class RunLimit(_message.Message):
+    __slots__ = ("unit", "done", "total")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    done: float
+    total: float
+    def __init__(self, unit: _Optional[str] = ..., done: _Optional[float] = ..., total: _Optional[float] = ...) -> None: ...
 
 class ActorState(_message.Message):
     __slots__ = ("name", "slot", "connected", "steps", "segments", "stuck_s", "failures", "dropped_windows", "doing")

@@ -249,7 +249,12 @@ def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
         ),
         (
             ["--environment.kwargs=nothing=1"],
-            "preset cartpole for CartPole-v1\nbatch of 128 segments (128 fresh), 12 minibatches, as set\n",
+            "preset cartpole for CartPole-v1\n"
+            "batch of 32 segments (16 fresh), 4 minibatches; derived from 2 actors x 8 environments\n",
+        ),
+        (
+            ["--environment.kwargs=nothing=1", "--preset=cartpole_no_replay"],
+            "preset cartpole_no_replay for CartPole-v1\nbatch of 128 segments (128 fresh), 12 minibatches, as set\n",
         ),
     ):
         with pytest.raises(ConfigurationError, match="can't make the environment"):

@@ -39,7 +39,7 @@ SERVICES = Path(metrics.__file__).parents[1]
 DECLARED = [(kind, name) for kind in (MeanTimes, Drops, LearningNumbers) for name in declared(kind)]
 NOT_RECORDED = {
     # Fields of the end of the run and of the display, and fields with another name in the record.
-    *("phase", "environment_id", "total_steps", "elapsed_s", "last_evaluation", "best_evaluation", "lag_mean"),
+    *("phase", "environment_id", "limit", "elapsed_s", "last_evaluation", "best_evaluation", "lag_mean"),
     *("replay_capacity", "actors", "remaining_s", "waiting_for", "coordinator", "notices", "actor_states"),
 }
 

@@ -23,6 +23,7 @@ from penstock.learning.session import Session as RunSession
 from penstock.learning.statistics import RunStatistics
 from penstock.run_folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
+from penstock.types.extents import Amounts, Extent
 
 EPISODES = 2
 
@@ -53,7 +54,7 @@ class Session:
         self.now = 1000.0
         self.folder = folder
         self.recovered = checkpoints.recover(folder)
-        self.statistics = RunStatistics(total_steps=10**6, earlier_s=0.0, clock=lambda: self.now)
+        self.statistics = RunStatistics(limits=Amounts(steps=10**6), earlier_s=0.0, clock=lambda: self.now)
         writes = RetriedWrites(self.statistics.notice, lambda: self.now)
         evaluation = {"episodes": EPISODES, "timeout_s": 100.0, "threshold": 475.0, **settings}
         config = build({"run": {"seed": 7}, "evaluation": evaluation})
@@ -312,7 +313,7 @@ def test_a_failed_evaluation_is_reported_and_the_next_one_is_requested(folder: R
     session = Session(folder, interval_steps=1000)
     session.answer(learner, 1, 0.0, returns=(), steps=(), failure="RuntimeError: simulator lost")
     assert session.notices == ["the evaluation of version 1 failed: RuntimeError: simulator lost"]
-    assert session.evaluations.is_due(2_000)
+    assert session.evaluations.is_due(Extent(2_000))
     assert session.statistics.status().last_evaluation is None
 
 
@@ -321,10 +322,10 @@ def test_an_unanswered_evaluation_is_abandoned_and_reported(folder: RunFolder, l
     late = session.ask(learner, 1)
     session.now += 99.0
     assert not session.evaluations.collect()
-    assert not session.evaluations.is_due(10_000)
+    assert not session.evaluations.is_due(Extent(10_000))
     session.now += 1.0
     assert session.evaluations.collect()
-    assert session.evaluations.is_due(10_000)
+    assert session.evaluations.is_due(Extent(10_000))
     assert "the evaluation of version 1 was not answered within 100 s (evaluation.timeout_s)" in session.notices[0]
     # A late result is ignored, because another evaluation is pending.
     session.ask(learner, 2)

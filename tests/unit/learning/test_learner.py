@@ -151,6 +151,8 @@ def test_only_fresh_valid_steps_enter_the_normalisers_and_the_step_count() -> No
     outcome = learner.train(batch, 0.0)
     seen = batch.observation[0][:4, :-1][batch.valid[:4]].double()
     assert 0 < len(seen) < 4 * 32
+    ended = (batch.terminated | batch.truncated)[:4][batch.valid[:4]]
+    assert outcome.fresh_episodes == int(ended.sum()) > 0
     assert outcome.fresh_steps == len(seen) == learner.policy.observation_moments.count
     torch.testing.assert_close(learner.policy.observation_moments.mean, seen.mean(0))
     returns = batch.discounted_return[:4][batch.valid[:4]].double()

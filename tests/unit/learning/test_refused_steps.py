@@ -25,6 +25,7 @@ from penstock.learning.gradient_steps import GradientStep, Steps, objective_of
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.refusals import Refusals
 from penstock.learning.statistics import RunStatistics
+from penstock.types.extents import Amounts
 
 SETTINGS = schedules.loss_settings(PPOConfig(), 0.0)
 RAW = dataclasses.replace(SMALL, normalise_observations=False, normalise_returns=False)
@@ -131,7 +132,7 @@ def outcome_of(refused: int = 0, rows: int = 0, moments: MomentsUpdate | None = 
 
 
 def make_refusals(**policy: bool) -> tuple[Refusals, RunStatistics]:
-    statistics = RunStatistics(total_steps=1, earlier_s=0.0)
+    statistics = RunStatistics(limits=Amounts(steps=1), earlier_s=0.0)
     return Refusals(build({"ppo": {"max_refused_batches": 3}, "policy": policy}), statistics), statistics
 
 

@@ -10,6 +10,7 @@ from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.statistics import RunStatistics
+from penstock.types.extents import Amounts
 from penstock.types.run import Weights
 from penstock.types.snapshots import Snapshot, SnapshotProgress, SnapshotRequest
 
@@ -44,7 +45,7 @@ def checkpoint(version: int) -> checkpoints.Snapshot:
 
 
 def make(interval_s: float = 0.0) -> tuple[RunSnapshots, Stores, RunStatistics]:
-    stores, statistics = Stores(), RunStatistics(total_steps=1, earlier_s=0.0)
+    stores, statistics = Stores(), RunStatistics(limits=Amounts(steps=1), earlier_s=0.0)
     return RunSnapshots(stores, statistics, interval_s=interval_s), stores, statistics
 
 

@@ -3,6 +3,7 @@ import time
 import pytest
 
 from penstock.learning.statistics import RunStatistics
+from penstock.types.extents import Amounts, Extent, RunLimit
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import Timing
 from penstock.types.status import Notice
@@ -10,7 +11,7 @@ from penstock.wire import run as wire
 
 
 def make_statistics() -> RunStatistics:
-    return RunStatistics(total_steps=100, earlier_s=0.0)
+    return RunStatistics(limits=Amounts(steps=100), earlier_s=0.0)
 
 
 def test_notices_are_shown_in_order_with_numbers_that_increase() -> None:
@@ -53,7 +54,7 @@ def report(*, env_steps: int = 0, first_step_at_s: float = 1.0) -> ActorReport:
 @pytest.mark.parametrize("ahead_s", [-3600.0, -1.0, 0.0, 30.0, 3600.0])
 def test_training_time_does_not_depend_on_the_clocks_of_actors(ahead_s: float) -> None:
     now = [100.0]
-    statistics = RunStatistics(total_steps=1000, earlier_s=5.0, clock=lambda: now[0])
+    statistics = RunStatistics(limits=Amounts(steps=1000), earlier_s=5.0, clock=lambda: now[0])
     statistics.report(report(first_step_at_s=0.0))
     now[0] = 110.0
     assert statistics.training_s == 5.0
@@ -65,8 +66,30 @@ def test_training_time_does_not_depend_on_the_clocks_of_actors(ahead_s: float) -
     assert statistics.training_s == 25.0
 
 
+def test_the_clock_of_a_run_begins_with_a_step_and_includes_evaluations_and_earlier_sessions() -> None:
+    now = [100.0]
+    statistics = RunStatistics(
+        limits=Amounts(minutes=2.0, steps=1000), earlier_s=5.0, earlier_clock_s=30.0, clock=lambda: now[0]
+    )
+    statistics.begin("E-v0", version=3, extent=Extent(steps=10))
+    now[0] = 110.0
+    status = statistics.status()
+    assert (statistics.clock_s, status.remaining_s) == (30.0, None)
+    assert status.limit == RunLimit("minutes", 0.5, 2.0)
+    statistics.report(report())
+    now[0] = 125.0
+    statistics.stood_still(10.0)
+    assert (statistics.clock_s, statistics.training_s) == (45.0, 10.0)
+    status = statistics.status()
+    assert status.remaining_s == pytest.approx(75.0)
+    assert wire.decode_status(wire.encode_status(status)).limit == status.limit == RunLimit("minutes", 0.75, 2.0)
+    statistics.end_training()
+    now[0] = 500.0
+    assert statistics.clock_s == 45.0
+
+
 def test_taken_steps_are_counted_separately_from_trained_steps() -> None:
-    statistics = RunStatistics(total_steps=1000, earlier_s=0.0, earlier_steps_taken=500)
+    statistics = RunStatistics(limits=Amounts(steps=1000), earlier_s=0.0, earlier_steps_taken=500)
     for _ in range(3):
         statistics.report(report(env_steps=40))
     sent = statistics.status()

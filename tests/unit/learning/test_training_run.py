@@ -13,7 +13,9 @@ from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
 from helpers.training import SMALL, make_learner
 from penstock.errors import Diverged, SchemaMismatch, TrainingFailed, Unavailable
 from penstock.learning import checkpoints, degree
+from penstock.learning.batches import TrainingBatch
 from penstock.learning.checkpoints import RunProgress
+from penstock.learning.learner import TrainingOutcome
 from penstock.learning.versions import VersionMark
 from penstock.run_folder import RunFolder
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
@@ -271,6 +273,81 @@ def test_a_configured_degree_does_not_change(folder: RunFolder, timed: Timed) ->
 
 
 EVERY_TWO_BATCHES: dict[str, object] = {"interval_steps": 2 * WINDOW_STEPS - 60}
+
+
+def test_a_run_ends_by_updates_and_its_schedules_follow_them(folder: RunFolder) -> None:
+    outside = InProcess()
+    session = open_session(
+        folder, outside, batches=100, limits={"total_updates": 5}, evaluation={"interval_updates": 2}
+    )
+    shares: list[float] = []
+    train = session.learner.train
+
+    def watched(batch: TrainingBatch, progress: float) -> TrainingOutcome:
+        shares.append(progress)
+        return train(batch, progress)
+
+    session.learner.train = watched  # type: ignore[method-assign]
+    conclusion = session.run.run()
+    per_batch = conclusion.progress.updates // outside.batches
+    assert conclusion.stopped == "total_updates"
+    assert conclusion.progress.updates >= 5 > conclusion.progress.updates - per_batch
+    assert shares == [batch * per_batch / 5 for batch in range(outside.batches)]
+    assert outside.evaluations_asked >= 2
+
+
+def test_a_run_ends_by_episodes_of_all_its_sessions(folder: RunFolder) -> None:
+    outside = InProcess()
+    limits: dict[str, object] = {"total_steps": 10**6, "total_episodes": 40}
+    conclusion, _ = conclude(folder, outside, lambda: outside.batches == 1, limits=limits)
+    assert conclusion.stopped == "interrupted"
+    first = conclusion.progress.episodes
+    assert 0 < first < 40
+    again = InProcess()
+    conclusion, _ = conclude(folder, again, lambda: False, limits=limits, resume=True)
+    assert conclusion.stopped == "total_episodes"
+    assert conclusion.progress.episodes >= 40 and again.batches > 0
+    # An episode of CartPole that ends has at least 8 steps.
+    assert conclusion.progress.episodes <= conclusion.progress.env_steps / 8
+
+
+def test_the_minutes_of_a_run_continue_in_the_next_session(folder: RunFolder) -> None:
+    outside = InProcess()
+    conclude(folder, outside, lambda: outside.batches == 2, limits={"total_minutes": 1000.0})
+    newest = checkpoints.newest(folder)
+    assert newest is not None
+    clock_s = checkpoints.read_progress(newest).clock_s
+    assert clock_s > 0.0
+    limit = clock_s / 60.0
+    again = InProcess()
+    conclusion, _ = conclude(folder, again, lambda: False, limits={"total_minutes": limit}, resume=True)
+    assert (conclusion.stopped, again.batches) == ("total_minutes", 0)
+
+
+class Clocked(InProcess):
+    """Takes a second for each batch and ten minutes for each evaluation, on a clock of its own."""
+
+    now_s = 0.0
+
+    def next(self, timeout_s: float) -> Batch | None:
+        self.now_s += 1.0
+        return super().next(timeout_s)
+
+    def result(self, timeout_s: float) -> EvaluationResult | None:
+        self.now_s += 600.0 if timeout_s else 0.0
+        return super().result(timeout_s)
+
+
+def test_the_time_of_an_evaluation_does_not_make_the_next_one_due(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = Clocked()
+    evaluation: dict[str, object] = {"interval_minutes": 0.1, "mode": "synchronous"}
+    session = open_session(folder, outside, batches=20, evaluation=evaluation)
+    monkeypatch.setattr(session.statistics, "_clock", lambda: outside.now_s)
+    session.run.run()
+    # The clock begins with the first batch, and every evaluation comes six batches after the one before.
+    assert outside.batches_when_asked[:3] == [7, 13, 19]
 
 
 def test_training_waits_for_a_synchronous_evaluation(folder: RunFolder) -> None:

@@ -16,6 +16,7 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, VariantReturns
+from penstock.types.extents import Amounts
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import MeanTimes, Timing
 from penstock.types.status import RunStatus, VariantStatus
@@ -32,7 +33,7 @@ def report(*returns: float) -> ActorReport:
 
 
 def statistics(*variants: str) -> RunStatistics:
-    return RunStatistics(total_steps=1000, earlier_s=0.0, variants=variants)
+    return RunStatistics(limits=Amounts(steps=1000), earlier_s=0.0, variants=variants)
 
 
 def test_returns_are_counted_for_the_reporting_variant_and_for_the_run() -> None:

@@ -6,11 +6,11 @@ import pytest
 from penstock.config import Config, build, merge
 from penstock.errors import ConfigurationError
 from penstock.gate_law import store_conflict
-from penstock.local.store_size import free_bytes, least_segments, with_store
+from penstock.local.store_size import conversion, free_bytes, sized_segments, with_store
 from penstock.sharding.allotment import Allotment
 from penstock.types.replay import SamplingPlan
 
-DEFAULT = Config().replay.store_bytes
+DEFAULT = Config().replay.store_size.amount
 FREE = 10 * DEFAULT
 SEGMENT = 10_000
 """Bytes of a segment of 32 steps in these tests."""
@@ -34,8 +34,8 @@ def plan_of(config: Config) -> SamplingPlan:
 
 
 def test_a_store_holds_twice_what_batches_need_and_never_less_than_the_default() -> None:
-    assert with_store(Config(), 1000, FREE).replay.store_bytes == DEFAULT
-    assert with_store(Config(), DEFAULT, FREE).replay.store_bytes == 2 * DEFAULT
+    assert with_store(Config(), 1000, FREE).replay.store_size.amount == DEFAULT
+    assert with_store(Config(), DEFAULT, FREE).replay.store_size.amount == 2 * DEFAULT
 
 
 @pytest.mark.parametrize("replay_from", [0, 64, 1_000])
@@ -49,8 +49,8 @@ def test_the_least_number_of_segments_is_that_of_the_gate_of_each_service(shards
     )
     parts = Allotment(plan_of(config), shards, config.actor.environments).fresh_segments
     law = (max(parts), config.sampling.first_degree, config.sampling.batch_segments)
-    assert store_conflict(*law, least_segments(config), replay_from) is None
-    assert store_conflict(*law, least_segments(config) - 1, replay_from) is not None
+    assert store_conflict(*law, config.least_segments, replay_from) is None
+    assert store_conflict(*law, config.least_segments - 1, replay_from) is not None
 
 
 def test_a_configured_store_is_never_changed_and_is_refused_with_the_size_it_needs() -> None:
@@ -85,7 +85,7 @@ def test_a_store_for_which_the_disk_is_too_small_is_refused_with_the_setting_and
         return build(merge(base, {section: {key: number}}))
 
     def bytes_of(config: Config) -> int:
-        return least_segments(config) * SEGMENT * config.actor.unroll_length // 32
+        return config.least_segments * SEGMENT * config.actor.unroll_length // 32
 
     with pytest.raises(ConfigurationError, match=rf"; set {section}\.{key} to \d+ or less, or choose") as caught:
         with_store(with_value(value), bytes_of(with_value(value)), FREE)
@@ -98,3 +98,13 @@ def test_a_store_for_which_the_disk_is_too_small_is_refused_with_the_setting_and
 
 def test_free_bytes_are_those_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "runs" / "new") == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+
+
+@pytest.mark.parametrize("key", ["capacity_segments", "capacity_steps"])
+def test_a_store_in_segments_or_steps_keeps_its_unit_and_its_bytes_are_reported(key: str) -> None:
+    amount = 5_000 if key == "capacity_segments" else 5_000 * 32 - 1
+    config = build({"replay": {key: amount}})
+    assert sized_segments(config) == 5_000
+    assert with_store(config, 1_234_567, FREE) == config
+    assert conversion(config, 1_234_567) == f"replay.{key} {amount}: a store of 5,000 segments, 1,234,567 bytes"
+    assert conversion(Config(), 1_234_567) == ""

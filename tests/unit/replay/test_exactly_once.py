@@ -14,7 +14,7 @@ from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.intake import Intake
 from penstock.replay.priority_index import PriorityIndex
 from penstock.replay.segments import FreshSegments
-from penstock.replay.store.layout import State
+from penstock.replay.store.layout import SEGMENTS_FILE, State
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Fragment
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window
@@ -410,7 +410,7 @@ def test_a_learner_can_connect_again_after_a_kill_during_its_connection(
         with pytest.raises(Killed):
             buffer.adopt_plan(successor)
         # The new session is in force once the first copy is written.
-        left = RingStore(folder, store._capacity_bytes)
+        left = RingStore(folder, (folder / SEGMENTS_FILE).stat().st_size)
         assert left.session.session == (WIDE.session if steps == 1 else 9)
         again, _ = open_buffer(folder, successor)
         assert (again.session, again.version) == (9, 2)

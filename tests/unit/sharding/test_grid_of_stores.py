@@ -7,7 +7,6 @@ import pytest
 from helpers.direct_buffer import Actor, append, commit, make_buffer, take
 from helpers.segments import PLAN
 from penstock.config import Config, build
-from penstock.local.store_size import least_segments
 from penstock.replay.buffer import ReplayBuffer
 from penstock.sharding.allotment import Allotment
 from penstock.types.replay import SamplingPlan
@@ -52,7 +51,7 @@ def test_every_combination_trains_batches(environments: int, actors: int, shards
     parts = Allotment(plan, shards, environments).fresh_segments
     assert sum(parts) == config.sampling.fresh_segments
     for shard, part in enumerate(parts):
-        buffer = make_buffer(replace(plan, fresh_segments=part), rows=least_segments(config))
+        buffer = make_buffer(replace(plan, fresh_segments=part), rows=config.least_segments)
         collecting = [Actor(buffer, slot, segments=environments) for slot in range(shard, actors, shards)]
         for number in range(BATCHES):
             fill(buffer, collecting, number)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigurationError
 from penstock.types.block import Columns, Schema
 from penstock.types.replay import MAX_SLOTS
+from penstock.types.store_size import StoreSize
 
 PAGE = 4096
 """Page size in bytes. It is part of the format and so the same on every machine."""
@@ -114,6 +115,12 @@ def rows_within(capacity_bytes: int, schema: Schema) -> int:
 def bytes_for(rows: int, schema: Schema) -> int:
     """Returns the least size in bytes of a store with this many rows."""
     return (len(schema.columns) + 1) * PAGE + rows * (HEADER.itemsize + schema.segment_bytes)
+
+
+def bytes_of(size: StoreSize, schema: Schema) -> int:
+    """Returns the size in bytes of a store of this configured size."""
+    segments = size.segments(schema.unroll_length)
+    return size.amount if segments is None else bytes_for(segments, schema)
 
 
 class Regions:

@@ -1,9 +1,10 @@
 """The store: a ring of rows in one memory-mapped file, one segment per row, that survives the death of any process.
 
-The file is allocated at its full size when the service starts. The first schema divides it into regions: the headers,
-then one region per column. Segment `key` is in row `key % capacity`. Keys count insertions from 1 and are never reused.
-A row's key is zeroed before the row is overwritten and the new key is written last, so a torn row has no key. Without a
-folder, anonymous memory has the same layout.
+The file is allocated at its full size when the service starts or, if its size depends on the schema, when the first
+schema is known. The first schema divides it into regions: the headers, then one region per column. Segment `key` is in
+row `key % capacity`. Keys count insertions from 1 and are never reused. A row's key is zeroed before the row is
+overwritten and the new key is written last, so a torn row has no key. Without a folder, anonymous memory has the same
+layout.
 
 The store refuses a file that can't be allocated, and an existing store of another format, schema or size.
 `replay.buffer` and its parts call it under one lock. Reads of rows (`columns`, `gather_bytes`, `checksums`) are safe
@@ -14,6 +15,7 @@ import errno
 import mmap
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,18 +77,25 @@ class RingStore:
         recovery: Result of opening the store.
     """
 
-    def __init__(self, folder: Path | None, capacity_bytes: int) -> None:
+    def __init__(self, folder: Path | None, capacity_bytes: int | Callable[[Schema], int]) -> None:
         """Creates the files, or opens the existing ones.
+
+        Args:
+            folder: Folder of the store; None for anonymous memory.
+            capacity_bytes: Size in bytes; or a function that returns it, called once when the schema is known. The file
+                is then allocated at that time.
 
         Raises:
             ConfigurationError: The folder can't be written, the disk is too full, or the existing store has another
                 size or format.
             DamagedFile: A file of the store is missing or damaged.
         """
-        self.folder = folder
-        self._capacity_bytes = capacity_bytes
-        schema = _check_files(folder, capacity_bytes) if folder is not None else None
-        self._memory = _allocate(folder, SEGMENTS_FILE, capacity_bytes)
+        self.folder, self._size = folder, capacity_bytes
+        schema, described = _description_in(folder) if folder is not None else (None, 0)
+        size = self._bytes_for(schema)
+        if folder is not None and schema is not None and size is not None:
+            _check_files(folder, described, size)
+        self._memory = _allocate(folder, SEGMENTS_FILE, size) if size is not None else None
         self._records_memory = _allocate(folder, RECORDS_FILE, RECORDS_BYTES)
         self.records = np.frombuffer(self._records_memory, np.uint8)
         self._records = self._open_records(new=schema is None)
@@ -101,6 +110,12 @@ class RingStore:
         if schema is not None:
             self._lay_out(schema)
             self.recovery = self._recover()
+
+    def _bytes_for(self, schema: Schema | None) -> int | None:
+        """Returns the size of the store; None if it depends on the schema, which is not known yet."""
+        if not callable(self._size):
+            return self._size
+        return self._size(schema) if schema is not None else None
 
     def _open_records(self, *, new: bool) -> Records:
         try:
@@ -124,7 +139,7 @@ class RingStore:
 
         Raises:
             SchemaMismatch: The store holds segments of another schema.
-            ConfigurationError: Fewer than two segments fit.
+            ConfigurationError: Fewer than two segments fit, or the file can't be allocated.
         """
         if self.schema is not None:
             if schema != self.schema:
@@ -135,10 +150,15 @@ class RingStore:
             return
         self._lay_out(schema)
         if self.folder is not None:
-            write_description(self.folder, schema, self._capacity_bytes)
+            assert self._memory is not None
+            write_description(self.folder, schema, len(self._memory))
 
     def _lay_out(self, schema: Schema) -> None:
-        regions = Regions(self._memory, schema, self._capacity_bytes)
+        if self._memory is None:
+            size = self._bytes_for(schema)
+            assert size is not None
+            self._memory = _allocate(self.folder, SEGMENTS_FILE, size)
+        regions = Regions(self._memory, schema, len(self._memory))
         self._layout, self.columns = regions, regions.columns
         self.headers, self.schema, self.capacity = regions.headers, schema, regions.capacity
 
@@ -376,7 +396,8 @@ class RingStore:
     def flush(self) -> None:
         """Writes the mapped pages to disk, for a clean stop. Surviving a kill does not require it."""
         if self.folder is not None:
-            self._memory.flush()
+            if self._memory is not None:
+                self._memory.flush()
             self._records_memory.flush()
 
 
@@ -395,19 +416,28 @@ def _copy_rows(region: NDArray[np.uint8], rows: NDArray[np.int64], first: int, i
         rest[:] = region[rows[row + whole], : rest.size]
 
 
-def _check_files(folder: Path, capacity_bytes: int) -> Schema | None:
-    """Returns the schema of the store in a folder; None if nothing was stored yet.
+def _description_in(folder: Path) -> tuple[Schema | None, int]:
+    """Returns the schema and the size in bytes of the store in a folder; (None, 0) if nothing was stored yet.
 
     Raises:
-        ConfigurationError: The store has another size than the configured one, or another format.
+        ConfigurationError: The store has another format.
+        DamagedFile: The description is missing or damaged.
+    """
+    if (folder / DESCRIPTION_FILE).exists():
+        return read_description(folder)
+    if _begins_with_data(folder / SEGMENTS_FILE):
+        raise damaged_store(folder / DESCRIPTION_FILE, f"is missing, and {SEGMENTS_FILE} holds segments")
+    return None, 0
+
+
+def _check_files(folder: Path, described: int, capacity_bytes: int) -> None:
+    """Checks the sizes of the files of a store with `described` bytes.
+
+    Raises:
+        ConfigurationError: The store has another size than the configured one.
         DamagedFile: A file is missing, or its size has changed.
     """
     segments, records = folder / SEGMENTS_FILE, folder / RECORDS_FILE
-    if not (folder / DESCRIPTION_FILE).exists():
-        if _begins_with_data(segments):
-            raise damaged_store(folder / DESCRIPTION_FILE, f"is missing, and {SEGMENTS_FILE} holds segments")
-        return None
-    schema, described = read_description(folder)
     if described != capacity_bytes:
         if segments.exists() and segments.stat().st_size == capacity_bytes:
             raise damaged_store(folder / DESCRIPTION_FILE, f"names {described} bytes, and {segments} has another size")
@@ -418,7 +448,6 @@ def _check_files(folder: Path, capacity_bytes: int) -> Schema | None:
             raise damaged_store(
                 path, f"has {present} bytes, and was made with {size}" if present >= 0 else "is missing"
             )
-    return schema
 
 
 def _begins_with_data(path: Path) -> bool:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from helpers.direct_buffer import read_rows, write_rows
 from helpers.segments import SCHEMA, assert_same_columns, capacity_bytes, make_columns, make_store, make_window
 from penstock.errors import ConfigurationError, InvalidSegment, Overloaded, PlaceLost, SchemaMismatch
-from penstock.replay.store.layout import State
+from penstock.replay.store.layout import SEGMENTS_FILE, State, bytes_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.types.block import Columns, Fragment, Schema
 from penstock.types.replay import Window
+from penstock.types.store_size import StoreSize
 from penstock.wire.staged_checksum import SUMS, checksum_of, staged_checksum
 
 
@@ -226,6 +227,33 @@ def test_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
     make_store(5, tmp_path)
     with pytest.raises(ConfigurationError, match=f"{capacity_bytes(5)} bytes, and {capacity_bytes(6)}"):
         RingStore(tmp_path, capacity_bytes(6))
+
+
+def test_a_store_in_segments_is_allocated_when_the_schema_is_known(folder: Path | None) -> None:
+    asked: list[Schema] = []
+
+    def size(schema: Schema) -> int:
+        asked.append(schema)
+        return bytes_of(StoreSize(7, "segments"), schema)
+
+    store = RingStore(folder, size)
+    assert (store.capacity, asked) == (0, [])
+    assert folder is None or not (folder / SEGMENTS_FILE).exists()
+    store.flush()
+    store.adopt(SCHEMA)
+    assert (store.capacity, asked) == (7, [SCHEMA])
+    write(store, make_window(1, segments=3), 1)
+    if folder is not None:
+        assert (folder / SEGMENTS_FILE).stat().st_size == bytes_of(StoreSize(7, "segments"), SCHEMA)
+        again = RingStore(folder, size)
+        assert (again.capacity, again.recovery.segments) == (7, 3)
+
+
+def test_another_size_in_steps_is_refused(tmp_path: Path) -> None:
+    make_store(5, tmp_path)
+    steps = StoreSize(5 * SCHEMA.unroll_length + 1, "steps")
+    with pytest.raises(ConfigurationError, match=r"bytes, and .* are configured"):
+        RingStore(tmp_path, lambda schema: bytes_of(steps, schema))
 
 
 def test_a_description_with_another_schema_hash_is_refused(tmp_path: Path) -> None:
