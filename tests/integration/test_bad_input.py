@@ -138,10 +138,17 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "an_unknown_option": lambda place: Mistake(train("--ppo.epoch=3"), ["--ppo.epoch=3", "penstock train --help"]),
     "a_value_of_the_wrong_type": lambda place: Mistake(train("--seed=one"), ["run.seed", "'one'"]),
     "settings_that_would_deadlock": lambda place: Mistake(
-        train("--envs-per-actor=256"), ["actor.environments 256", "raise sampling.batch_segments"]
+        train("--preset=cartpole_no_replay", "--envs-per-actor=256"),
+        ["actor.environments 256", "raise sampling.batch_segments"],
     ),
     "stores_too_small_for_their_parts_of_a_batch": lambda place: Mistake(
-        [*train("--replay.capacity-bytes=65536", "--train.replay-shards=2"), "--actors=2"],
+        [
+            "train",
+            "--preset=cartpole_no_replay",
+            "--actors=2",
+            "--train.replay-shards=2",
+            "--replay.capacity-bytes=65536",
+        ],
         ["replay.capacity_bytes 65536", "set it to", "or leave it unset"],
     ),
     "a_store_in_which_replay_could_never_begin": lambda place: Mistake(
