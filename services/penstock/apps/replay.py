@@ -82,7 +82,8 @@ async def _serve(
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
     await servicer.server.start(settings.listen)
-    service.logger.info("serving", listen=settings.listen, store=str(settings.store_size))
+    size = settings.store_size
+    service.logger.info("serving", listen=settings.listen, **{size.setting: size.amount})
     loop = asyncio.get_running_loop()
 
     def note_storage(sound: bool) -> None:

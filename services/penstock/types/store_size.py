@@ -21,6 +21,11 @@ class StoreSize:
             case "steps":
                 return -(-self.amount // unroll_length)
 
+    @property
+    def setting(self) -> str:
+        """The name of its setting within `replay`."""
+        return f"capacity_{self.unit}"
+
     def __str__(self) -> str:
         """Returns the setting and its value."""
-        return f"replay.capacity_{self.unit} {self.amount}"
+        return f"replay.{self.setting} {self.amount}"
