@@ -7,6 +7,7 @@ functions return. The arguments have the same meaning everywhere:
     degree   batches that collection may run ahead of training (d)
     window   segments in an actor's window, one per environment
     shards   number of replay services
+    least    smallest share of collection of a slot, relative to an equal share
 """
 
 
@@ -82,6 +83,16 @@ def store_conflict(fresh: int, degree: int, batch: int, capacity: int, replay_fr
             f" {needed}; set sampling.min_replay_segments to {capacity - fresh} or less, or raise replay.capacity_bytes"
         )
     return None
+
+
+def share_conflict(least: float) -> str | None:
+    """Returns the reason for which a smallest share excludes slots from collection or is impossible; None if not."""
+    if 0.0 < least <= 1.0:
+        return None
+    return (
+        f"sampling.least_share {least:g} would exclude slots from collection, or promise more than all of it; set it"
+        " above 0 and at most 1, such as 0.2"
+    )
 
 
 def least_capacity(fresh: int, degree: int, batch: int, replay_from: int = 0) -> int:

@@ -117,6 +117,7 @@ ELSEWHERE = {
     "types/records.py": "unit/learning/test_declared_statistics.py",
     "types/replay.py": "unit/wire/test_windows_and_batches.py",
     "types/run.py": "unit/wire/test_run_messages.py",
+    "types/shares.py": "unit/replay/test_collection_shares.py",
     "types/snapshots.py": "contract/test_snapshot_calls.py",
     "types/statistics.py": "unit/learning/test_declared_statistics.py",
     "types/status.py": "contract/test_run_service.py",
