@@ -95,6 +95,29 @@ def share_conflict(least: float) -> str | None:
     )
 
 
+def collection_conflict(collection: str, *, variants: int, fresh: int, degree: int) -> str | None:
+    """Returns the reason for which collection can't be divided by this rule; None if it can or is equal."""
+    kept = f"sampling.collection {collection}"
+    if collection == "equal":
+        return None
+    if variants < 2:
+        return (
+            f"{kept} divides collection between environment.variants, and there are {variants}; give at least two, or"
+            " set sampling.collection to equal"
+        )
+    if degree == 0:
+        return (
+            f"{kept} has no effect with sampling.off_policy_degree 0, where all actors contribute equally to every"
+            " batch; set the degree to 1, or sampling.collection to equal"
+        )
+    if fresh == 0:
+        return (
+            f"{kept} has no effect with sampling.fresh_fraction 0, where nothing limits collection; raise the fraction,"
+            " or set sampling.collection to equal"
+        )
+    return None
+
+
 def least_capacity(fresh: int, degree: int, batch: int, replay_from: int = 0) -> int:
     """Returns the least number of segments that a store must hold; the arguments are those of `store_conflict`."""
     # Replay draws with replacement, so a batch without fresh segments may be larger than the store.

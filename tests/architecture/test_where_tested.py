@@ -55,6 +55,7 @@ ELSEWHERE = {
     "learning/session.py": "unit/learning/test_training_run.py",
     "learning/training.py": "unit/learning/test_training_run.py",
     "learning/training_statistics.py": "unit/learning/test_declared_statistics.py",
+    "learning/variant_statistics.py": "unit/learning/test_variant_returns.py",
     "local/actors.py": "integration/test_chosen_actors.py",
     "local/child_log.py": "unit/local/test_children.py",
     "local/environment_check.py": "integration/test_bad_input.py",
