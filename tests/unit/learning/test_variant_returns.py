@@ -19,7 +19,7 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, VariantReturns
-from penstock.types.extents import Amounts
+from penstock.types.extents import Amounts, Extent
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import MeanTimes, Timing
 from penstock.types.status import RunStatus, VariantStatus
