@@ -1,15 +1,19 @@
 """A run of Penstock in one process and one thread, without the network, for studies of the algorithm.
 
+One actor or several collect in turn, as the gate grants. An actor takes no time, so it always uses its whole share.
+
 Environments, collector, replay buffer, learner and training loop are those of the services; calls replace the streams
 between them. A run is therefore repeatable bit for bit regardless of other load. Collection and training alternate, and
 the lag between them is exactly the requested one.
 """
 
+import functools
 import json
+import math
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,15 +37,17 @@ from penstock.learning.checkpoints import Recovered
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts
+from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion
 from penstock.replay.admission import ActorKey, Gate
 from penstock.replay.buffer import ReplayBuffer
 from penstock.replay.store.layout import bytes_of
 from penstock.replay.store.ring_store import RingStore
 from penstock.run_folder import RunFolder
+from penstock.types.block import Schema
 from penstock.types.evaluation import EvaluationResult, EvaluationTask
-from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
-from penstock.types.run import Assignment, Weights
+from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, Window
+from penstock.types.run import ActorReport, Assignment, Weights
 from penstock.types.spaces import EnvironmentSpec
 
 _GRANT_TIMEOUT_S = 1e9
@@ -56,7 +62,8 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        curve: Environment steps and mean evaluation return, one pair per evaluation.
+        curve: Environment steps and mean evaluation return, one pair per evaluation. With environment variants, it is
+            the mean return of the worst one.
         env_steps_to_threshold: Environment steps at the first evaluation that reached it; None if none did.
         final_return: Mean of the evaluations in the last fifth of the run.
         updates: Gradient steps.
@@ -70,6 +77,37 @@ class Outcome:
     seconds: float
 
 
+class _Actor:
+    """An actor in a slot, which collects one window per call."""
+
+    def __init__(self, config: Config, environments: Environments, slot: int, schema: Schema) -> None:
+        """Resets the environments, whose run-wide numbers follow those of the slots before."""
+        self.window = environments.count
+        assignment = Assignment(
+            slot=slot,
+            incarnation=1,
+            environments=tuple(range(slot * self.window, (slot + 1) * self.window)),
+            token=b"",
+            seed=config.run.seed,
+            replay_address="",
+        )
+        self.key = ActorKey(slot, 1)
+        self._collector = Collector(environments, assignment, schema=schema, discount=config.ppo.discount)
+        self._runner: PolicyRunner | None = None
+
+    def collect(self, weights: Weights) -> Window:
+        """Collects a window, which the next call overwrites."""
+        if self._runner is None:
+            self._runner = PolicyRunner(weights)
+        self._runner.refresh(weights)
+        return self._collector.collect(self._runner)
+
+    def report(self) -> ActorReport:
+        """Returns its activity since the last call."""
+        episodes, steps = self._collector.take_episodes()
+        return ActorReport(steps, 0.0, episodes, self._collector.take_timing())
+
+
 class Pipeline:
     """Batches on demand: collects only what the next batch lacks, with the policy from `lag` versions before.
 
@@ -81,32 +119,26 @@ class Pipeline:
     def __init__(
         self,
         config: Config,
-        environments: Environments,
+        environments: Sequence[Environments],
         lag: int,
         watch: Callable[[Batch], None] = _ignore,
         watch_weights: Callable[[Weights], None] = _ignore,
         watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
     ) -> None:
-        """Resets the environments.
+        """Resets the environments of each actor.
 
         The functions get every batch before it is trained, every version, and every batch with its new priorities.
         """
         self._watch, self._watch_weights, self._watch_commit = watch, watch_weights, watch_commit
-        self._schema = segment_schema(environments.spec, **config.recorded)
+        self._schema = segment_schema(environments[0].spec, **config.recorded)
+        gate = Gate(_GRANT_TIMEOUT_S, max_actors=len(environments))
         store = RingStore(None, bytes_of(config.replay.store_size, self._schema))
-        self._buffer = ReplayBuffer(store, Gate(_GRANT_TIMEOUT_S, max_actors=1))
-        assignment = Assignment(
-            slot=0,
-            incarnation=1,
-            environments=tuple(range(environments.count)),
-            token=b"",
-            seed=config.run.seed,
-            replay_address="",
-        )
-        self._collector = Collector(environments, assignment, schema=self._schema, discount=config.ppo.discount)
-        self._window = environments.count
+        self._buffer = ReplayBuffer(store, gate)
+        self._actors = [_Actor(config, each, slot, self._schema) for slot, each in enumerate(environments)]
+        self._variants = max(1, len(config.environment.variants))
+        self._granted: deque[_Actor] = deque()
         self._published: deque[Weights] = deque(maxlen=lag + 1)
-        self._runner: PolicyRunner | None = None
+        self.statistics: RunStatistics | None = None
 
     def publish(self, weights: Weights) -> None:
         """Keeps as many versions as the lag requires."""
@@ -115,7 +147,8 @@ class Pipeline:
 
     def open(self, plan: SamplingPlan) -> None:
         """Opens both ends of the buffer."""
-        self._buffer.intakes.open(ActorKey(0, 1), self._schema, self._window, 0.0)
+        for actor in self._actors:
+            self._buffer.intakes.open(actor.key, self._schema, actor.window, 0.0)
         self._buffer.adopt_plan(plan)
         self._plan, self._number = plan, plan.next_batch
 
@@ -134,13 +167,12 @@ class Pipeline:
         return batch
 
     def _collect(self) -> None:
-        weights = self._published[0]
-        if self._runner is None:
-            self._runner = PolicyRunner(weights)
-        self._runner.refresh(weights)
-        self._buffer.intakes.issue_grants(0.0)
-        stored = append(self._buffer, self._collector.collect(self._runner), 0.0)
-        assert stored is not None, "the gate granted no window although the next batch is incomplete"
+        self._granted.extend(self._actors[key.slot] for key, _ in self._buffer.intakes.issue_grants(0.0))
+        assert self._granted, "the gate granted no window although the next batch is incomplete"
+        actor = self._granted.popleft()
+        append(self._buffer, actor.collect(self._published[0]), 0.0)
+        if self.statistics is not None:
+            self.statistics.report(actor.report(), actor.key.slot % self._variants)
 
     def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
         """Commits at once."""
@@ -177,37 +209,52 @@ def train(
     watch: Callable[[Batch], None] = _ignore,
     watch_weights: Callable[[Weights], None] = _ignore,
     watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
+    actors: int = 1,
 ) -> Outcome:
     """Trains with this configuration; writes a run's files to the folder, if there is one.
 
+    A single actor has environments of all variants. Several have one variant each, as in the services.
+
     Args:
-        config: Configuration as for `penstock train`; addresses, actors and paces are ignored.
+        config: Configuration as for `penstock train`; addresses, `train.actors` and paces are ignored.
         lag: Exact number of versions between the acting policy and the one in training. The configured
             `off_policy_degree` must permit it.
         folder: Folder of the run; None for none.
         watch: Called with every batch before it is trained.
         watch_weights: Called with every version of the policy, from version 0.
         watch_commit: Called with every batch and its new priorities, <float64>[B].
+        actors: Number of actors, each with `actor.environments` environments.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
-            return train(config, lag, Path(temporary), watch, watch_weights, watch_commit)
+            return train(config, lag, Path(temporary), watch, watch_weights, watch_commit, actors)
     began = time.monotonic()
     torch.set_num_threads(1)
     environment = config.environment
-    acting = variants_of(environment, environment.training_variants).make_mixed(config.actor.environments)
+    acting = _made(config, actors)
     watched = make_configured(environment, config.evaluation.episodes)
     run_folder = RunFolder(folder)
     run_folder.create()
     pipeline = Pipeline(config, acting, lag, watch, watch_weights, watch_commit)
-    conclusion = learn(config, acting.spec, source=pipeline, sink=pipeline, desk=Desk(watched), folder=run_folder)
-    acting.close()
-    watched.close()
-    curve = _read_curve(run_folder.metrics)
+    conclusion = learn(
+        config,
+        acting[0].spec,
+        source=pipeline,
+        sink=pipeline,
+        desk=Desk(watched),
+        folder=run_folder,
+        begun=functools.partial(setattr, pipeline, "statistics"),
+    )
+    for each in (*acting, watched):
+        each.close()
+    curve, reached = _read_curve(run_folder.metrics), conclusion.progress.env_steps_to_threshold
+    if environment.variants:
+        goal = math.inf if config.evaluation.threshold is None else config.evaluation.threshold
+        reached = next((steps for steps, value in curve if value >= goal), None)
     last = [value for steps, value in curve if steps > 0.8 * (config.run.total_steps or curve[-1][0])] or [curve[-1][1]]
     return Outcome(
         curve=curve,
-        env_steps_to_threshold=conclusion.progress.env_steps_to_threshold,
+        env_steps_to_threshold=reached,
         final_return=float(np.mean(last)),
         updates=conclusion.progress.updates,
         seconds=time.monotonic() - began,
@@ -223,6 +270,7 @@ def learn(
     desk: EvaluationDesk,
     folder: RunFolder,
     stopping: Callable[[], bool] = lambda: False,
+    begun: Callable[[RunStatistics], None] = _ignore,
 ) -> Conclusion:
     """Runs a learner's part of a new run on the CPU.
 
@@ -234,8 +282,10 @@ def learn(
         desk: Desk for evaluations.
         folder: Folder of the run.
         stopping: Called between batches; training ends when it returns true.
+        begun: Called once with the statistics of the run, to which actors report.
     """
     device, session = torch.device("cpu"), open_session(config, folder, Recovered())
+    begun(session.statistics)
     parts = LearnerParts(
         learner=learner_of(config, spec, device),
         feed=BatchFeed(device),
@@ -253,4 +303,21 @@ def learn(
 
 def _read_curve(metrics: Path) -> tuple[tuple[int, float], ...]:
     records: list[dict[str, Any]] = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return tuple((r["env_steps"], r["return_mean"]) for r in records if r["kind"] == "evaluation")
+    return tuple((r["env_steps"], _of_the_worst(r)) for r in records if r["kind"] == "evaluation")
+
+
+def _of_the_worst(evaluation: dict[str, Any]) -> float:
+    variants: list[dict[str, float]] = evaluation.get("variants", [evaluation])
+    return min(each["return_mean"] for each in variants)
+
+
+def _made(config: Config, actors: int) -> list[Environments]:
+    """Makes the environments of each actor."""
+    environment, count = config.environment, config.actor.environments
+    variants = variants_of(environment, environment.training_variants)
+    if actors == 1:
+        return [variants.make_mixed(count)]
+    made = [variants.make(0, count)]
+    for slot in range(1, actors):
+        made.append(variants.make(slot % len(variants.arguments), count, spec=made[0].spec))
+    return made

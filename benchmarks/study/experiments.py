@@ -4,7 +4,16 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.study.tasks import MASKED_TASK, RECURRENT_TASK, WITH_PRESETS, Budget, Changes, Task, tables
+from benchmarks.study.tasks import (
+    MASKED_TASK,
+    RECURRENT_TASK,
+    VARIED_TASK,
+    WITH_PRESETS,
+    Budget,
+    Changes,
+    Task,
+    tables,
+)
 from penstock.config import Config, build, merge
 
 
@@ -64,13 +73,17 @@ class Experiment:
         return Budget(total_steps, task.budget.interval_steps)
 
     def configuration(self, task: Task, setting: Setting, seed: int) -> Config:
-        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes."""
+        """Returns the configuration of a run: the task's, with all environments in one actor, and these changes.
+
+        With environment variants, each actor keeps its own environments.
+        """
         values = task.settings
         shipped, budget = build(values), self.budget(task)
+        actors = shipped.train.least_actors if shipped.environment.variants else 1
         whole: dict[str, Any] = {
             "run": {"seed": seed, "total_steps": budget.total_steps, "stop_at_return": None},
-            "train": {"actors": 1},
-            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments},
+            "train": {"actors": actors},
+            "actor": {"environments": shipped.train.least_actors * shipped.actor.environments // actors},
             "evaluation": {"interval_steps": budget.interval_steps},
             "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
             "sampling": {"off_policy_degree": max(1, setting.lag)},
@@ -186,7 +199,25 @@ BURN_IN = Experiment(
     tasks=(RECURRENT_TASK,),
 )
 
+COLLECTION = Experiment(
+    "Collection",
+    "8 variants of one environment, one actor each, 8 fresh and 56 replayed segments per batch; steps and scores are of"
+    " the variant with the lowest return.",
+    tuple(
+        Setting(name, {"sampling": {"collection": rule}})
+        for name, rule in {
+            "equal shares": "equal",
+            "by return": "return",
+            "by error": "error",
+            "by learnability": "learnability",
+        }.items()
+    ),
+    short=True,
+    tasks=(VARIED_TASK,),
+)
+
 EXPERIMENTS = {
+    "collection": COLLECTION,
     "presets": PRESETS,
     "replay": REPLAY,
     "lag": _lags(8, 16),

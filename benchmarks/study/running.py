@@ -43,7 +43,7 @@ def play(run: Run, folder: Path) -> Outcome:
     """Returns the outcome of the run; trains if none is stored."""
     path = run.path(folder)
     if not path.exists():
-        outcome = train(run.config, run.setting.lag)
+        outcome = train(run.config, run.setting.lag, actors=run.config.train.least_actors)
         record = {"task": run.task, "setting": run.setting.label, "seed": run.seed, **asdict(outcome)}
         write_json(path, record)
     return read(path)

@@ -11,6 +11,10 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 MASKED_TASK = "Taxi-v4"
 RECURRENT_TASK = "HiddenVelocityCartPole-v0"
+VARIED_TASK = "Pendulum-v1, 8 gravities"
+
+GRAVITIES = (4.0, 5.5, 7.0, 8.5, 10.0, 11.5, 13.0, 14.5)
+"""Gravities of the task with variants. The largest allows a pendulum to swing up in time for its threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,5 +167,23 @@ TASKS = {
         },
     ),
 }
+
+TASKS[VARIED_TASK] = Task(
+    None,
+    Budget(100_000, 2_048),
+    Budget(30_000, 1_536),
+    -1_650.0,
+    -250.0,
+    {},
+    {
+        "environment": {"id": "Pendulum-v1", "variants": tuple({"g": gravity} for gravity in GRAVITIES)},
+        "train": {"actors": len(GRAVITIES)},
+        "evaluation": {"threshold": -300.0, "episodes": 10 * len(GRAVITIES)},
+        "actor": {"environments": 1, "unroll_length": 64},
+        "sampling": {"batch_segments": 64, "fresh_fraction": 0.125},
+        "policy": {"activation": "relu", "normalise_observations": False},
+        "ppo": {"learning_rate": 1e-3, "discount": 0.95, "epochs": 10, "minibatches": 16},
+    },
+)
 
 WITH_PRESETS = tuple(name for name, task in TASKS.items() if task.preset is not None)

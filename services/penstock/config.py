@@ -18,7 +18,14 @@ from pydantic import ByteSize, Field, NonNegativeFloat, NonNegativeInt, Positive
 from penstock import alternatives, derived_settings, replay_law
 from penstock.environment_names import short
 from penstock.errors import ConfigurationError
-from penstock.gate_law import least_store, shard_window_conflict, shards_conflict, window_conflict
+from penstock.gate_law import (
+    collection_conflict,
+    least_store,
+    shard_window_conflict,
+    shards_conflict,
+    share_conflict,
+    window_conflict,
+)
 from penstock.setting_types import (
     NONE,
     ActorSlots,
@@ -297,6 +304,15 @@ class SamplingConfig(Section):
     """Age in versions above which segments are no longer replayed."""
     min_replay_segments: NonNegativeInt = 64
     """Segments that must have been trained before any is replayed."""
+    collection: Literal["equal", "return", "error", "learnability"] = "equal"
+    """Rule by which environment.variants share collection. equal: every actor collects as much as any other. error: by
+    the mean absolute advantage in a variant's newest segments. return: by how far a variant's mean return is below
+    evaluation.threshold or, without one, below the best variant's. learnability: by p (1 - p), with p the share of a
+    variant's newest episodes that reach the threshold or, without one, exceed the median of all. Has no effect while
+    the learner waits for segments."""
+    least_share: float = 0.2
+    """Smallest share of collection of an actor, relative to an equal share; above 0 and at most 1. Enough for the
+    statistics of a variant that is easy now to show that it was forgotten."""
 
     @property
     def fresh_segments(self) -> int:
@@ -317,6 +333,12 @@ class SamplingConfig(Section):
     def first_degree(self) -> int:
         """The off-policy degree at the start of a run."""
         return 1 if self.off_policy_degree < 0 else self.off_policy_degree
+
+    @pydantic.model_validator(mode="after")
+    def _check_share(self) -> "SamplingConfig":
+        if reason := share_conflict(self.least_share):
+            raise ValueError(reason)
+        return self
 
     @pydantic.model_validator(mode="after")
     def _check_fresh(self) -> "SamplingConfig":
@@ -755,6 +777,18 @@ class Config(pydantic.BaseModel):
             recurrent=self.policy.memory is not None,
         )
         if reason:
+            raise ValueError(reason)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_collection(self) -> "Config":
+        sampling = self.sampling
+        if reason := collection_conflict(
+            sampling.collection,
+            variants=len(self.environment.variants),
+            fresh=sampling.fresh_segments,
+            degree=sampling.first_degree,
+        ):
             raise ValueError(reason)
         return self
 

@@ -7,6 +7,7 @@ functions return. The arguments have the same meaning everywhere:
     degree   batches that collection may run ahead of training (d)
     window   segments in an actor's window, one per environment
     shards   number of replay services
+    least    smallest share of collection of a slot, relative to an equal share
 """
 
 
@@ -81,6 +82,39 @@ def store_conflict(fresh: int, degree: int, batch: int, capacity: int, replay_fr
         return (
             f"the store holds {capacity} segments, and replay from sampling.min_replay_segments {replay_from} on needs"
             f" {needed}; set sampling.min_replay_segments to {capacity - fresh} or less, or raise replay.capacity_bytes"
+        )
+    return None
+
+
+def share_conflict(least: float) -> str | None:
+    """Returns the reason for which a smallest share excludes slots from collection or is impossible; None if not."""
+    if 0.0 < least <= 1.0:
+        return None
+    return (
+        f"sampling.least_share {least:g} would exclude slots from collection, or promise more than all of it; set it"
+        " above 0 and at most 1, such as 0.2"
+    )
+
+
+def collection_conflict(collection: str, *, variants: int, fresh: int, degree: int) -> str | None:
+    """Returns the reason for which collection can't be divided by this rule; None if it can or is equal."""
+    kept = f"sampling.collection {collection}"
+    if collection == "equal":
+        return None
+    if variants < 2:
+        return (
+            f"{kept} divides collection between environment.variants, and there are {variants}; give at least two, or"
+            " set sampling.collection to equal"
+        )
+    if degree == 0:
+        return (
+            f"{kept} has no effect with sampling.off_policy_degree 0, where all actors contribute equally to every"
+            " batch; set the degree to 1, or sampling.collection to equal"
+        )
+    if fresh == 0:
+        return (
+            f"{kept} has no effect with sampling.fresh_fraction 0, where nothing limits collection; raise the fraction,"
+            " or set sampling.collection to equal"
         )
     return None
 

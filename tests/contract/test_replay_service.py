@@ -653,6 +653,12 @@ SAMPLING: list[tuple[list[replay_pb2.SampleBatchesRequest | bytes], Code, str]] 
     ([b"\xff\xff\xff"], Code.INVALID_ARGUMENT, "malformed message"),
     ([plan_request(replace(PLAN_BESIDE, session=0))], Code.INVALID_ARGUMENT, "invalid plan: session 0"),
     ([plan_request(replace(PLAN_BESIDE, half_life=0.0))], Code.INVALID_ARGUMENT, "half_life must be from"),
+    ([plan_request(replace(PLAN_BESIDE, slot_weights=(0.0, 0.0)))], Code.INVALID_ARGUMENT, "all slot_weights are 0"),
+    (
+        [plan_request(replace(PLAN_BESIDE, slot_weights=(1.0, 0.0), least_share=0.0))],
+        Code.FAILED_PRECONDITION,
+        "sampling.least_share 0 would exclude slots",
+    ),
     ([plan_request(plan_with(batch_segments=400))], Code.FAILED_PRECONDITION, "holds 400 segments"),
     ([plan_request(plan_with(next_batch=2))], Code.UNAVAILABLE, "another learner of this run is connected"),
     ([plan_request(PLAN_BESIDE), replay_pb2.SampleBatchesRequest()], Code.INVALID_ARGUMENT, "carries plans"),

@@ -19,8 +19,15 @@ def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
         eta: Weight of the maximum, 0 to 1.
     """
     error = torch.where(valid, correction.abs(), 0.0)
-    mean = error.sum(1) / valid.sum(1).clamp(min=1)
-    return eta * error.amax(1) + (1.0 - eta) * mean
+    return eta * error.amax(1) + (1.0 - eta) * mean_errors(correction, valid)
+
+
+def mean_errors(correction: Tensor, valid: Tensor) -> Tensor:
+    """Returns mean_t |D_t| over the valid steps of each segment, <float32>[B]; 0 without valid steps.
+
+    The arguments are those of `segment_priorities`.
+    """
+    return torch.where(valid, correction.abs(), 0.0).sum(1) / valid.sum(1).clamp(min=1)
 
 
 def preferences(probabilities: Tensor, ages: Tensor, half_life: float) -> Tensor:

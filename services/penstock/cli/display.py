@@ -14,7 +14,7 @@ from rich.text import Text
 
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit
-from penstock.types.status import RunStatus
+from penstock.types.status import RunStatus, VariantStatus
 
 _LINE_INTERVAL_S = 3.0
 _CURVE_POINTS = 60
@@ -91,7 +91,7 @@ def variant_lines(status: RunStatus) -> list[str]:
     evaluated = dict(enumerate(status.last_evaluation.variants if status.last_evaluation else ()))
     return [
         f"variant {number} ({variant.arguments}): return {_number(variant.return_mean)}"
-        f" | evaluation {_evaluation(evaluated.get(number))} | {variant.episodes:,} episodes"
+        f" | evaluation {_evaluation(evaluated.get(number))} | {variant.episodes:,} episodes{_shares(variant)}"
         for number, variant in enumerate(status.variants)
     ]
 
@@ -166,6 +166,12 @@ def sparkline(values: list[float]) -> str:
 
 def _share(status: RunStatus) -> float:
     return status.replay_stored / status.replay_capacity if status.replay_capacity else 0.0
+
+
+def _shares(variant: VariantStatus) -> str:
+    if variant.planned_share is None or variant.fresh_share is None:
+        return ""
+    return f" | {variant.fresh_share:.0%} of collection, {variant.planned_share:.0%} by plan"
 
 
 def _number(value: float | None) -> str:

@@ -39,6 +39,7 @@ class TrainingOutcome:
 
     Attributes:
         priorities: <float64>[B] raw priorities.
+        fresh_errors: <float64>[F] mean absolute errors of the fresh segments (`algo.priorities.mean_errors`).
         fresh_steps: Valid steps in the fresh segments.
         fresh_episodes: Episodes that end in the fresh segments.
         updates: Gradient steps taken.
@@ -49,6 +50,7 @@ class TrainingOutcome:
     """
 
     priorities: NDArray[np.float64]
+    fresh_errors: NDArray[np.float64]
     fresh_steps: int
     fresh_episodes: int
     updates: int
@@ -131,8 +133,10 @@ class Learner:
         statistics, refused = training_statistics.measure(
             batch, estimated, epochs, learning_rate=rate, priority_gain=self._gain.gain
         )
+        raw, errors = self._priorities(estimated, refused)
         return TrainingOutcome(
-            priorities=self._priorities(estimated, refused),
+            priorities=raw,
+            fresh_errors=errors[: batch.fresh_segments],
             fresh_steps=fresh_steps,
             fresh_episodes=_episodes_in(batch),
             updates=sum(len(epoch.minibatches) for epoch in epochs) - refused,
@@ -149,15 +153,18 @@ class Learner:
         result: NDArray[np.float64] = squared.cpu().numpy()
         return result
 
-    def _priorities(self, estimated: Estimated, refused_steps: int) -> NDArray[np.float64]:
-        """Returns the priorities of the segments, <float64>[B], all finite.
+    def _priorities(self, estimated: Estimated, refused_steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the priorities and the mean errors of the segments, <float64>[B] each, all finite.
 
         In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
         drawn again for the following batches.
         """
-        priority = priorities.segment_priorities(estimated.correction, estimated.usable, self._sampling.eta)
-        raw: NDArray[np.float64] = priority.double().cpu().numpy()
-        return np.where(np.isfinite(raw) & (refused_steps == 0), raw, 0.0)
+        correction, usable = estimated.correction, estimated.usable
+        priority = priorities.segment_priorities(correction, usable, self._sampling.eta)
+        # In one copy, because each waits for the device.
+        both = torch.stack([priority, priorities.mean_errors(correction, usable)]).double().cpu().numpy()
+        raw, errors = np.where(np.isfinite(both) & (refused_steps == 0), both, 0.0)
+        return raw, errors
 
     def _measure_gain(self, batch: TrainingBatch, progress: float) -> None:
         preference = self._preferences(batch)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from penstock.learning.actor_states import ActorStates
 from penstock.learning.session_totals import SessionTotals
 from penstock.learning.training_statistics import TrainingStatistics
+from penstock.learning.variant_statistics import VariantStatistics
 from penstock.telemetry import logs, metrics
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import Amounts, Extent, Unit
-from penstock.types.replay import Batch
+from penstock.types.replay import Batch, SamplingPlan
 from penstock.types.run import ActorReport
-from penstock.types.status import Notice, Phase, RunStatus, VariantStatus
+from penstock.types.status import Notice, Phase, RunStatus
 from penstock.types.waits import Awaited, WaitReason
 
 _RECENT_EPISODES = 100
@@ -62,8 +63,7 @@ class RunStatistics:
         self._env_steps_taken = earlier_steps_taken
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
-        self._variants = [VariantStatus(arguments) for arguments in variants]
-        self._variant_returns: list[deque[float]] = [deque(maxlen=_RECENT_EPISODES) for _ in variants]
+        self._variants = VariantStatistics(variants)
         self._trail: deque[tuple[float, Extent]] = deque()
         self._phase: Phase = "waiting"
         self._waiting_for: WaitReason | str = WaitReason(Awaited.ACTORS)
@@ -99,21 +99,24 @@ class RunStatistics:
             self._env_steps_taken += report.env_steps
             metrics.LEARNER_ENV_STEPS_TAKEN.set(self._env_steps_taken)
             self.session.report(report)
-            self._returns.extend(episode.episode_return for episode in report.episodes)
+            returns = [episode.episode_return for episode in report.episodes]
+            self._returns.extend(returns)
             self._episodes += len(report.episodes)
             metrics.EPISODES.inc(len(report.episodes))
             if self._returns:
                 metrics.EPISODE_RETURN.set(sum(self._returns) / len(self._returns))
-            if self._variants and report.episodes:
-                self._count_for_variant(variant, [episode.episode_return for episode in report.episodes])
+            self._variants.ended(variant, returns)
 
-    def _count_for_variant(self, variant: int, returns: list[float]) -> None:
-        recent = self._variant_returns[variant]
-        recent.extend(returns)
-        before, mean = self._variants[variant], sum(recent) / len(recent)
-        self._variants[variant] = VariantStatus(before.arguments, before.episodes + len(returns), mean)
-        metrics.VARIANT_EPISODES.labels(str(variant)).inc(len(returns))
-        metrics.VARIANT_EPISODE_RETURN.labels(str(variant)).set(mean)
+    def set_plan(self, plan: SamplingPlan, *, chosen: bool) -> None:
+        """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
+        self.session.set_plan(plan, chosen=chosen)
+        with self._lock:
+            self._variants.planned(plan)
+
+    def variant_returns(self) -> list[list[float]]:
+        """Returns the returns of each variant's last training episodes, oldest first."""
+        with self._lock:
+            return self._variants.recent_returns
 
     def begin(self, environment_id: str, *, version: int, extent: Extent) -> None:
         """Sets the version and the extent at which training begins or resumes."""
@@ -157,6 +160,7 @@ class RunStatistics:
             now, before = self._clock(), self._extent
             metrics.LEARNER_UPDATES.inc(extent.updates - before.updates)
             self.session.trained(batch, training, fresh_steps=extent.steps - before.steps, train_s=train_s)
+            self._variants.trained(batch.head.slots)
             self._phase, self._waiting_for = "training", ""
             self._batch = batch
             self._version, self._extent = version, extent
@@ -262,7 +266,7 @@ class RunStatistics:
                 remaining_s=self._remaining_s,
                 waiting_for=f"{awaited}: {slowest}" if slowest and for_actors else str(awaited),
                 samples_per_insert=self._samples_per_insert,
-                variants=tuple(self._variants),
+                variants=self._variants.statuses(),
                 coordinator=session,
                 notices=tuple(self._notices),
                 actor_states=states,

@@ -18,6 +18,7 @@ from penstock.config import SamplingConfig
 from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
+from penstock.learning.collection import CollectionWeights
 from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
@@ -92,6 +93,9 @@ class TrainingRun:
         self._noted_version = self._progress.version
         self._noted_totals = statistics.session.totals()
         self._chosen = ChosenDegree(config.sampling.first_degree) if config.sampling.off_policy_degree < 0 else None
+        self._collection = CollectionWeights(
+            config.sampling, max(1, len(config.environment.variants)), config.evaluation.threshold
+        )
         self._waited_s, self._batch_at = 0.0, time.monotonic()
         self._inserted: int | None = None
 
@@ -224,6 +228,7 @@ class TrainingRun:
         )
         self._choose_alpha(outcome)
         self._choose_degree(batch, outcome)
+        self._choose_weights(batch, outcome)
         self._refusals.observe(outcome)
 
     def _advance(self, batch: Batch, outcome: TrainingOutcome) -> None:
@@ -286,8 +291,14 @@ class TrainingRun:
         ):
             self._adjust(off_policy_degree=self._chosen.degree)
 
+    def _choose_weights(self, batch: Batch, outcome: TrainingOutcome) -> None:
+        self._collection.observe(batch.head.slots, outcome.fresh_errors)
+        weights = self._collection.review(self._statistics.variant_returns)
+        if weights is not None and weights != self._plan.slot_weights:
+            self._adjust(slot_weights=weights)
+
     def _note_plan(self) -> None:
-        self._statistics.session.set_plan(self._plan, chosen=self._chosen is not None)
+        self._statistics.set_plan(self._plan, chosen=self._chosen is not None)
 
     def _publish(self) -> None:
         self._learner.check_finite()

@@ -4,18 +4,25 @@ Batches are numbered, and batch k is trained at version k. Collection may run `o
 training, so granted + unseen + leased segments never exceed (d + 1) F. A grant permits an actor to collect one window.
 See docs/ARCHITECTURE.md, "The gate".
 
+Grants are shared by stride scheduling (Waldspurger & Weihl 1995, section 2): each grant advances the pass of its actor
+by 1 / share, and the actor with the lowest pass goes first. The shares follow from the plan's weights of the slots.
+Without weights all shares are equal, so the pass is the number of granted windows.
+
 The module takes times as arguments and never blocks. `replay.buffer` and its parts call it under the one lock.
 """
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import ConfigurationError, Overloaded
-from penstock.gate_law import least_degree, window_conflict
+from penstock.gate_law import least_degree, share_conflict, window_conflict
 from penstock.types.replay import Grant, SamplingPlan
 
 GRANTS_AHEAD = 2
-"""Maximum number of grants of an actor: one for the window in collection, and one so that it need not wait."""
+"""Maximum number of grants of an actor without weights: one for the window in collection, and one so that it need not
+wait. With weights, an actor may have more (`Gate._allowance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,10 @@ class _Actor:
     heard_at: float
     moved_at: float
     """Monotonic time in seconds when it last made progress or had nothing to do."""
-    windows_granted: int
+    passed: float
+    """Pass of stride scheduling: sum of the strides of its grants. A stride is 1 with an equal share."""
+    stride: float = 1.0
+    """Stride of its latest grant."""
     steps: int = 0
     silent: bool = False
     stuck: bool = False
@@ -45,10 +55,12 @@ class _Actor:
 
 
 class Gate:
-    """Issues grants fairly: the actor with the fewest granted windows goes first.
+    """Issues grants by share: the actor with the lowest pass goes first.
 
-    With degree 0 the turns are strict, so that every environment contributes the same number of segments to every
-    batch.
+    With degree 0 the turns are strict and all shares are equal, so that every environment contributes the same number
+    of segments to every batch. Otherwise, if the actor with the lowest pass has all the grants that it may have, the
+    next one gets the grant: no room is left unused for an actor that can't use it. Shares are therefore those of the
+    plan if training is slower than collection. If training waits, actors collect at their own speeds.
 
     An actor loses its grants if, for `grant_timeout_s`, it is silent (sends nothing) or stuck (could step its
     environments and does not), so that other actors can use them. It gets grants again when it is heard or makes
@@ -86,14 +98,15 @@ class Gate:
         these windows would queue behind newer grants and become late.
 
         Raises:
-            ConfigurationError: The window of a connected actor could never be granted.
+            ConfigurationError: The window of a connected actor could never be granted, or shares exclude a slot.
         """
+        _check_shares(plan)
         for key, actor in self._actors.items():
             self._check_window(plan, key, actor.window_segments)
         self.plan = plan
         for actor in self._actors.values():
             # Under another degree, turns may have been unequal. Actors do not make up for that in this session.
-            actor.windows_granted = len(actor.grants)
+            actor.passed = len(actor.grants) * actor.stride
 
     def adjust(self, plan: SamplingPlan) -> SamplingPlan:
         """Adopts a changed plan of the same session. Outstanding grants stay valid even if they exceed its limit.
@@ -101,14 +114,18 @@ class Gate:
         Returns:
             The plan in force. If its degree is too low for the window of a connected actor, it is raised to the lowest
             sufficient one. The actor was admitted under another plan, and a lower degree must not end the run.
+
+        Raises:
+            ConfigurationError: Shares exclude a slot.
         """
+        _check_shares(plan)
         windows = {actor.window_segments for actor in self._actors.values()}
         degree = max(plan.off_policy_degree, least_degree(plan.fresh_segments, windows))
         self.plan = replace(plan, off_policy_degree=degree)
         return self.plan
 
     def connect(self, key: ActorKey, window_segments: int, now: float) -> None:
-        """Adds an actor. Its count of granted windows starts at the lowest count of the others.
+        """Adds an actor. Its pass starts at the lowest pass of the others.
 
         Raises:
             Overloaded: `max_actors` actors are connected already.
@@ -119,7 +136,7 @@ class Gate:
             raise Overloaded(f"{self._max_actors} actors are connected; raise replay.max_actors for more")
         if self.plan is not None:
             self._check_window(self.plan, key, window_segments)
-        self._actors[key] = _Actor(window_segments, now, now, self._fewest_windows())
+        self._actors[key] = _Actor(window_segments, now, now, self._lowest_pass())
 
     def disconnect(self, key: ActorKey) -> None:
         """Removes an actor and revokes its grants."""
@@ -140,7 +157,7 @@ class Gate:
         moved = steps is None or steps != actor.steps
         if not actor.served and (moved or not actor.stuck):
             # In strict turns the others would otherwise wait until it has made up for every turn that it missed.
-            actor.windows_granted = max(actor.windows_granted, self._fewest_windows())
+            actor.passed = max(actor.passed, self._lowest_pass())
         actor.heard_at, actor.silent = now, False
         if moved:
             actor.moved_at, actor.stuck = now, False
@@ -186,8 +203,9 @@ class Gate:
         if plan is None:
             return []
         issued: list[tuple[ActorKey, Grant]] = []
+        shares = self._shares(plan)
         while True:
-            turn = self._next_turn(strict=plan.off_policy_degree == 0)
+            turn = self._next_turn(plan, shares)
             if turn is None:
                 return issued
             key, actor = turn
@@ -199,29 +217,65 @@ class Gate:
                 batch += (ahead - 1) // plan.fresh_segments
             grant = Grant(batch, plan.minimum_version(batch))
             actor.grants.append(grant)
-            actor.windows_granted += 1
+            actor.stride = 1.0 / shares.get(key, 1.0)
+            if shares:
+                room = plan.outstanding_limit / (actor.window_segments * len(shares))
+                self._limit_arrears(actor.passed - actor.stride - room)
+            actor.passed += actor.stride
             self.granted += actor.window_segments
             issued.append((key, grant))
 
-    def _next_turn(self, *, strict: bool) -> tuple[ActorKey, _Actor] | None:
+    def _shares(self, plan: SamplingPlan) -> Mapping[ActorKey, float]:
+        """Returns the shares of the actors that get grants, relative to an equal share; empty if all are equal."""
+        served = [key for key, actor in self._actors.items() if actor.served]
+        shares = plan.relative_shares([key.slot for key in served])
+        return {} if set(shares) <= {1.0} else dict(zip(served, shares, strict=True))
+
+    def _next_turn(self, plan: SamplingPlan, shares: Mapping[ActorKey, float]) -> tuple[ActorKey, _Actor] | None:
         served = [(key, actor) for key, actor in self._actors.items() if actor.served]
-        if strict and served:
-            fewest = min(actor.windows_granted for _, actor in served)
-            served = [(key, actor) for key, actor in served if actor.windows_granted == fewest]
-        ready = [(key, actor) for key, actor in served if len(actor.grants) < GRANTS_AHEAD]
-        return min(ready, key=lambda item: (item[1].windows_granted, item[0].slot), default=None)
+        if plan.off_policy_degree == 0 and served:
+            lowest = min(actor.passed for _, actor in served)
+            served = [(key, actor) for key, actor in served if actor.passed == lowest]
+        ready = [(key, actor) for key, actor in served if len(actor.grants) < self._allowance(plan, key, shares)]
+        return min(ready, key=lambda item: (item[1].passed, item[0].slot), default=None)
+
+    def _limit_arrears(self, least: float) -> None:
+        """Raises passes to at least `least`: an actor that could not use its turns makes up for one room of them.
+
+        An actor with a large share that was too slow for it would otherwise get every grant when it is fast again.
+        """
+        for actor in self._actors.values():
+            actor.passed = max(actor.passed, least)
+
+    def _allowance(self, plan: SamplingPlan, key: ActorKey, shares: Mapping[ActorKey, float]) -> int:
+        """Returns how many grants an actor may have: two, or its share of the windows of d batches if those are more.
+
+        A commit makes room for a whole batch at once. With two grants at a time, an actor with a large share would get
+        no more windows of it than any other. Of the room of d + 1 batches, one remains for others, so that training
+        continues without actors that are slow.
+        """
+        if not shares:
+            return GRANTS_AHEAD
+        windows_ahead = plan.off_policy_degree * plan.fresh_segments / self._actors[key].window_segments
+        return max(GRANTS_AHEAD, math.ceil(shares[key] / len(shares) * windows_ahead))
 
     def _take_back(self, actor: _Actor) -> None:
         self.granted -= len(actor.grants) * actor.window_segments
-        actor.windows_granted -= len(actor.grants)
+        actor.passed -= len(actor.grants) * actor.stride
         actor.grants.clear()
 
-    def _fewest_windows(self) -> int:
+    def _lowest_pass(self) -> float:
         served = [actor for actor in self._actors.values() if actor.served]
-        return min((actor.windows_granted for actor in served or self._actors.values()), default=0)
+        return min((actor.passed for actor in served or self._actors.values()), default=0.0)
 
     def _check_window(self, plan: SamplingPlan, key: ActorKey, window: int) -> None:
         sizes = (actor.window_segments for actor in self._actors.values() if actor.window_segments != window)
         reason = window_conflict(plan.fresh_segments, plan.off_policy_degree, window, next(sizes, None))
         if reason is not None:
             raise ConfigurationError(f"the actor in slot {key.slot} is refused: {reason}")
+
+
+def _check_shares(plan: SamplingPlan) -> None:
+    reason = share_conflict(plan.least_share) if plan.slot_weights else None
+    if reason is not None:
+        raise ConfigurationError(reason)

@@ -155,6 +155,7 @@ class Leases:
                 counts=self._segments.counts(),
                 mass=lease.mass,
                 environments=store.headers["environment"][store.rows(fresh)],
+                slots=store.headers["slot"][store.rows(fresh)],
                 skipped=self._segments.ages.between(lease.versions[chosen], lease.number),
             )
 

@@ -7,9 +7,12 @@ that it can recover: a batch takes the segments it has when the other shards are
 its parts are full enough. While a slow shard recovers, up to (d + 1) of its smallest parts are outstanding in excess of
 (d + 1) F for some batches.
 
+If the plan weights slots, a shard's part also follows the shares of its slots.
+
 The module does no I/O and takes times as arguments. Only `rpc.clients.sharded_source` calls it, under its lock.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +55,9 @@ class Arrival:
 class _Shard:
     fresh_segments: int
     speed: float
+    """Its relative speed: part over time and demand, so that it does not depend on the plan's weights."""
+    demand: float = 1.0
+    """Mean share of its slots, relative to an equal share."""
     filling: float = 1.0
     slow: bool = False
     inserted: int | None = None
@@ -65,6 +71,7 @@ class Allotment:
         """Divides the plan's fresh segments as equally as possible; parts have room for the largest window."""
         self._plan, self._since_review = plan, 0
         self._shards = [_Shard(0, 1.0 / shards) for _ in range(shards)]
+        self._weigh()
         self._apportion(self._shards, largest_window)
 
     @property
@@ -85,6 +92,7 @@ class Allotment:
     def adopt(self, plan: SamplingPlan) -> None:
         """Replaces the plan of the whole run. The parts follow at the next review."""
         self._plan, self._since_review = plan, _REVIEW_BATCHES
+        self._weigh()
 
     def observe(self, arrivals: Sequence[Arrival | None], interval_s: float) -> None:
         """Updates speeds and fill from one batch, `interval_s` seconds after the previous one.
@@ -116,7 +124,9 @@ class Allotment:
             return
         last = max(waited_s for _, waited_s in here)
         taken_s = [max(interval_s - (last - waited_s), interval_s / _LONGEST_LEAD) for _, waited_s in here]
-        rates = [shard.fresh_segments / seconds for (shard, _), seconds in zip(here, taken_s, strict=True)]
+        rates = [
+            shard.fresh_segments / (shard.demand * seconds) for (shard, _), seconds in zip(here, taken_s, strict=True)
+        ]
         known = sum(shard.speed for shard, _ in here)
         for (shard, _), rate in zip(here, rates, strict=True):
             shard.speed += _SMOOTHING * (known * rate / sum(rates) - shard.speed)
@@ -137,11 +147,18 @@ class Allotment:
         self._apportion(fast, largest_window)
         return self.fresh_segments != former
 
+    def _weigh(self) -> None:
+        """Sets the demands: the weights of slots and the shards repeat after their least common multiple of slots."""
+        count = len(self._shards)
+        shares = self._plan.relative_shares(range(math.lcm(count, len(self._plan.slot_weights) or 1)))
+        for index, shard in enumerate(self._shards):
+            shard.demand = float(np.mean(shares[index::count]))
+
     def _apportion(self, shards: Sequence[_Shard], largest_window: int) -> None:
         whole, smallest = self._plan.fresh_segments, least_part(self._plan.off_policy_degree, largest_window)
-        speeds = np.array([shard.speed for shard in shards])
+        wanted = np.array([shard.speed * shard.demand for shard in shards])
         largest = np.array([whole if shard.largest_part is None else shard.largest_part for shard in shards])
-        for shard, part in zip(shards, apportion(whole, speeds, smallest, largest).tolist(), strict=True):
+        for shard, part in zip(shards, apportion(whole, wanted, smallest, largest).tolist(), strict=True):
             shard.fresh_segments = part
 
 

@@ -64,6 +64,7 @@ def join(
             probabilities=_placed(probabilities, rows),
             counts=total([head.counts for head in heads]),
             environments=_placed([head.environments for head in heads], fresh_rows),
+            slots=_placed([head.slots for head in heads], fresh_rows),
             skipped=_placed([head.skipped for head in heads], rows),
         ),
         columns,

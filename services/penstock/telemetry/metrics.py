@@ -114,6 +114,14 @@ LEARNER_SHARD_MASS = Gauge(
 LEARNER_SHARD_FRESH = Gauge(
     "penstock_learner_shard_fresh_segments", "Fresh segments requested for a batch, by shard.", ("shard",)
 )
+LEARNER_COLLECTION_SHARE = Gauge(
+    "penstock_learner_collection_share",
+    "Share of collection by the plan, by variant; 0 if there are none.",
+    ("variant",),
+)
+LEARNER_FRESH_SEGMENTS = Counter(
+    "penstock_learner_fresh_segments", "Fresh segments trained, by variant; 0 if there are none.", ("variant",)
+)
 LEARNER_SHARD_TIMEOUTS = Counter(
     "penstock_learner_shard_timeouts", "Batches that stopped waiting for a shard.", ("shard",)
 )

@@ -1,11 +1,13 @@
 """Data of the replay service: windows, grants, sampling plans and batches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.types.block import Columns
+from penstock.types.shares import relative_shares
 
 MAX_SLOTS = 4096
 """Number of actor slots in a store, fixed by its format."""
@@ -88,11 +90,24 @@ class SamplingPlan:
     min_replay_segments: int
     seed: int = 0
     hurried_below: int = field(default=0, compare=False)
+    # Actors need not reconnect after a change of their shares.
+    slot_weights: tuple[float, ...] = field(default=(), compare=False)
+    least_share: float = 1.0
 
     @property
     def replay_segments(self) -> int:
         """Replayed segments in a full batch."""
         return self.batch_segments - self.fresh_segments
+
+    def relative_shares(self, slots: Sequence[int]) -> list[float]:
+        """Returns the shares of collection of the actors in these slots, relative to an equal share (`types.shares`).
+
+        They are exactly 1 without weights, with degree 0, and if nothing limits collection.
+        """
+        if not self.slot_weights or not slots or self.off_policy_degree == 0 or self.fresh_segments == 0:
+            return [1.0] * len(slots)
+        weights = [self.slot_weights[slot % len(self.slot_weights)] for slot in slots]
+        return relative_shares(weights, self.least_share)
 
     @property
     def outstanding_limit(self) -> int:
@@ -153,6 +168,7 @@ class BatchHead:
         counts: Numbers of segments in the store at the draw.
         mass: Sum of the store's masses at the draw.
         environments: <uint32>[fresh_segments] run-wide numbers of the fresh segments' environments; empty if unknown.
+        slots: <uint32>[fresh_segments] slots of the actors that collected the fresh segments; empty if unknown.
         skipped: <int64>[B] versions between a segment's and the batch's that trained no batch, because a learner was
             replaced; empty if there are none.
     """
@@ -166,6 +182,7 @@ class BatchHead:
     counts: StoreCounts
     mass: Mass = Mass()
     environments: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    slots: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     skipped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property

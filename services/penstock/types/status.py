@@ -21,6 +21,8 @@ class VariantStatus:
     arguments: str
     episodes: int = 0
     return_mean: float | None = None
+    planned_share: float | None = None
+    fresh_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

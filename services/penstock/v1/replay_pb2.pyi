@@ -110,7 +110,7 @@ class SampleBatchesRequest(_message.Message):
     def __init__(self, plan: _Optional[_Union[SamplingPlan, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ..., prove: _Optional[_Union[ProveStore, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class SamplingPlan(_message.Message):
-    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below")
+    __slots__ = ("session", "next_batch", "batch_segments", "fresh_segments", "off_policy_degree", "publish_interval", "alpha", "epsilon", "half_life", "max_staleness", "min_replay_segments", "seed", "hurried_below", "slot_weights", "least_share")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,8 @@ class SamplingPlan(_message.Message):
     MIN_REPLAY_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     HURRIED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    SLOT_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    LEAST_SHARE_FIELD_NUMBER: _ClassVar[int]
     session: int
     next_batch: int
     batch_segments: int
@@ -137,7 +139,9 @@ class SamplingPlan(_message.Message):
     min_replay_segments: int
     seed: int
     hurried_below: int
-    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ...) -> None: ...
+    slot_weights: _containers.RepeatedScalarFieldContainer[float]
+    least_share: float
+    def __init__(self, session: _Optional[int] = ..., next_batch: _Optional[int] = ..., batch_segments: _Optional[int] = ..., fresh_segments: _Optional[int] = ..., off_policy_degree: _Optional[int] = ..., publish_interval: _Optional[int] = ..., alpha: _Optional[float] = ..., epsilon: _Optional[float] = ..., half_life: _Optional[float] = ..., max_staleness: _Optional[int] = ..., min_replay_segments: _Optional[int] = ..., seed: _Optional[int] = ..., hurried_below: _Optional[int] = ..., slot_weights: _Optional[_Iterable[float]] = ..., least_share: _Optional[float] = ...) -> None: ...
 
 class ProveStore(_message.Message):
     __slots__ = ()
@@ -160,7 +164,7 @@ class BatchRequest(_message.Message):
     def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., head_only: _Optional[bool] = ..., replay_segments: _Optional[int] = ..., commit: _Optional[_Union[CommitBatchRequest, _Mapping]] = ...) -> None: ...
 
 class SampleBatchesResponse(_message.Message):
-    __slots__ = ("batch", "part", "parts", "waiting", "opened", "proof", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "skipped", "committed", "block", "contract")
+    __slots__ = ("batch", "part", "parts", "waiting", "opened", "proof", "fresh_segments", "keys", "versions", "priorities", "probabilities", "counts", "mass", "environments", "slots", "skipped", "committed", "block", "contract")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +179,7 @@ class SampleBatchesResponse(_message.Message):
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     MASS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -193,11 +198,12 @@ class SampleBatchesResponse(_message.Message):
     counts: StoreCounts
     mass: Mass
     environments: bytes
+    slots: bytes
     skipped: bytes
     committed: CommitBatchResponse
     block: _block_pb2.Block
     contract: int
-    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, batch: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., waiting: _Optional[str] = ..., opened: _Optional[_Union[SamplingOpened, _Mapping]] = ..., proof: _Optional[_Union[StoreProof, _Mapping]] = ..., fresh_segments: _Optional[int] = ..., keys: _Optional[bytes] = ..., versions: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., probabilities: _Optional[bytes] = ..., counts: _Optional[_Union[StoreCounts, _Mapping]] = ..., mass: _Optional[_Union[Mass, _Mapping]] = ..., environments: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., skipped: _Optional[bytes] = ..., committed: _Optional[_Union[CommitBatchResponse, _Mapping]] = ..., block: _Optional[_Union[_block_pb2.Block, _Mapping]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Mass(_message.Message):
     __slots__ = ("total", "reference")

@@ -337,14 +337,18 @@ class Notice(_message.Message):
     def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class VariantStatus(_message.Message):
-    __slots__ = ("arguments", "episodes", "return_mean")
+    __slots__ = ("arguments", "episodes", "return_mean", "planned_share", "fresh_share")
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     RETURN_MEAN_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_SHARE_FIELD_NUMBER: _ClassVar[int]
+    FRESH_SHARE_FIELD_NUMBER: _ClassVar[int]
     arguments: str
     episodes: int
     return_mean: float
-    def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ...) -> None: ...
+    planned_share: float
+    fresh_share: float
+    def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., planned_share: _Optional[float] = ..., fresh_share: _Optional[float] = ...) -> None: ...
 
 class CoordinatorStatistics(_message.Message):
     __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha")

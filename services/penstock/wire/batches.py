@@ -13,6 +13,7 @@ from penstock.types.block import Schema
 from penstock.types.payloads import PayloadPool
 from penstock.types.replay import (
     MAX_BATCH_SEGMENTS,
+    MAX_SLOTS,
     Batch,
     BatchHead,
     CommitOutcome,
@@ -41,12 +42,16 @@ _PLAN_RANGES: dict[str, tuple[float, float]] = {
 }
 """Least and largest values in a sampling plan, far beyond useful ones."""
 
+_LARGEST_WEIGHT = 1e100
+"""Largest weight of a slot. The sum over all slots is finite."""
+
 _HEAD_COLUMNS: dict[str, type[np.generic]] = {
     "keys": np.uint64,
     "versions": np.int64,
     "priorities": np.float64,
     "probabilities": np.float64,
     "environments": np.uint32,
+    "slots": np.uint32,
     "skipped": np.int64,
 }
 """Columns of a batch's head by name, with their element types."""
@@ -93,7 +98,21 @@ def decode_plan(message: replay_pb2.SamplingPlan) -> SamplingPlan:
     for name, (least, most) in {**_PLAN_RANGES, "fresh_segments": (0, plan.batch_segments)}.items():
         if not least <= getattr(plan, name) <= most:
             raise InvalidSegment(f"invalid plan: {name} {getattr(plan, name)}; {name} must be from {least} to {most}")
+    if plan.slot_weights:
+        _check_weights(plan.slot_weights)
     return plan
+
+
+def _check_weights(weights: tuple[float, ...]) -> None:
+    if len(weights) > MAX_SLOTS:
+        raise InvalidSegment(f"invalid plan: {len(weights)} slot_weights; at most {MAX_SLOTS} slots exist")
+    for slot, weight in enumerate(weights):
+        if not 0.0 <= weight <= _LARGEST_WEIGHT:
+            raise InvalidSegment(
+                f"invalid plan: slot_weights[{slot}] is {weight:g}; weights must be from 0 to {_LARGEST_WEIGHT:g}"
+            )
+    if not any(weights):
+        raise InvalidSegment("invalid plan: all slot_weights are 0; one must be positive, or leave them out")
 
 
 def encode_plan_request(plan: SamplingPlan) -> SampleRequest:
@@ -222,10 +241,9 @@ def decode_batch_head(message: replay_pb2.SampleBatchesResponse) -> BatchHead:
     sizes = {head.keys.size, head.versions.size, head.priorities.size, head.probabilities.size}
     if len(sizes) != 1:
         raise InvalidSegment(f"batch {head.number} has columns of different lengths: {sorted(sizes)}")
-    if head.environments.size not in (0, head.fresh_segments):
-        raise InvalidSegment(
-            f"batch {head.number} has {head.environments.size} environments for {head.fresh_segments} fresh segments"
-        )
+    for name in ("environments", "slots"):
+        if (size := getattr(head, name).size) not in (0, head.fresh_segments):
+            raise InvalidSegment(f"batch {head.number} has {size} {name} for {head.fresh_segments} fresh segments")
     if head.skipped.size not in (0, head.keys.size):
         raise InvalidSegment(f"batch {head.number} has {head.skipped.size} skips for {head.keys.size} segments")
     return head

@@ -73,9 +73,10 @@ SAMPLING = {
     "half_life": 9.0,
     "max_staleness": 9,
     "min_replay_segments": 9,
+    "least_share": 0.5,
 }
-RUN_SETTINGS = {"max_refused_batches"}
-"""Settings that only affect the end of a diverging run. `test_refused_steps` covers them."""
+RUN_SETTINGS = {"max_refused_batches", "collection"}
+"""Settings that affect neither one batch nor the first plan. `test_refused_steps` and `test_collection` cover them."""
 
 TABLES: dict[str, tuple[type[pydantic.BaseModel], dict[str, Any]]] = {
     "policy": (PolicyConfig, POLICY),

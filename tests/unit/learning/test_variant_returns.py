@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from helpers.segments import PLAN
 from helpers.servers import sample
-from helpers.statistics import TRAINING
+from helpers.statistics import TRAINING, counted_batch
 from penstock.cli.display import variant_lines
 from penstock.errors import ConfigurationError
 from penstock.learning.journal import Journal
@@ -16,7 +19,7 @@ from penstock.learning.retried_writes import RetriedWrites
 from penstock.learning.statistics import RunStatistics
 from penstock.summary import EvaluationOutcome, Summary, VariantOutcome
 from penstock.types.evaluation import EvaluationResult, EvaluationSummary, VariantReturns
-from penstock.types.extents import Amounts
+from penstock.types.extents import Amounts, Extent
 from penstock.types.run import ActorReport, Episode
 from penstock.types.statistics import MeanTimes, Timing
 from penstock.types.status import RunStatus, VariantStatus
@@ -59,6 +62,38 @@ def test_a_run_without_variants_has_none_in_its_status() -> None:
     assert run.status().variants == ()
 
 
+def test_shares_of_collection_are_those_of_the_plan_and_of_the_trained_segments() -> None:
+    run = statistics("g=1", "g=2")
+    before = [sample("penstock_learner_fresh_segments_total", variant=variant) for variant in "01"]
+    run.set_plan(replace(PLAN, slot_weights=(3.0, 1.0), least_share=0.2), chosen=False)
+    assert [each.planned_share for each in run.status().variants] == [0.75, 0.25]
+    assert [sample("penstock_learner_collection_share", variant=variant) for variant in "01"] == [0.75, 0.25]
+    assert [each.fresh_share for each in run.status().variants] == [None, None]
+    train(run, slots=[0, 0, 2, 3])
+    train(run, slots=[1, 4, 6, 8])
+    assert [each.fresh_share for each in run.status().variants] == [0.75, 0.25]
+    after = [sample("penstock_learner_fresh_segments_total", variant=variant) for variant in "01"]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [6, 2]
+
+
+def test_a_run_without_variants_collects_everything_in_variant_0() -> None:
+    run = statistics()
+    run.set_plan(PLAN, chosen=False)
+    assert sample("penstock_learner_collection_share", variant="0") == 1.0
+    before = sample("penstock_learner_fresh_segments_total", variant="0")
+    train(run, slots=[0, 1, 2])
+    # An older replay service reports no slots.
+    train(run, slots=[])
+    assert sample("penstock_learner_fresh_segments_total", variant="0") == before + 3
+    assert run.status().variants == ()
+
+
+def train(run: RunStatistics, slots: list[int]) -> None:
+    batch = counted_batch()
+    batch = replace(batch, head=replace(batch.head, slots=np.array(slots, np.uint32)))
+    run.trained(batch, TRAINING, version=1, extent=Extent(steps=10, updates=1), samples_per_insert=1.0, train_s=0.1)
+
+
 def test_returns_of_variants_are_metrics() -> None:
     before = sample("penstock_variant_episodes_total", variant="1")
     run = statistics("g=1", "g=2")
@@ -77,7 +112,7 @@ def test_an_evaluation_without_episodes_in_a_variant_omits_that_variant() -> Non
 
 @pytest.mark.parametrize("evaluation", [None, EVALUATION, dataclasses.replace(EVALUATION, variants=())])
 def test_a_status_with_variants_is_received_as_sent(evaluation: EvaluationSummary | None) -> None:
-    variants = (VariantStatus("g=1", 7, -3.5), VariantStatus("plain"))
+    variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5), VariantStatus("plain"))
     status = RunStatus(last_evaluation=evaluation, best_evaluation=evaluation, variants=variants)
     message = encode_status(status)
     assert decode_status(type(message).FromString(message.SerializeToString())) == status
@@ -86,21 +121,24 @@ def test_a_status_with_variants_is_received_as_sent(evaluation: EvaluationSummar
 def test_the_journal_records_variants_if_the_run_has_any(tmp_path: Path) -> None:
     notices: list[str] = []
     journal = Journal(tmp_path / "metrics.jsonl", writes=RetriedWrites(notices.append), notice=notices.append)
-    variants = (VariantStatus("g=1", 7, -3.5),)
+    variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5),)
     journal.write(Record.of_training(RunStatus(variants=variants), TRAINING, MeanTimes(), 1.0))
     journal.write(Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0))
     journal.write(Record.of_evaluation(EVALUATION, 1.0, final=False))
     journal.write(Record.of_evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True))
     with_variants, without, evaluated, evaluated_without = map(json.loads, (tmp_path / "metrics.jsonl").open())
-    assert with_variants["variants"] == [{"arguments": "g=1", "episodes": 7, "return_mean": -3.5}]
+    assert with_variants["variants"] == [
+        {"arguments": "g=1", "episodes": 7, "return_mean": -3.5, "planned_share": 0.75, "fresh_share": 0.5}
+    ]
     assert evaluated["variants"][1] == {"episodes": 2, "return_mean": 2.0, "return_std": 0.25}
     assert "variants" not in without and "variants" not in evaluated_without
 
 
 def test_a_line_is_shown_for_each_variant() -> None:
-    status = RunStatus(last_evaluation=EVALUATION, variants=(VariantStatus("g=1", 7, -3.5), VariantStatus("g=2")))
+    variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5), VariantStatus("g=2"))
+    status = RunStatus(last_evaluation=EVALUATION, variants=variants)
     assert variant_lines(status) == [
-        "variant 0 (g=1): return -3.5 | evaluation 1.0 ± 0.0 | 7 episodes",
+        "variant 0 (g=1): return -3.5 | evaluation 1.0 ± 0.0 | 7 episodes | 50% of collection, 75% by plan",
         "variant 1 (g=2): return - | evaluation 2.0 ± 0.2 | 0 episodes",
     ]
     assert variant_lines(RunStatus()) == []

@@ -106,7 +106,12 @@ class World:
         granted = sum(len(grants) * self.windows[key] for key, grants in self.grants.items())
         assert self.gate.granted == granted
         assert granted + self.unseen + self.leased <= (self.plan.off_policy_degree + 1) * self.plan.fresh_segments
-        assert all(len(grants) <= GRANTS_AHEAD for grants in self.grants.values())
+        most = (
+            max(GRANTS_AHEAD, self.plan.off_policy_degree * self.plan.fresh_segments)
+            if self.plan.slot_weights
+            else GRANTS_AHEAD
+        )
+        assert all(len(grants) <= most for grants in self.grants.values())
 
 
 @given(
@@ -114,14 +119,16 @@ class World:
     degree=st.integers(0, 4),
     publish_interval=st.integers(1, 4),
     steps=st.integers(0, 80),
+    weights=st.lists(st.floats(0.0, 9.0), max_size=6).filter(lambda each: not each or any(each)),
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=150, deadline=None)
 def test_outstanding_segments_stay_within_the_limit_and_training_continues_after_any_events(
-    fresh: int, degree: int, publish_interval: int, steps: int, seed: int
+    fresh: int, degree: int, publish_interval: int, steps: int, weights: list[float], seed: int
 ) -> None:
     chance = random.Random(seed)
-    world = World(make_plan(fresh, degree, publish_interval))
+    plan = make_plan(fresh, degree, publish_interval)
+    world = World(replace(plan, slot_weights=tuple(weights), least_share=0.2))
     # With degree 0, all actors must have windows of one size.
     alike = chance.choice([size for size in range(1, fresh + 1) if fresh % size == 0])
     for _ in range(steps):

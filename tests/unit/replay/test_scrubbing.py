@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from penstock.replay.store.ring_store import RingStore
 ACTOR = ActorKey(0, 1)
 
 
-def open_buffer(windows: int = 10, **plan: int) -> tuple[RingStore, ReplayBuffer]:
+def open_buffer(windows: int = 10, **plan: Any) -> tuple[RingStore, ReplayBuffer]:
     """Opens a store of 40 rows with windows of 4 segments. The default plan only replays."""
     store = RingStore(None, capacity_bytes(40))
     buffer = ReplayBuffer(store, Gate(1e9, max_actors=8))

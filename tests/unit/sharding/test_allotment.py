@@ -67,6 +67,28 @@ def test_parts_follow_the_speeds() -> None:
     assert allotment.fresh_segments == pytest.approx([12, 12], abs=1)
 
 
+def test_parts_follow_the_shares_of_their_slots() -> None:
+    # Slots 0, 2, ... of the first shard have the weight 3, and the others 1.
+    allotment = Allotment(replace(WHOLE, slot_weights=(3.0, 1.0), least_share=0.2), 2, 2)
+    assert allotment.fresh_segments == [18, 6]
+    train_in_time = [18.0, 6.0]
+    train(allotment, 400, train_in_time)
+    assert allotment.fresh_segments == [18, 6]
+    # A shard that can't keep up with its share gets less.
+    train(allotment, 400, [1.0, 1.0])
+    assert allotment.fresh_segments == pytest.approx([12, 12], abs=1)
+    allotment.adopt(WHOLE)
+    train(allotment, 400, [1.0, 1.0])
+    assert allotment.fresh_segments == pytest.approx([12, 12], abs=1)
+
+
+def test_a_shard_with_slots_of_all_weights_has_an_equal_part() -> None:
+    plan = replace(WHOLE, slot_weights=(3.0, 1.0, 1.0), least_share=0.2)
+    assert Allotment(plan, 2, 2).fresh_segments == [12, 12]
+    assert Allotment(replace(plan, off_policy_degree=0), 3, 2).fresh_segments == [8, 8, 8]
+    assert Allotment(plan, 3, 2).fresh_segments == pytest.approx([14.4, 4.8, 4.8], abs=1)
+
+
 def test_every_part_has_room_for_the_largest_window() -> None:
     allotment = Allotment(WHOLE, 2, 8)
     train(allotment, 400, [1.0, 1000.0], window=8)

@@ -219,6 +219,7 @@ def make_part(slot: int, environments: list[int], replayed: int, *, number: int 
             probabilities=np.concatenate([np.ones(fresh), np.full(replayed, 0.1)]),
             counts=StoreCounts(capacity=10 * (slot + 1), inserted=slot, stored=fresh + replayed),
             environments=np.array(environments, np.uint32),
+            slots=np.full(fresh, slot, np.uint32),
         ),
         make_columns(names) if names else SCHEMA.empty(0),
     )
@@ -234,6 +235,7 @@ def test_fresh_segments_are_ordered_by_environment_and_followed_by_replayed_ones
     assert (batch.number, batch.fresh_segments) == (3, 5)
     assert batch.head.versions.tolist() == [name[0] for name in sequence]
     assert batch.head.environments.tolist() == [0, 0, 2, 5, 6]
+    assert batch.head.slots.tolist() == [0, 0, 1, 0, 1]
     assert batch.priorities.tolist() == [0.0] * 5 + [0.5, 1.5, 1.5, 2.5]
     np.testing.assert_allclose(batch.head.probabilities, [1.0] * 5 + [0.05, 0.03, 0.03, 0.02])
     assert (batch.counts.capacity, batch.counts.inserted, batch.counts.stored) == (60, 3, 9)
@@ -251,7 +253,7 @@ def test_segments_without_environment_numbers_are_ordered_by_shard() -> None:
     assert [part.tolist() for part in place(parts)] == [[0, 1], [2, 3, 4]]
 
 
-def test_a_batch_contains_the_environments_of_its_fresh_segments() -> None:
+def test_a_batch_contains_the_environments_and_slots_of_its_fresh_segments() -> None:
     buffer = ReplayBuffer(RingStore(None, capacity_bytes(40)), Gate(10.0, 8))
     buffer.intakes.open(ActorKey(3, 1), SCHEMA, 2, 0.0)
     buffer.adopt_plan(replace(PLAN, fresh_segments=4))
@@ -261,6 +263,7 @@ def test_a_batch_contains_the_environments_of_its_fresh_segments() -> None:
     lease = buffer.leases.draw(0)
     assert lease is not None
     assert gather(buffer, lease).head.environments.tolist() == [6, 6, 7, 7]
+    assert gather(buffer, lease).head.slots.tolist() == [3, 3, 3, 3]
     assert buffer.leases.head(lease, 1, 2, 0).environments.tolist() == [6, 7]
 
 

@@ -1,4 +1,4 @@
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,7 @@ def make_batch(schema: Schema, segments: int) -> Batch:
             probabilities=np.linspace(1.0, 1e-9, segments),
             counts=COUNTS,
             mass=Mass(0.75, 2**41),
+            slots=np.array([2**32 - 1], np.uint32),
             skipped=np.arange(segments, dtype=np.int64) * 2**39,
         ),
         columns,
@@ -185,7 +186,7 @@ def test_a_batch_survives_encoding_and_decoding(schema: Schema, segments: int, p
     assert decoded is not None
     assert (decoded.number, decoded.fresh_segments, decoded.counts) == (batch.number, batch.fresh_segments, COUNTS)
     assert decoded.head.mass == batch.head.mass
-    for field in ("keys", "versions", "priorities", "probabilities", "skipped"):
+    for field in ("keys", "versions", "priorities", "probabilities", "slots", "skipped"):
         np.testing.assert_array_equal(getattr(decoded.head, field), getattr(batch.head, field), strict=True)
     assert_same_columns(decoded.columns, batch.columns)
 
@@ -203,8 +204,13 @@ def test_a_batch_whose_heads_differ_in_length_is_refused(field: str) -> None:
 
 
 def test_plans_and_counts_survive_encoding_and_decoding() -> None:
-    plan = SamplingPlan(2**64 - 1, 2**40, 512, 256, 3, 2, 0.6, 1e-3, 2.5, 64, 2**33, 2**64 - 1)
-    assert decode_plan(replay_pb2.SamplingPlan.FromString(encode_plan(plan).SerializeToString())) == plan
+    plan = SamplingPlan(
+        *(2**64 - 1, 2**40, 512, 256, 3, 2, 0.6, 1e-3, 2.5, 64, 2**33, 2**64 - 1),
+        slot_weights=(0.0, 1e100, 3.0),
+        least_share=0.25,
+    )
+    decoded = decode_plan(replay_pb2.SamplingPlan.FromString(encode_plan(plan).SerializeToString()))
+    assert asdict(decoded) == asdict(plan)
     assert decode_counts(encoded(replay_pb2.StoreCounts, COUNTS)) == COUNTS
 
 
@@ -222,12 +228,25 @@ def test_plans_and_counts_survive_encoding_and_decoding() -> None:
         {"epsilon": 0.0},
         {"half_life": 0.0},
         {"half_life": float("nan")},
+        {"slot_weights": (1.0, -0.5)},
+        {"slot_weights": (1.0, float("nan"))},
+        {"slot_weights": (1.0, float("inf"))},
+        {"slot_weights": (0.0, 0.0)},
+        {"slot_weights": (1.0,) * 4097},
     ],
 )
 def test_an_invalid_plan_is_refused(change: dict[str, Any]) -> None:
     plan = replace(PLAN, **change)
     with pytest.raises(InvalidSegment):
         decode_plan(encode_plan(plan))
+
+
+def test_a_plan_of_an_older_learner_has_no_weights() -> None:
+    message = encode_plan(PLAN)
+    message.ClearField("least_share")
+    plan = decode_plan(replay_pb2.SamplingPlan.FromString(message.SerializeToString()))
+    assert plan.slot_weights == ()
+    assert plan.relative_shares(range(3)) == [1.0, 1.0, 1.0]
 
 
 def test_an_acknowledgement_contains_the_grants() -> None:
@@ -246,9 +265,13 @@ def test_a_head_whose_segments_differ_from_its_block_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("field", "size", "message_text"),
-    [("skipped", 8, "5 skips for 6 segments"), ("environments", -8, "2 environments for 1 fresh segments")],
+    [
+        ("skipped", 8, "5 skips for 6 segments"),
+        ("environments", -8, "2 environments for 1 fresh segments"),
+        ("slots", -4, "2 slots for 1 fresh segments"),
+    ],
 )
-def test_a_head_with_too_few_skips_or_too_many_environments_is_refused(
+def test_a_head_with_too_few_skips_or_too_many_environments_or_slots_is_refused(
     field: str, size: int, message_text: str
 ) -> None:
     (data,) = encode_batch(make_batch(SCHEMA, 6), part=0, parts=1)
