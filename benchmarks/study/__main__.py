@@ -17,7 +17,7 @@ from benchmarks.study import headroom_report, state_report
 from benchmarks.study.experiments import EXPERIMENTS
 from benchmarks.study.report import draw, table, write_into, write_outcomes
 from benchmarks.study.running import Run, play_all
-from benchmarks.study.tasks import TASKS
+from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
 from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,11 @@ def _measure_states(chosen: argparse.Namespace) -> None:
 
 
 def _measure_headroom(chosen: argparse.Namespace) -> None:
-    console, document, tasks = Console(), chosen.document or ROOT / "docs" / "RESULTS.md", chosen.tasks or sorted(TASKS)
+    console, document, tasks = (
+        Console(),
+        chosen.document or ROOT / "docs" / "RESULTS.md",
+        chosen.tasks or sorted(WITHOUT_VARIANTS),
+    )
     with _progress(console) as progress:
         bar = progress.add_task(headroom_report.TITLE, total=len(tasks) * chosen.seeds)
         measured = headroom_report.measure_all(

@@ -186,4 +186,7 @@ TASKS[VARIED_TASK] = Task(
     },
 )
 
+WITHOUT_VARIANTS = tuple(name for name in TASKS if name != VARIED_TASK)
+"""Tasks for comparisons with one actor."""
+
 WITH_PRESETS = tuple(name for name, task in TASKS.items() if task.preset is not None)

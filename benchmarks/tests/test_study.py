@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.study.estimates import estimate, interquartile_mean
-from benchmarks.study.experiments import BURN_IN, MASKED_REPLAY, PRESETS, REPLAY
+from benchmarks.study.experiments import BURN_IN, COLLECTION, MASKED_REPLAY, PRESETS, REPLAY
 from benchmarks.study.report import write_into
-from benchmarks.study.tasks import MASKED_TASK, RECURRENT_TASK, TASKS, WITH_PRESETS
+from benchmarks.study.tasks import (
+    MASKED_TASK,
+    RECURRENT_TASK,
+    TASKS,
+    VARIED_TASK,
+    WITH_PRESETS,
+    WITHOUT_VARIANTS,
+)
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
@@ -66,7 +73,7 @@ def gradient_steps(config: Config) -> float:
     return config.ppo.epochs * config.ppo.minibatches / config.sampling.fresh_segments
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", WITHOUT_VARIANTS)
 def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
     made = {setting.name: REPLAY.configuration(TASKS[task], setting, 0) for setting in REPLAY.settings}
     replayed = made["prioritized"]
@@ -97,6 +104,16 @@ def test_age_without_priority_leaves_the_age_alone_to_decide() -> None:
     # Two segments of each age, with small and large priorities.
     masses = function.masses(np.array([0.0, 100.0, 0.0, 100.0]), np.array([0, 0, 3, 3]))
     assert masses.tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_runs_of_shares_of_collection_differ_in_the_rule_alone() -> None:
+    made = [COLLECTION.configuration(TASKS[VARIED_TASK], setting, 0) for setting in COLLECTION.settings]
+    for config in made:
+        rule = config.sampling.collection
+        assert config == made[0].changed({"sampling": {"collection": rule}})
+        # One actor for each variant, with whole windows in every batch.
+        assert config.train.actors == len(config.environment.variants) == config.sampling.fresh_segments
+    assert [config.sampling.collection for config in made] == ["equal", "return", "error", "learnability"]
 
 
 def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:

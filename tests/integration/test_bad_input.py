@@ -164,6 +164,13 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
         train('--environment.variants=[{"length": 1}, {"length": 2}]'),
         ["1 actors", "2 environment.variants", "train.actors"],
     ),
+    "a_plan_whose_shares_exclude_a_slot": lambda place: Mistake(
+        train("--sampling.least-share=0"), ["sampling.least_share 0 would exclude slots", "such as 0.2"]
+    ),
+    "a_rule_of_collection_without_variants": lambda place: Mistake(
+        train("--sampling.collection=error"),
+        ["sampling.collection error", "environment.variants", "set sampling.collection to equal"],
+    ),
     "variants_of_different_spaces": lambda place: Mistake(
         [
             *("train", "--env-id=helpers.environments:Echo-v0", f"--run-dir={place.root / 'spaces'}"),

@@ -103,6 +103,21 @@ def test_the_journal_contains_the_returns_of_each_variant(varied: Varied) -> Non
     assert [each["return_mean"] for each in final["variants"]] == [6.0, 15.0]
 
 
+def test_collection_follows_the_returns_that_actors_report(tmp_path: Path) -> None:
+    options = (
+        f"--env-id={COUNTING} --actors=2 --envs-per-actor=2 --total-steps=6000 --ppo.epochs=1 --evaluation.episodes=2"
+        " --evaluation.interval-steps=6000 --sampling.collection=return"
+    )
+    end = run("train", *options.split(), LENGTHS, f"--run-dir={tmp_path / 'run'}", environment=WITH_HELPERS)
+    assert end.code == 0, end.stdout + end.stderr
+    records = [json.loads(line) for line in RunFolder(tmp_path / "run").metrics.read_text().splitlines()]
+    variants = [record for record in records if record["kind"] == "training"][-1]["variants"]
+    # The return of the first is below that of the second, which keeps a fifth of an equal share.
+    assert [each["planned_share"] for each in variants] == pytest.approx([0.9, 0.1])
+    assert sum(each["fresh_share"] for each in variants) == pytest.approx(1.0)
+    assert min(each["fresh_share"] for each in variants) > 0.0
+
+
 def test_actors_create_the_variants_of_their_slots(varied: Varied) -> None:
     joined = {}
     for actor in range(3):

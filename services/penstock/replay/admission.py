@@ -203,6 +203,10 @@ class Gate:
         if plan is None:
             return []
         issued: list[tuple[ActorKey, Grant]] = []
+        smallest = min((actor.window_segments for actor in self._actors.values()), default=0)
+        if plan.fresh_segments and waiting_segments + self.granted + smallest > plan.outstanding_limit:
+            # Most calls end here, before the shares are computed.
+            return issued
         shares = self._shares(plan)
         while True:
             turn = self._next_turn(plan, shares)
