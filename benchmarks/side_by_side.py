@@ -86,6 +86,8 @@ def penstock(course: Course, seed: int, changes: Mapping[str, object] = MappingP
 
     def watch(run: "subprocess.Popen[bytes]", folder: Path) -> None:
         cpu.extend(penstock_loop.cpu_readings(run, folder / "metrics.jsonl"))
+        if run.returncode:
+            return
         records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         curve.extend((each["env_steps"], each["return_mean"]) for each in records if each["kind"] == "evaluation")
 
