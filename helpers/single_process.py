@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from helpers.curves import final_return
 from helpers.direct_buffer import append, gather
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
@@ -202,11 +203,10 @@ def train(
     acting.close()
     watched.close()
     curve = _read_curve(run_folder.metrics)
-    last = [value for steps, value in curve if steps > 0.8 * config.run.total_steps] or [curve[-1][1]]
     return Outcome(
         curve=curve,
         env_steps_to_threshold=conclusion.progress.env_steps_to_threshold,
-        final_return=float(np.mean(last)),
+        final_return=final_return(curve, config.run.total_steps),
         updates=conclusion.progress.updates,
         seconds=time.monotonic() - began,
     )
