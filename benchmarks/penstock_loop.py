@@ -16,6 +16,7 @@ from penstock.summary import Summary
 
 SERVICES = ("actor", "learner", "replay", "evaluator")
 _INTERVAL_S = 0.1
+_LINES_OF_FAILURE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +44,27 @@ class _Reading:
 
 
 Watch = Callable[["subprocess.Popen[bytes]", Path], None]
-"""Called with a run that has started, and its folder."""
+"""Called with a run that has started, and its folder, in which files may be missing if the run fails."""
 
 
 def train(options: Mapping[str, object], watch: Watch = lambda run, folder: None) -> Summary:
     """Runs `penstock train` with these options to its end.
 
     Raises:
-        subprocess.CalledProcessError: The run failed.
+        subprocess.CalledProcessError: The run failed; its last output is on stderr.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-loop-") as parent:
         folder = Path(parent) / "run"
         words = [f"--{name}={value}" for name, value in {**options, "run-dir": folder}.items()]
         command = [sys.executable, "-m", "penstock", "train", *words]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-            watch(run, folder)
+        # A file takes any amount of output while nothing reads it.
+        with tempfile.TemporaryFile("w+", dir=parent) as output:
+            with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as run:
+                watch(run, folder)
+            output.seek(0)
+            last_lines = output.readlines()[-_LINES_OF_FAILURE:]
         if run.returncode:
+            sys.stderr.writelines(last_lines)
             raise subprocess.CalledProcessError(run.returncode, command)
         return Summary.read(folder / "summary.json")
 

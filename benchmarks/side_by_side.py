@@ -1,6 +1,7 @@
 """Runs of Penstock and of a peer to the same score, one after the other on the same cores.
 
-Used by benchmarks that compare learning on one task: `benchmarks.masked_tasks` and `benchmarks.recurrent_tasks`.
+Used by benchmarks that compare learning: `benchmarks.masked_tasks`, `benchmarks.recurrent_tasks` and
+`benchmarks.zoo_tasks`.
 """
 
 import json
@@ -86,6 +87,8 @@ def penstock(course: Course, seed: int, changes: Mapping[str, object] = MappingP
 
     def watch(run: "subprocess.Popen[bytes]", folder: Path) -> None:
         cpu.extend(penstock_loop.cpu_readings(run, folder / "metrics.jsonl"))
+        if run.returncode:
+            return
         records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         curve.extend((each["env_steps"], each["return_mean"]) for each in records if each["kind"] == "evaluation")
 
@@ -116,11 +119,21 @@ def penstock(course: Course, seed: int, changes: Mapping[str, object] = MappingP
     )
 
 
-def peer(name: str, environment: str, module: str, course: Course, seed: int, further: Sequence[str] = ()) -> Run:
+def peer(
+    name: str,
+    environment: str,
+    module: str,
+    course: Course,
+    seed: int,
+    further: Sequence[str] = (),
+    *,
+    limit_s: float = LIMIT_S,
+) -> Run:
     """Runs a program of `benchmarks.peers` in its virtual environment.
 
     Raises:
         subprocess.CalledProcessError: The program failed; its last output is on stderr.
+        subprocess.TimeoutExpired: It took longer than `limit_s`.
     """
     command: list[str | Path] = [
         peer_python(environment),
@@ -133,7 +146,7 @@ def peer(name: str, environment: str, module: str, course: Course, seed: int, fu
         f"--seed={seed}",
         *further,
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
     if done.returncode:
         sys.stderr.write(done.stderr)
         raise subprocess.CalledProcessError(done.returncode, command)

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from helpers.curves import final_return
 from helpers.direct_buffer import append, gather
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
@@ -251,11 +252,10 @@ def train(
     if environment.variants:
         goal = math.inf if config.evaluation.threshold is None else config.evaluation.threshold
         reached = next((steps for steps, value in curve if value >= goal), None)
-    last = [value for steps, value in curve if steps > 0.8 * (config.run.total_steps or curve[-1][0])] or [curve[-1][1]]
     return Outcome(
         curve=curve,
         env_steps_to_threshold=reached,
-        final_return=float(np.mean(last)),
+        final_return=final_return(curve, config.run.total_steps or curve[-1][0]),
         updates=conclusion.progress.updates,
         seconds=time.monotonic() - began,
     )

@@ -13,14 +13,16 @@ from types import ModuleType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.documents import write_into
 from benchmarks.study import headroom_report, state_report
 from benchmarks.study.experiments import EXPERIMENTS
-from benchmarks.study.report import draw, table, write_into, write_outcomes
+from benchmarks.study.report import draw, table, write_outcomes
 from benchmarks.study.running import Run, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
 from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
+WRITER = "benchmarks.study"
 
 
 def main() -> None:
@@ -64,7 +66,7 @@ def _compare(chosen: argparse.Namespace) -> None:
     draw(experiment, tasks, outcomes, picture)
     write_outcomes(outcomes, picture.with_suffix(".json"))
     section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
-    write_into(document, chosen.experiment, section)
+    write_into(document, chosen.experiment, section, writer=WRITER)
     console.print(section, highlight=False, markup=False)
 
 
@@ -98,7 +100,7 @@ def _publish(report: ModuleType, measured: object, document: Path, console: Cons
     report.draw(measured, picture)
     report.write(measured, picture.with_suffix(".json"))
     section = f"{report.table(measured)}\n\n![{report.TITLE}](results/{picture.name})"
-    write_into(document, report.NAME, section)
+    write_into(document, report.NAME, section, writer=WRITER)
     console.print(section, highlight=False, markup=False)
 
 

@@ -162,16 +162,3 @@ def write_outcomes(outcomes: Outcomes, path: Path) -> None:
             for seed, outcome in enumerate(each)
         ],
     )
-
-
-def write_into(document: Path, name: str, section: str) -> None:
-    """Replaces the text between the marks of this experiment; appends the marks to a document without them."""
-    begin, end = f"<!-- study {name}: written by benchmarks.study -->", f"<!-- end of study {name} -->"
-    text = document.read_text() if document.exists() else "# Results\n"
-    marked = f"{begin}\n{section}\n{end}"
-    if begin in text and end in text:
-        before, rest = text.split(begin, 1)
-        text = before + marked + rest.split(end, 1)[1]
-    else:
-        text = f"{text.rstrip()}\n\n{marked}\n"
-    document.write_text(text)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.random_returns import RANDOM_RETURNS
 from penstock.config import build
 from penstock.presets import preset_values
 
@@ -32,8 +33,8 @@ class Task:
     Attributes:
         preset: Name of the preset; None: the environment has none.
         budget, short_budget: Budgets of a run; the short one suffices if steps are used efficiently.
-        random_return, reference_return: Returns with score 0 and 1: a random policy's mean return over 200 episodes or
-            more, and the return of rl-zoo's PPO or, without a preset, the highest possible mean.
+        random_return, reference_return: Returns with score 0 and 1: a random policy's mean return, and the return of
+            rl-zoo's PPO or, without a preset, the highest possible mean.
         sparing: Changes to the settings for environments whose steps cost more than training.
         own: Settings of an environment without a preset.
     """
@@ -81,7 +82,7 @@ TASKS = {
         "cartpole",
         Budget(100_000, 2_048),
         Budget(30_000, 1_024),
-        22.2,
+        RANDOM_RETURNS["CartPole-v1"],
         500.0,
         {
             "environment": {"vectorization": "sync"},
@@ -100,24 +101,39 @@ TASKS = {
         "pendulum",
         Budget(100_000, 2_048),
         Budget(30_000, 1_024),
-        -1_231.0,
+        RANDOM_RETURNS["Pendulum-v1"],
         -172.0,
         _sparing(64, learning_rate=1e-3, epochs=10, minibatches=8),
     ),
     "Acrobot-v1": Task(
-        "acrobot", Budget(300_000, 8_192), Budget(30_000, 1_024), -499.1, -73.5, _sparing(32, minibatches=8)
+        "acrobot",
+        Budget(300_000, 8_192),
+        Budget(30_000, 1_024),
+        RANDOM_RETURNS["Acrobot-v1"],
+        -73.5,
+        _sparing(32, minibatches=8),
     ),
     "MountainCarContinuous-v0": Task(
-        "mountain_car", Budget(50_000, 2_048), Budget(15_000, 512), -33.3, 94.5, _sparing(32, minibatches=8)
+        "mountain_car",
+        Budget(50_000, 2_048),
+        Budget(15_000, 512),
+        RANDOM_RETURNS["MountainCarContinuous-v0"],
+        94.5,
+        _sparing(32, minibatches=8),
     ),
     "LunarLander-v3": Task(
-        "lunar_lander", Budget(200_000, 8_192), Budget(200_000, 8_192), -182.0, 242.0, _sparing(128, minibatches=16)
+        "lunar_lander",
+        Budget(200_000, 8_192),
+        Budget(200_000, 8_192),
+        RANDOM_RETURNS["LunarLander-v3"],
+        242.0,
+        _sparing(128, minibatches=16),
     ),
     "HalfCheetah-v5": Task(
         "half_cheetah",
         Budget(1_000_000, 51_200),
         Budget(300_000, 20_480),
-        -280.6,
+        RANDOM_RETURNS["HalfCheetah-v5"],
         5_819.0,
         _sparing(32, minibatches=4),
     ),
@@ -125,7 +141,7 @@ TASKS = {
         None,
         Budget(50_000, 5_000),
         Budget(30_000, 3_000),
-        -187.1,
+        RANDOM_RETURNS[MASKED_TASK],
         7.93,
         _sparing(
             32,
@@ -149,7 +165,7 @@ TASKS = {
         None,
         Budget(60_000, 3_000),
         Budget(30_000, 2_048),
-        22.1,
+        RANDOM_RETURNS[RECURRENT_TASK],
         500.0,
         _sparing(
             32,

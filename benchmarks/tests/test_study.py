@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.documents import write_into
 from benchmarks.study.estimates import estimate, interquartile_mean
 from benchmarks.study.experiments import BURN_IN, COLLECTION, MASKED_REPLAY, PRESETS, REPLAY
-from benchmarks.study.report import write_into
 from benchmarks.study.tasks import (
     MASKED_TASK,
     RECURRENT_TASK,
@@ -59,10 +59,10 @@ def test_tasks_are_resampled_independently() -> None:
 def test_a_section_is_replaced_in_place_and_the_rest_is_unchanged(tmp_path: Path) -> None:
     document = tmp_path / "RESULTS.md"
     document.write_text("# Results\n\nBefore.\n")
-    write_into(document, "one", "first")
-    write_into(document, "two", "second")
+    write_into(document, "one", "first", writer="benchmarks.study")
+    write_into(document, "two", "second", writer="benchmarks.study")
     document.write_text(document.read_text() + "\nAfter.\n")
-    write_into(document, "one", "third")
+    write_into(document, "one", "third", writer="benchmarks.study")
     text = document.read_text()
     assert text.index("Before.") < text.index("third") < text.index("second") < text.index("After.")
     assert "first" not in text

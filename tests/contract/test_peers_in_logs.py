@@ -47,7 +47,8 @@ def test_the_learner_logs_actors_that_join_return_and_leave(loopback: Loopback, 
     second.send(hello_request())
     until(lambda: len(find(events, "actor left", slot="0")) == 2, "the log of the actor's end")
     lost, refused = find(events, "actor left", slot="0")
-    assert "connection was lost" in lost["reason"]
+    # A slow server sees the end of the stream before it sees that the call was cancelled.
+    assert "its stream" in lost["reason"]
     assert refused["reason"].startswith("InvalidSegment: after `hello`")
 
 

@@ -1,0 +1,68 @@
+"""The tasks of `benchmarks.zoo_tasks`, their thresholds, and what Penstock's defaults are to reach on them."""
+
+from dataclasses import dataclass
+
+from benchmarks.peers.zoo_settings import SETTINGS
+from benchmarks.random_returns import RANDOM_RETURNS
+
+THRESHOLD_SCORE = 0.9
+"""Score at which a task counts as learnt. rl-zoo's table has one run per task, and single evaluations vary."""
+TOLERANCE = 0.01
+"""Difference in score below which two final returns count as equal: the noise of their evaluations."""
+MOST_STEPS = 0.7
+"""Largest ratio of Penstock's environment steps to the threshold to those of rl-zoo's PPO."""
+LEAST_SAVING = 7
+"""Number of tasks on which the steps must have that ratio; on all of them, the final return must be at least equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A task and the returns on it.
+
+    A score of 0 is the return of a random policy, and 1 is that of rl-zoo's PPO, as rl-zoo reports it.
+
+    Attributes:
+        env_id: Gymnasium id of the environment.
+        reported_return: Mean return in rl-zoo's table (benchmark.md at `benchmarks.peers.zoo_settings.COMMIT`), over
+            some hundred episodes of one run. LunarLander there is v2, Hopper and Walker2d are v3.
+        interval_steps: Environment steps between evaluations, of which a run has about fifty. Acrobot, which is learnt
+            within a hundredth of a run, has more.
+        penstock_steps: Environment steps of Penstock's runs, at most those of rl-zoo.
+        module: Module that the environment needs besides Gymnasium; empty: none.
+    """
+
+    env_id: str
+    reported_return: float
+    interval_steps: int
+    penstock_steps: int
+    module: str = ""
+
+    @property
+    def zoo_steps(self) -> int:
+        """Environment steps of rl-zoo's runs."""
+        return SETTINGS[self.env_id].total_steps
+
+    @property
+    def threshold(self) -> float:
+        """Return to reach, whose score is `THRESHOLD_SCORE`."""
+        random = RANDOM_RETURNS[self.env_id]
+        return random + THRESHOLD_SCORE * (self.reported_return - random)
+
+    def score(self, value: float) -> float:
+        """Returns the score of a return."""
+        random = RANDOM_RETURNS[self.env_id]
+        return (value - random) / (self.reported_return - random)
+
+
+GOALS = (
+    Goal("CartPole-v1", 500.0, 2_000, 100_000),
+    Goal("MountainCar-v0", -110.423, 10_000, 1_000_000),
+    Goal("MountainCarContinuous-v0", 88.343, 500, 20_000),
+    Goal("Acrobot-v1", -73.506, 4_000, 1_000_000),
+    Goal("Pendulum-v1", -172.225, 2_000, 100_000),
+    Goal("LunarLander-v3", 242.119, 10_000, 1_000_000, "Box2D"),
+    Goal("LunarLanderContinuous-v3", 270.863, 10_000, 1_000_000, "Box2D"),
+    Goal("MiniGrid-DoorKey-5x5-v0", 0.964, 2_000, 100_000, "minigrid"),
+    Goal("Hopper-v5", 2_410.435, 20_000, 1_000_000, "mujoco"),
+    Goal("Walker2d-v5", 3_478.798, 20_000, 1_000_000, "mujoco"),
+)
