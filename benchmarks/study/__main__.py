@@ -1,12 +1,16 @@
 """`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to docs/RESULTS.md.
 
 `stored_states` measures how stale the states in segments are, and writes to docs/memory.md. `headroom` measures how
-much priorities can gain. Each finished run is stored in build/study. If the command was interrupted, it continues with
-the missing runs.
+much priorities can gain. Each finished run is stored in build/study. If the command was interrupted, or ended because
+of --minutes, it continues with the missing runs. The exit code is 75 if runs are missing; nothing is written then.
 """
 
 import argparse
 import itertools
+import math
+import os
+import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +21,7 @@ from benchmarks.documents import write_into
 from benchmarks.study import headroom_report, state_report
 from benchmarks.study.experiments import EXPERIMENTS
 from benchmarks.study.report import draw, table, write_outcomes
-from benchmarks.study.running import Run, play_all
+from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
 from helpers.single_process import Outcome
 
@@ -25,25 +29,32 @@ ROOT = Path(__file__).parents[2]
 WRITER = "benchmarks.study"
 
 
-def main() -> None:
-    """Runs one experiment."""
+def main() -> int:
+    """Runs one experiment, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
     parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, headroom_report.NAME, state_report.NAME]))
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), help="tasks of an experiment", metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after this many minutes")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "study", help="folder for the results of runs")
     parser.add_argument("--document", type=Path, help="page for the results")
     chosen = parser.parse_args()
-    if chosen.experiment == state_report.NAME:
-        _measure_states(chosen)
-    elif chosen.experiment == headroom_report.NAME:
-        _measure_headroom(chosen)
-    else:
-        _compare(chosen)
+    crew = Crew(chosen.jobs, time.monotonic() + 60.0 * chosen.minutes)
+    try:
+        if chosen.experiment == state_report.NAME:
+            _measure_states(chosen, crew)
+        elif chosen.experiment == headroom_report.NAME:
+            _measure_headroom(chosen, crew)
+        else:
+            _compare(chosen, crew)
+    except Unfinished as unfinished:
+        print(f"{unfinished}; repeat the command", file=sys.stderr)
+        return os.EX_TEMPFAIL
+    return 0
 
 
-def _compare(chosen: argparse.Namespace) -> None:
+def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
     experiment, console = EXPERIMENTS[chosen.experiment], Console()
     tasks, document = chosen.tasks or experiment.tasks, chosen.document or ROOT / "docs" / "RESULTS.md"
     runs = [
@@ -57,7 +68,7 @@ def _compare(chosen: argparse.Namespace) -> None:
             progress.advance(bar)
             console.print(f"{run.task}, {run.setting.label}, seed {run.seed}: {_summary(outcome)}", highlight=False)
 
-        played = play_all(runs, chosen.folder, chosen.jobs, show_outcome)
+        played = play_all(runs, chosen.folder, crew, show_outcome)
     outcomes = {
         (task, setting.label): [played[Run(experiment, task, setting, seed)] for seed in range(chosen.seeds)]
         for task, setting in itertools.product(tasks, experiment.settings)
@@ -70,17 +81,15 @@ def _compare(chosen: argparse.Namespace) -> None:
     console.print(section, highlight=False, markup=False)
 
 
-def _measure_states(chosen: argparse.Namespace) -> None:
+def _measure_states(chosen: argparse.Namespace, crew: Crew) -> None:
     console, document = Console(), chosen.document or ROOT / "docs" / "memory.md"
     with _progress(console) as progress:
         bar = progress.add_task(state_report.TITLE, total=chosen.seeds)
-        measured = state_report.measure_all(
-            chosen.seeds, chosen.jobs, chosen.folder, lambda seed: progress.advance(bar)
-        )
+        measured = state_report.measure_all(chosen.seeds, crew, chosen.folder, lambda seed: progress.advance(bar))
     _publish(state_report, measured, document, console)
 
 
-def _measure_headroom(chosen: argparse.Namespace) -> None:
+def _measure_headroom(chosen: argparse.Namespace, crew: Crew) -> None:
     console, document, tasks = (
         Console(),
         chosen.document or ROOT / "docs" / "RESULTS.md",
@@ -89,7 +98,7 @@ def _measure_headroom(chosen: argparse.Namespace) -> None:
     with _progress(console) as progress:
         bar = progress.add_task(headroom_report.TITLE, total=len(tasks) * chosen.seeds)
         measured = headroom_report.measure_all(
-            tasks, chosen.seeds, chosen.jobs, chosen.folder, lambda task, seed: progress.advance(bar)
+            tasks, chosen.seeds, crew, chosen.folder, lambda task, seed: progress.advance(bar)
         )
     _publish(headroom_report, measured, document, console)
 
@@ -117,4 +126,4 @@ def _summary(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Interquartile means and their bootstrap intervals (Agarwal et al. 2021, "Deep RL at the edge of the precipice")."""
+"""Interquartile means, ratios of pairs, and bootstrap intervals (Agarwal et al. 2021, arXiv 2108.13264)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _RESAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95% interval."""
+    """A mean with its 95% bootstrap interval."""
 
     mean: float
     low: float
@@ -35,3 +35,20 @@ def estimate(scores: Sequence[Sequence[float]]) -> Estimate:
     drawn = [group[generator.integers(group.size, size=(_RESAMPLES, group.size))] for group in groups]
     low, high = np.quantile(interquartile_mean(np.concatenate(drawn, axis=-1)), [0.025, 0.975])
     return Estimate(float(interquartile_mean(np.concatenate(groups))), float(low), float(high))
+
+
+def paired_ratio(pairs: Sequence[Sequence[tuple[float, float]]]) -> Estimate:
+    """Estimates the geometric mean of first over second over all pairs, resampled within each group.
+
+    Raises `ValueError` if a number is not positive.
+    """
+    groups = [np.array(group, np.float64) for group in pairs]
+    if not all((group > 0.0).all() for group in groups):
+        raise ValueError("a ratio needs positive numbers")
+    differences = [np.log(group[:, 0] / group[:, 1]) for group in groups]
+    generator = np.random.default_rng(0)
+    # The mean of the groups' means, because each group is a task, and all tasks count alike.
+    drawn = [each[generator.integers(each.size, size=(_RESAMPLES, each.size))].mean(1) for each in differences]
+    low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
+    middle = float(np.mean([each.mean() for each in differences]))
+    return Estimate(float(np.exp(middle)), float(np.exp(low)), float(np.exp(high)))

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 
 from benchmarks.study.headroom import SIGNALS, measure_run
 from benchmarks.study.report import COLOURS
-from benchmarks.study.running import in_parallel
+from benchmarks.study.running import Crew, in_parallel
 from penstock.files import write_json
 
 NAME, TITLE = "headroom", "Headroom"
@@ -21,12 +21,15 @@ _COLUMNS = 4
 
 
 def measure_all(
-    tasks: Sequence[str], seeds: int, jobs: int, folder: Path, on_run: Callable[[str, int], None]
+    tasks: Sequence[str], seeds: int, crew: Crew, folder: Path, on_run: Callable[[str, int], None]
 ) -> Measured:
-    """Returns the measurements of all runs, and calls `on_run` with the task and seed of each that is done."""
+    """Returns the measurements of all runs, and calls `on_run` with the task and seed of each that is done.
+
+    Raises as `running.in_parallel`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     runs = {(task, seed): (task, seed, folder) for seed in range(seeds) for task in tasks}
-    measured = in_parallel(measure_run, runs, jobs, lambda run, result: on_run(*run))
+    measured = in_parallel(measure_run, runs, crew, lambda run, result: on_run(*run))
     return {task: [measured[task, seed] for seed in range(seeds)] for task in tasks}
 
 

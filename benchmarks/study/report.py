@@ -1,7 +1,7 @@
 """Tables and plots of a study, written to docs/RESULTS.md between the marks of each experiment."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.study.estimates import Estimate, estimate
-from benchmarks.study.experiments import Experiment
+from benchmarks.study.estimates import Estimate, estimate, paired_ratio
+from benchmarks.study.experiments import Experiment, Setting
 from benchmarks.study.tasks import TASKS
 from helpers.single_process import Outcome
 from penstock.files import write_json
@@ -21,7 +21,7 @@ from penstock.files import write_json
 Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """Outcomes by task and label of the setting, one per seed."""
 
-_COLUMNS = 3
+_COLUMNS = 4
 
 COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
 
@@ -40,30 +40,71 @@ def steps_to_threshold(outcomes: Sequence[Outcome]) -> float:
 
 
 def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
-    """Returns a Markdown table.
-
-    It has one row per setting, two columns per task, and the mean over tasks. For a single setting, it has one row per
-    task.
-    """
+    """Returns Markdown tables with one row per task and one column per setting, and those of compared settings."""
     if len(experiment.settings) == 1:
         return _table_of_tasks(experiment, tasks, outcomes)
     seeds = len(next(iter(outcomes.values())))
-    head = ["", *(f"{task}: steps | score" for task in tasks), "all: score"]
     lines = [
         f"{experiment.description} {seeds} seeds; environment steps until 20 deterministic episodes had the task's"
-        " threshold, median, and interquartile mean of the final score with its 95% bootstrap interval.",
-        "",
-        "| " + " | ".join(head) + " |",
-        "|---|" + "---|" * (2 * len(tasks) + 1),
+        " threshold, median, and interquartile mean of the final score with its 95% bootstrap interval."
     ]
-    for setting in experiment.settings:
-        cells = [setting.label]
+    for group in _groups(experiment):
+        settings = _settings_of(experiment, group)
+        lines += ["", f"| {group} | " + " | ".join(setting.name for setting in settings) + " |"]
+        lines.append("|---|" + "---|" * len(settings))
         for task in tasks:
-            mine = outcomes[task, setting.label]
-            cells += [_steps(mine), _percent(estimate([scores(task, mine)]))]
-        cells.append(_percent(estimate([scores(task, outcomes[task, setting.label]) for task in tasks])))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            mine = [outcomes[task, setting.label] for setting in settings]
+            cells = [f"{_steps(each)}; {_percent(estimate([scores(task, each)]))}" for each in mine]
+            lines.append("| " + " | ".join([task, *cells]) + " |")
+        every = [[scores(task, outcomes[task, setting.label]) for task in tasks] for setting in settings]
+        lines.append("| all tasks | " + " | ".join(_percent(estimate(each)) for each in every) + " |")
+    return "\n".join([*lines, *_comparisons(experiment, tasks, outcomes)])
+
+
+def _groups(experiment: Experiment) -> list[str]:
+    """Returns the groups of the settings; an empty name if there is none."""
+    return list(dict.fromkeys(setting.group for setting in experiment.settings if setting.group)) or [""]
+
+
+def _settings_of(experiment: Experiment, group: str) -> list[Setting]:
+    """Returns the settings of a group and those without one."""
+    return [setting for setting in experiment.settings if setting.group in ("", group)]
+
+
+def _comparisons(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> Iterator[str]:
+    """Yields the lines of the table of compared settings."""
+    if not experiment.compared:
+        return
+    yield ""
+    yield (
+        "Steps to the threshold in comparison: geometric mean of the ratios of runs with equal seeds, with its 95%"
+        " bootstrap interval. A run that did not reach it counts with all its steps."
+    )
+    yield ""
+    yield "|  | " + " | ".join(f"{ours} / {theirs}" for ours, theirs in experiment.compared) + " |"
+    yield "|---|" + "---|" * len(experiment.compared)
+    pairs = {
+        (task, labels): [
+            (_counted(experiment, task, ours), _counted(experiment, task, theirs))
+            for ours, theirs in zip(outcomes[task, labels[0]], outcomes[task, labels[1]], strict=True)
+        ]
+        for task in tasks
+        for labels in experiment.compared
+    }
+    for task in tasks:
+        yield "| " + " | ".join([task, *(_ratio([pairs[task, each]]) for each in experiment.compared)]) + " |"
+    every = [[pairs[task, each] for task in tasks] for each in experiment.compared]
+    yield "| all tasks | " + " | ".join(map(_ratio, every)) + " |"
+
+
+def _counted(experiment: Experiment, task: str, outcome: Outcome) -> float:
+    steps = outcome.env_steps_to_threshold
+    return float(experiment.budget(TASKS[task]).total_steps if steps is None else steps)
+
+
+def _ratio(pairs: Sequence[Sequence[tuple[float, float]]]) -> str:
+    found = paired_ratio(pairs)
+    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _table_of_tasks(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> str:
@@ -94,7 +135,7 @@ def _table_of_tasks(experiment: Experiment, tasks: Sequence[str], outcomes: Outc
 def _steps(outcomes: Sequence[Outcome]) -> str:
     median = steps_to_threshold(outcomes)
     reached = sum(outcome.env_steps_to_threshold is not None for outcome in outcomes)
-    shown = f"{median / 1000:.0f}k" if np.isfinite(median) else "never"
+    shown = f"{median / 1000:.{0 if median >= 20_000 else 1}f}k" if np.isfinite(median) else "never"
     return shown if reached == len(outcomes) else f"{shown} ({reached} of {len(outcomes)})"
 
 
@@ -107,7 +148,7 @@ def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path:
 
     Bands contain the middle half of the seeds.
     """
-    groups = list(dict.fromkeys(setting.group for setting in experiment.settings if setting.group)) or [""]
+    groups = _groups(experiment)
     panels = [(group, task) for group in groups for task in tasks]
     columns = min(len(tasks), _COLUMNS) if len(groups) == 1 else len(tasks)
     rows = -(-len(panels) // columns)
@@ -116,7 +157,7 @@ def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path:
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for number, (axis, (group, task)) in enumerate(zip(axes.flat, panels, strict=False)):
-        settings = [setting for setting in experiment.settings if setting.group in ("", group)]
+        settings = _settings_of(experiment, group)
         for setting, colour in zip(settings, COLOURS, strict=False):
             budget = experiment.budget(TASKS[task])
             _draw_curves(axis, budget.total_steps, outcomes[task, setting.label], colour, setting.name)

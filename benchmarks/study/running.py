@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,6 +19,28 @@ from penstock.files import write_json
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
+
+
+class Unfinished(Exception):
+    """Runs are missing. They begin when the command is repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Processes for runs.
+
+    Attributes:
+        jobs: Number of parallel runs.
+        end_s: Time of `time.monotonic` after which none begins.
+    """
+
+    jobs: int
+    end_s: float = math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no run may begin any more."""
+        return time.monotonic() >= self.end_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +83,35 @@ def read(path: Path) -> Outcome:
 
 
 def play_all(
-    runs: Iterable[Run], folder: Path, jobs: int, on_outcome: Callable[[Run, Outcome], None]
+    runs: Iterable[Run], folder: Path, crew: Crew, on_outcome: Callable[[Run, Outcome], None]
 ) -> dict[Run, Outcome]:
-    """Returns all outcomes, and calls `on_outcome` with each when it is available."""
+    """Returns all outcomes, and calls `on_outcome` with each when it is available. Raises as `in_parallel`."""
     folder.mkdir(parents=True, exist_ok=True)
-    return in_parallel(play, {run: (run, folder) for run in runs}, jobs, on_outcome)
+    return in_parallel(play, {run: (run, folder) for run in runs}, crew, on_outcome)
 
 
 def in_parallel(
     function: Callable[..., Result],
     arguments: Mapping[Key, tuple[object, ...]],
-    jobs: int,
+    crew: Crew,
     on_result: Callable[[Key, Result], None],
 ) -> dict[Key, Result]:
-    """Calls a function in processes of its own, and returns its results by key, in the order of the arguments."""
+    """Calls a function in processes of its own, and returns its results by key, in the order of the arguments.
+
+    Raises `Unfinished` after the last one if the time of the crew is over before all have begun.
+    """
+    results: dict[Key, Result] = {}
+    waiting, running = list(arguments.items())[::-1], dict[Future[Result], Key]()
     # New interpreters, because torch's threads do not survive a fork.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(function, *each): key for key, each in arguments.items()}
-        for future in as_completed(futures):
-            on_result(futures[future], future.result())
-    return {key: future.result() for future, key in futures.items()}
+    with ProcessPoolExecutor(crew.jobs, mp_context=get_context("spawn")) as pool:
+        while running or (waiting and not crew.is_over):
+            while waiting and len(running) < crew.jobs and not crew.is_over:
+                key, each = waiting.pop()
+                running[pool.submit(function, *each)] = key
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                key = running.pop(future)
+                results[key] = future.result()
+                on_result(key, results[key])
+    if waiting:
+        raise Unfinished(f"{len(waiting)} of {len(arguments)} runs have not begun")
+    return {key: results[key] for key in arguments}

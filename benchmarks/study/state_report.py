@@ -9,9 +9,9 @@ from statistics import mean
 import matplotlib.pyplot as plt
 import torch
 
-from benchmarks.study.experiments import RECURRENT_REPLAY, Setting
+from benchmarks.study.experiments import REPLAY, Setting
 from benchmarks.study.report import COLOURS
-from benchmarks.study.running import in_parallel
+from benchmarks.study.running import Crew, in_parallel
 from benchmarks.study.stored_states import METHODS, measure, record
 from benchmarks.study.tasks import RECURRENT_TASK, TASKS
 from penstock.config import Config
@@ -39,7 +39,7 @@ Measured = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 
 def configuration(seed: int) -> Config:
     """Returns the configuration of the runs: those with prioritized replay of the study of replay."""
-    return RECURRENT_REPLAY.configuration(TASKS[RECURRENT_TASK], Setting("prioritized"), seed)
+    return REPLAY.configuration(TASKS[RECURRENT_TASK], Setting("prioritized"), seed)
 
 
 def measure_seed(seed: int, path: Path) -> Measured:
@@ -52,11 +52,14 @@ def measure_seed(seed: int, path: Path) -> Measured:
     return measured
 
 
-def measure_all(seeds: int, jobs: int, folder: Path, on_seed: Callable[[int], None]) -> list[Measured]:
-    """Returns the measurements of all seeds, and calls `on_seed` with each seed that is done."""
+def measure_all(seeds: int, crew: Crew, folder: Path, on_seed: Callable[[int], None]) -> list[Measured]:
+    """Returns the measurements of all seeds, and calls `on_seed` with each seed that is done.
+
+    Raises as `running.in_parallel`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     runs = {seed: (seed, folder / f"{NAME}-{seed}.json") for seed in range(seeds)}
-    return list(in_parallel(measure_seed, runs, jobs, lambda seed, measured: on_seed(seed)).values())
+    return list(in_parallel(measure_seed, runs, crew, lambda seed, measured: on_seed(seed)).values())
 
 
 def write(measured: Sequence[Measured], path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.random_returns import RANDOM_RETURNS
+from benchmarks.returns import RANDOM_RETURNS, REPORTED_RETURNS
 from penstock.config import build
 from penstock.presets import preset_values
 
@@ -83,7 +83,7 @@ TASKS = {
         Budget(100_000, 2_048),
         Budget(30_000, 1_024),
         RANDOM_RETURNS["CartPole-v1"],
-        500.0,
+        REPORTED_RETURNS["CartPole-v1"],
         {
             "environment": {"vectorization": "sync"},
             "policy": {"activation": "relu"},
@@ -102,7 +102,7 @@ TASKS = {
         Budget(100_000, 2_048),
         Budget(30_000, 1_024),
         RANDOM_RETURNS["Pendulum-v1"],
-        -172.0,
+        REPORTED_RETURNS["Pendulum-v1"],
         _sparing(64, learning_rate=1e-3, epochs=10, minibatches=8),
     ),
     "Acrobot-v1": Task(
@@ -110,7 +110,7 @@ TASKS = {
         Budget(300_000, 8_192),
         Budget(30_000, 1_024),
         RANDOM_RETURNS["Acrobot-v1"],
-        -73.5,
+        REPORTED_RETURNS["Acrobot-v1"],
         _sparing(32, minibatches=8),
     ),
     "MountainCarContinuous-v0": Task(
@@ -118,7 +118,7 @@ TASKS = {
         Budget(50_000, 2_048),
         Budget(15_000, 512),
         RANDOM_RETURNS["MountainCarContinuous-v0"],
-        94.5,
+        REPORTED_RETURNS["MountainCarContinuous-v0"],
         _sparing(32, minibatches=8),
     ),
     "LunarLander-v3": Task(
@@ -126,7 +126,7 @@ TASKS = {
         Budget(200_000, 8_192),
         Budget(200_000, 8_192),
         RANDOM_RETURNS["LunarLander-v3"],
-        242.0,
+        REPORTED_RETURNS["LunarLander-v3"],
         _sparing(128, minibatches=16),
     ),
     "HalfCheetah-v5": Task(
@@ -134,7 +134,7 @@ TASKS = {
         Budget(1_000_000, 51_200),
         Budget(300_000, 20_480),
         RANDOM_RETURNS["HalfCheetah-v5"],
-        5_819.0,
+        REPORTED_RETURNS["HalfCheetah-v5"],
         _sparing(32, minibatches=4),
     ),
     MASKED_TASK: Task(
@@ -181,6 +181,81 @@ TASKS = {
             "evaluation": {"threshold": 475.0},
             "policy": {"memory": "gru", "memory_size": 32, "activation": "relu"},
         },
+    ),
+}
+
+
+def _without_preset(env_id: str, threshold: float, **sections: Mapping[str, Any]) -> Changes:
+    return {
+        "environment": {"id": env_id},
+        "train": {"actors": 1},
+        **sections,
+        "evaluation": {"threshold": threshold, **sections.get("evaluation", {})},
+    }
+
+
+TASKS |= {
+    "MountainCar-v0": Task(
+        None,
+        Budget(100_000, 2_048),
+        Budget(30_000, 512),
+        RANDOM_RETURNS["MountainCar-v0"],
+        REPORTED_RETURNS["MountainCar-v0"],
+        _sparing(32, learning_rate=1e-3, trace_decay=0.98, minibatches=8),
+        _without_preset("MountainCar-v0", -110.0),
+    ),
+    "FrozenLake8x8-v1": Task(
+        None,
+        Budget(200_000, 4_096),
+        Budget(100_000, 2_048),
+        RANDOM_RETURNS["FrozenLake8x8-v1"],
+        # The best policy reaches the goal in about 9 of 10 episodes within their 200 steps.
+        0.9,
+        _sparing(
+            32,
+            learning_rate=2e-3,
+            learning_rate_schedule="linear",
+            entropy_coefficient=0.01,
+            entropy_schedule="linear",
+            epochs=2,
+            minibatches=4,
+        ),
+        _without_preset("FrozenLake8x8-v1", 0.7, evaluation={"episodes": 100}),
+    ),
+    "MiniGrid-DoorKey-5x5-v0": Task(
+        None,
+        Budget(100_000, 2_048),
+        Budget(60_000, 2_048),
+        RANDOM_RETURNS["MiniGrid-DoorKey-5x5-v0"],
+        REPORTED_RETURNS["MiniGrid-DoorKey-5x5-v0"],
+        _sparing(32, learning_rate=1e-3, entropy_coefficient=0.01, epochs=4, minibatches=4),
+        _without_preset("minigrid:MiniGrid-DoorKey-5x5-v0", 0.9),
+    ),
+    "LunarLanderContinuous-v3": Task(
+        None,
+        Budget(200_000, 8_192),
+        Budget(100_000, 4_096),
+        RANDOM_RETURNS["LunarLanderContinuous-v3"],
+        REPORTED_RETURNS["LunarLanderContinuous-v3"],
+        _sparing(
+            128,
+            learning_rate=1e-3,
+            learning_rate_schedule="linear",
+            discount=0.999,
+            trace_decay=0.98,
+            epochs=4,
+            minibatches=16,
+        ),
+        _without_preset("LunarLanderContinuous-v3", 200.0),
+    ),
+    "Hopper-v5": Task(
+        None,
+        Budget(300_000, 8_192),
+        Budget(150_000, 6_144),
+        RANDOM_RETURNS["Hopper-v5"],
+        REPORTED_RETURNS["Hopper-v5"],
+        _sparing(64, learning_rate=1e-3, learning_rate_schedule="linear", epochs=4, minibatches=8),
+        _without_preset("Hopper-v5", 2_000.0, policy={"activation": "relu"}),
     ),
 }
 

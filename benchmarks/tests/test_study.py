@@ -1,5 +1,6 @@
 """Figures of a study: interquartile means, their intervals, and their table."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.documents import write_into
-from benchmarks.study.estimates import estimate, interquartile_mean
-from benchmarks.study.experiments import BURN_IN, COLLECTION, MASKED_REPLAY, PRESETS, REPLAY
+from benchmarks.study.estimates import estimate, interquartile_mean, paired_ratio
+from benchmarks.study.experiments import BURN_IN, COLLECTION, PRESETS, REPLAY
+from benchmarks.study.report import table
+from benchmarks.study.running import Crew, Unfinished, in_parallel
 from benchmarks.study.tasks import (
     MASKED_TASK,
     RECURRENT_TASK,
@@ -18,6 +21,7 @@ from benchmarks.study.tasks import (
     WITH_PRESETS,
     WITHOUT_VARIANTS,
 )
+from helpers.single_process import Outcome
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
@@ -74,12 +78,10 @@ def gradient_steps(config: Config) -> float:
 
 
 @pytest.mark.parametrize("task", WITHOUT_VARIANTS)
-def test_equal_epochs_and_equal_gradient_steps_are_equal(task: str) -> None:
+def test_runs_with_and_without_replay_take_as_many_gradient_steps(task: str) -> None:
     made = {setting.name: REPLAY.configuration(TASKS[task], setting, 0) for setting in REPLAY.settings}
-    replayed = made["prioritized"]
     for name, config in made.items():
-        equal = config.ppo.epochs if "epochs" in name else gradient_steps(config)
-        assert equal == (replayed.ppo.epochs if "epochs" in name else gradient_steps(replayed)), name
+        assert gradient_steps(config) == gradient_steps(made["prioritized"]), name
         assert (config.sampling.fresh_fraction == 1.0) == name.startswith("none"), name
         fresh = 16 if "16 fresh" in name else 4
         assert (config.actor.environments, config.sampling.fresh_segments) == (fresh, fresh), name
@@ -98,8 +100,8 @@ def test_presets_are_studied_unchanged(task: str) -> None:
 
 
 def test_age_without_priority_leaves_the_age_alone_to_decide() -> None:
-    (setting,) = (each for each in MASKED_REPLAY.settings if each.name == "age without priority")
-    sampling = MASKED_REPLAY.configuration(TASKS[MASKED_TASK], setting, 0).sampling
+    (setting,) = (each for each in REPLAY.settings if each.name == "age without priority")
+    sampling = REPLAY.configuration(TASKS[MASKED_TASK], setting, 0).sampling
     function = MassFunction(sampling.first_alpha, sampling.epsilon, sampling.half_life, reference=0)
     # Two segments of each age, with small and large priorities.
     masses = function.masses(np.array([0.0, 100.0, 0.0, 100.0]), np.array([0, 0, 3, 3]))
@@ -124,3 +126,38 @@ def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:
         for rows in (0, 8):
             config = made[f"{lag} behind, burn-in {rows}"]
             assert config == without.changed({"ppo": {"burn_in_steps": rows}})
+
+
+def test_a_ratio_of_pairs_is_the_geometric_mean_with_equal_weight_for_each_task() -> None:
+    found = paired_ratio([[(1.0, 2.0), (2.0, 1.0)], [(1.0, 4.0)] * 3])
+    assert found.mean == pytest.approx(0.5)
+    assert found.low == pytest.approx(0.5 / 2**0.5) and found.high == pytest.approx(0.5 * 2**0.5)
+    with pytest.raises(ValueError, match="positive"):
+        paired_ratio([[(0.0, 1.0)]])
+
+
+def test_the_table_compares_steps_of_equal_seeds_and_counts_a_run_that_fails_with_all_its_steps() -> None:
+    (task,) = tasks = ("Taxi-v4",)
+
+    def outcome(steps: int | None) -> Outcome:
+        return Outcome(((0, -187.1), (30_000, 7.93)), steps, 7.93, 1, 1.0)
+
+    outcomes = {(task, setting.label): [outcome(20_000), outcome(None)] for setting in REPLAY.settings}
+    outcomes[task, "prioritized"] = [outcome(10_000), outcome(15_000)]
+    text = table(REPLAY, tasks, outcomes)
+    assert text.count(" never (1 of 2); 100 [100, 100] |") == len(REPLAY.settings) - 1
+    assert " 12.5k; 100 [100, 100] |" in text
+    assert text.count("0.50 [0.50, 0.50]") == 2 * len(REPLAY.compared)
+
+
+def test_a_crew_begins_nothing_when_its_time_is_over() -> None:
+    seen: list[str] = []
+    late = Crew(1, end_s=time.monotonic())
+    with pytest.raises(Unfinished, match="1 of 1 runs have not begun"):
+        in_parallel(abs, {"one": (-1,)}, late, lambda key, result: seen.append(key))
+    assert seen == []
+    assert in_parallel(abs, {"one": (-1,), "two": (-2,)}, Crew(1), lambda key, result: seen.append(key)) == {
+        "one": 1,
+        "two": 2,
+    }
+    assert seen == ["one", "two"]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.peers.zoo_settings import SETTINGS
-from benchmarks.random_returns import RANDOM_RETURNS
+from benchmarks.returns import RANDOM_RETURNS
 from benchmarks.side_by_side import Run
 from benchmarks.zoo_goals import GOALS, LEAST_SAVING, Goal
 from benchmarks.zoo_report import (
