@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.documents import write_into
 from benchmarks.study import headroom_report, state_report
 from benchmarks.study.experiments import EXPERIMENTS
-from benchmarks.study.report import draw, table, write_outcomes
+from benchmarks.study.report import draw, draw_ratios, table, write_outcomes
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
 from helpers.single_process import Outcome
@@ -77,6 +77,10 @@ def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
     draw(experiment, tasks, outcomes, picture)
     write_outcomes(outcomes, picture.with_suffix(".json"))
     section = f"{table(experiment, tasks, outcomes)}\n\n![{experiment.title}](results/{picture.name})"
+    if experiment.compared:
+        ratios = picture.with_stem(f"{chosen.experiment}-ratios")
+        draw_ratios(experiment, tasks, outcomes, ratios)
+        section += f"\n\n![{experiment.title}: ratios of steps](results/{ratios.name})"
     write_into(document, chosen.experiment, section, writer=WRITER)
     console.print(section, highlight=False, markup=False)
 

@@ -22,6 +22,7 @@ Outcomes = Mapping[tuple[str, str], Sequence[Outcome]]
 """Outcomes by task and label of the setting, one per seed."""
 
 _COLUMNS = 4
+_EVERY_TASK = "all tasks"
 
 COLOURS = ("#57606a", "#2da44e", "#d1681a", "#1f6feb", "#8250df", "#bf3989", "#9a6700", "#0a7ea4")
 
@@ -57,7 +58,7 @@ def table(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> s
             cells = [f"{_steps(each)}; {_percent(estimate([scores(task, each)]))}" for each in mine]
             lines.append("| " + " | ".join([task, *cells]) + " |")
         every = [[scores(task, outcomes[task, setting.label]) for task in tasks] for setting in settings]
-        lines.append("| all tasks | " + " | ".join(_percent(estimate(each)) for each in every) + " |")
+        lines.append(f"| {_EVERY_TASK} | " + " | ".join(_percent(estimate(each)) for each in every) + " |")
     return "\n".join([*lines, *_comparisons(experiment, tasks, outcomes)])
 
 
@@ -69,6 +70,21 @@ def _groups(experiment: Experiment) -> list[str]:
 def _settings_of(experiment: Experiment, group: str) -> list[Setting]:
     """Returns the settings of a group and those without one."""
     return [setting for setting in experiment.settings if setting.group in ("", group)]
+
+
+def ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> dict[tuple[str, str], list[Estimate]]:
+    """Returns the ratios of steps for each pair of compared settings: one per task, and last that of all tasks."""
+    found: dict[tuple[str, str], list[Estimate]] = {}
+    for labels in experiment.compared:
+        pairs = [
+            [
+                (_counted(experiment, task, ours), _counted(experiment, task, theirs))
+                for ours, theirs in zip(outcomes[task, labels[0]], outcomes[task, labels[1]], strict=True)
+            ]
+            for task in tasks
+        ]
+        found[labels] = [*(paired_ratio([each]) for each in pairs), paired_ratio(pairs)]
+    return found
 
 
 def _comparisons(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes) -> Iterator[str]:
@@ -83,18 +99,9 @@ def _comparisons(experiment: Experiment, tasks: Sequence[str], outcomes: Outcome
     yield ""
     yield "|  | " + " | ".join(f"{ours} / {theirs}" for ours, theirs in experiment.compared) + " |"
     yield "|---|" + "---|" * len(experiment.compared)
-    pairs = {
-        (task, labels): [
-            (_counted(experiment, task, ours), _counted(experiment, task, theirs))
-            for ours, theirs in zip(outcomes[task, labels[0]], outcomes[task, labels[1]], strict=True)
-        ]
-        for task in tasks
-        for labels in experiment.compared
-    }
-    for task in tasks:
-        yield "| " + " | ".join([task, *(_ratio([pairs[task, each]]) for each in experiment.compared)]) + " |"
-    every = [[pairs[task, each] for task in tasks] for each in experiment.compared]
-    yield "| all tasks | " + " | ".join(map(_ratio, every)) + " |"
+    found = ratios(experiment, tasks, outcomes)
+    for index, task in enumerate((*tasks, _EVERY_TASK)):
+        yield "| " + " | ".join([task, *(_ratio(found[labels][index]) for labels in experiment.compared)]) + " |"
 
 
 def _counted(experiment: Experiment, task: str, outcome: Outcome) -> float:
@@ -102,8 +109,7 @@ def _counted(experiment: Experiment, task: str, outcome: Outcome) -> float:
     return float(experiment.budget(TASKS[task]).total_steps if steps is None else steps)
 
 
-def _ratio(pairs: Sequence[Sequence[tuple[float, float]]]) -> str:
-    found = paired_ratio(pairs)
+def _ratio(found: Estimate) -> str:
     return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
@@ -172,6 +178,31 @@ def draw(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path:
         if number % columns == columns - 1 and len(settings) > 1:
             axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes, path: Path) -> None:
+    """Draws the ratios of steps of compared settings with their intervals, one row per task."""
+    found, names = ratios(experiment, tasks, outcomes), (*tasks, _EVERY_TASK)
+    figure, axis = plt.subplots(figsize=(8.0, 1.2 + 0.42 * len(names)), layout="constrained")
+    rows = np.arange(len(names), dtype=np.float64)[::-1]
+    axis.axhspan(-0.5, 0.5, color="#f6f8fa", zorder=0)
+    axis.axvline(1.0, color="#57606a", linewidth=1.0, zorder=1)
+    offsets = np.linspace(0.24, -0.24, len(experiment.compared))
+    for (labels, estimates), offset, colour in zip(found.items(), offsets, COLOURS, strict=False):
+        low, middle, high = np.array([(each.low, each.mean, each.high) for each in estimates]).T
+        axis.hlines(rows + offset, low, high, color=colour, linewidth=1.5, alpha=0.6)
+        axis.plot(middle, rows + offset, "o", color=colour, markersize=5, label=f"relative to {labels[1]}")
+    axis.set_xscale("log")
+    axis.set_xlim(0.1, 4.0)
+    axis.set_xticks([0.125, 0.25, 0.5, 1.0, 2.0], ["1/8", "1/4", "1/2", "1", "2"])
+    axis.minorticks_off()
+    axis.set_yticks(rows, names)
+    axis.tick_params(labelsize=9)
+    axis.set_xlabel(f"ratio of environment steps to the threshold, {experiment.compared[0][0]}", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.4, 1.0 + 0.9 / len(names)), ncols=2, fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
