@@ -31,7 +31,7 @@ from penstock.types.extents import Extent, RunLimit
 from penstock.types.replay import CommitOutcome, StoreCounts
 from penstock.types.run import ActorReport, Assignment, Episode, Weights
 from penstock.types.spaces import DiscreteSpace, EnvironmentSpec, Tree
-from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Timing
+from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, MeanTimes, Replayed, Timing
 from penstock.types.status import VariantStatus
 from penstock.types.waits import Awaited, WaitReason
 from penstock.v1 import run_pb2
@@ -487,6 +487,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12),
         recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12),
         recent_batches=2,
+        replayed=Replayed(0.0, 0.0, None),
     )
     assert [(wait.reason, wait.seconds) for wait in coordinator.waits] == [(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)]
 

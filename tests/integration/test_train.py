@@ -162,7 +162,13 @@ def test_the_statistics_of_an_ended_run_are_plausible_and_its_last_lines_show_th
     collecting = [record["collect_environment_s"] for record in training]
     assert any(seconds is not None for seconds in collecting)
     assert all(seconds is None or seconds >= 0.0 for seconds in collecting)
+    replayed = statistics.replayed
+    assert replayed is not None and replayed.drawn_priority is not None and replayed.drawn_priority > 0.0
+    assert 1.0 <= replayed.age_mean <= replayed.age_90 <= statistics.staleness.maximum
     said = ended_run.end.stdout
+    assert (
+        f"replay       {summary.samples_per_insert:.1f} uses per segment | age {replayed.age_mean:.1f} versions" in said
+    )
     assert "effective sample share" in said and f"asynchronous, lag {statistics.lag.mean:.1f}" in said
 
 

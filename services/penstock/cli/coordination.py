@@ -6,6 +6,7 @@ from rich.text import Text
 
 from penstock.cli.display import limit_text
 from penstock.cli.hints import actors_waiting_share, hints
+from penstock.cli.replay_figures import replay_figures
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 
@@ -104,6 +105,8 @@ def summary_lines(summary: Summary) -> list[Text]:
     if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
         reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
         lines.append(named("threshold", reached))
+    if figures := replay_figures(summary.samples_per_insert, statistics):
+        lines.append(named("replay", figures.line))
     if statistics is not None:
         lines += in_short(statistics)
         # A run that reached its threshold has learnt and needs no hints.

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.replay_figures import replay_figures
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit
 from penstock.types.status import RunStatus, VariantStatus
@@ -19,6 +20,8 @@ from penstock.types.status import RunStatus, VariantStatus
 _LINE_INTERVAL_S = 3.0
 _CURVE_POINTS = 60
 _BARS = "▁▂▃▄▅▆▇█"
+_VALUE_WIDTHS = (10, 17, 15)
+"""Widths of the panel's values, with the gaps after them, in 80 columns. Fixed shares keep the columns in place."""
 
 
 def make_display(console: Console) -> "PanelDisplay | LineDisplay":
@@ -41,7 +44,8 @@ class LineDisplay(AbstractContextManager["LineDisplay"]):
             self._console.print(line, markup=False, soft_wrap=True)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _LINE_INTERVAL_S
-            self._console.print(status_line(status), markup=False, soft_wrap=True)
+            for line in (status_line(status), *replay_lines(status)):
+                self._console.print(line, markup=False, soft_wrap=True)
 
 
 def status_line(status: RunStatus) -> str:
@@ -62,6 +66,12 @@ def status_line(status: RunStatus) -> str:
     if (state := _state(status)) != "training":
         parts.append(state)
     return " | ".join(parts)
+
+
+def replay_lines(status: RunStatus) -> list[str]:
+    """Returns one line about replay; none if the run has replayed nothing yet, or is stopping."""
+    figures = replay_figures(status.samples_per_insert, status.coordinator)
+    return [f"replay: {figures.line}"] if figures and status.phase != "stopping" else []
 
 
 def progress_parts(env_steps: int, limit: RunLimit | None) -> list[str]:
@@ -129,9 +139,9 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
         parts = [*progress_parts(status.env_steps, status.limit), f"ETA {_duration(status.remaining_s)}"]
         steps.add_row(bar, " · ".join(parts))
         numbers = Table.grid(expand=True, padding=(0, 2))
-        for _ in range(3):
+        for width in _VALUE_WIDTHS:
             numbers.add_column(style="dim", no_wrap=True)
-            numbers.add_column(justify="right", no_wrap=True)
+            numbers.add_column(justify="right", no_wrap=True, ratio=width)
         numbers.add_row(
             "steps/s", f"{status.env_steps_per_s:,.0f}",
             "return", f"[bold]{_number(status.return_mean)}[/bold]",
@@ -150,6 +160,17 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
         numbers.add_row(
             "version", f"{status.version:,}", "episodes", f"{status.episodes:,}", "elapsed", _duration(status.elapsed_s)
         )
+        if figures := replay_figures(status.samples_per_insert, status.coordinator):
+            numbers.add_row(
+                "uses", f"{figures.uses} each",
+                "replay age", figures.age,
+                "priority", figures.priority,
+            )  # fmt: skip
+            numbers.add_row(
+                "effective", figures.effective,
+                "90% within", figures.age_90,
+                "gain", figures.gain,
+            )  # fmt: skip
         curve = Text(sparkline(list(self._returns)), style="green")
         variants = [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in variant_lines(status)]
         return Panel(Group(steps, numbers, *variants, curve), title=title, title_align="left")

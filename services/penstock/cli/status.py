@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.cli.coordination import sections, summary_lines
-from penstock.cli.display import status_line, variant_lines
+from penstock.cli.display import replay_lines, status_line, variant_lines
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import how_to_resume
 from penstock.config import build, load_toml
@@ -36,7 +36,7 @@ def command(arguments: Sequence[str]) -> int:
         return 0
     with closing(LoopThread()) as thread, closing(StatusClient(thread, _addresses(named.run)["learner"])) as client:
         status = client.get(_TIMEOUT_S)
-    lines = [status_line(status), *variant_lines(status), *actor_lines(status)]
+    lines = [status_line(status), *replay_lines(status), *variant_lines(status), *actor_lines(status)]
     console.print("\n".join(lines), markup=False, soft_wrap=True)
     for line in disk_lines(named.run):
         console.print(line, markup=False, soft_wrap=True)

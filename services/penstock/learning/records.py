@@ -33,6 +33,7 @@ class Record:
     ) -> "Record":
         """Returns a record of the last batch, with mean times since the previous record and seconds of training."""
         coordinator, learning = status.coordinator, plain(statistics)
+        replayed = coordinator.replayed if coordinator else None
         values = {
             "env_steps_taken": status.env_steps_taken,
             "progress_share": _rounded(status.limit.share) if status.limit else None,
@@ -46,6 +47,9 @@ class Record:
             "samples_per_insert": round(status.samples_per_insert, 3),
             "off_policy_degree": coordinator.off_policy_degree if coordinator else None,
             "late_segments": coordinator.drops.late_segments if coordinator else None,
+            "replayed_age_mean": _rounded(replayed.age_mean) if replayed else None,
+            "replayed_age_90": _rounded(replayed.age_90) if replayed else None,
+            "drawn_priority": _rounded(replayed.drawn_priority) if replayed else None,
         }
         measured = {**learning.pop("learning"), **learning, **plain(times)}
         rounded = {name: _rounded(value) for name, value in measured.items()}

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.learning.replayed import RecentlyReplayed
 from penstock.learning.training_statistics import TrainingStatistics
 from penstock.telemetry import metrics
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan, StoreCounts
@@ -92,6 +93,7 @@ class SessionTotals:
         self._collected = self._late = self._overwritten = 0
         self._refused_steps = self._unsound_rows = self._left_out_values = 0
         self._recent: deque[LearningNumbers] = deque(maxlen=RECENT_BATCHES)
+        self._replayed = RecentlyReplayed(RECENT_BATCHES)
         self._last: TrainingStatistics | None = None
         self._first_entropy: float | None = None
         self._oldest_fresh = self._oldest = 0
@@ -151,7 +153,16 @@ class SessionTotals:
         self._last = training
         self._recent.append(training.learning)
         self._count_store(batch.counts)
+        if self._plan is not None:
+            self._replayed.add(batch, self._plan.half_life)
+            self._show_replayed()
         self._until = self._clock()
+
+    def _show_replayed(self) -> None:
+        if replayed := self._replayed.means():
+            metrics.LEARNER_REPLAYED_AGE.set(replayed.age_mean)
+            metrics.LEARNER_REPLAYED_AGE_90.set(replayed.age_90)
+            metrics.LEARNER_DRAWN_PRIORITY.set(replayed.drawn_priority or math.nan)
 
     def _count_store(self, counts: StoreCounts) -> None:
         before = self._counts
@@ -232,6 +243,7 @@ class SessionTotals:
             recent=_means(self._recent) if last else None,
             recent_batches=len(self._recent),
             first_entropy=self._first_entropy,
+            replayed=self._replayed.means(),
         )
 
     def _shared_waits(self) -> tuple[Wait, ...]:

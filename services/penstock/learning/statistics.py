@@ -156,6 +156,7 @@ class RunStatistics:
         """Records a trained batch, the seconds that it took, and the run's version and extent after it."""
         metrics.LEARNER_VERSION.set(version)
         metrics.LEARNER_ENV_STEPS.set(extent.steps)
+        metrics.LEARNER_USES.set(samples_per_insert)
         with self._lock:
             now, before = self._clock(), self._extent
             metrics.LEARNER_UPDATES.inc(extent.updates - before.updates)

@@ -141,6 +141,22 @@ LEARNER_STALENESS_BOUND = Gauge(
 LEARNER_FRESH_LAG = Gauge(
     "penstock_learner_fresh_lag_versions", "Mean age of the last batch's fresh segments, in versions."
 )
+LEARNER_USES = Gauge(
+    "penstock_learner_segment_uses", "Uses of segments in batches per collected segment, over the run."
+)
+LEARNER_REPLAYED_AGE = Gauge(
+    "penstock_learner_replayed_age_versions",
+    "Mean age of the replayed segments of the last 100 batches, in versions; 0 without any.",
+)
+LEARNER_REPLAYED_AGE_90 = Gauge(
+    "penstock_learner_replayed_age_90_versions",
+    "90th percentile of the age of the replayed segments of the last 100 batches, in versions; 0 without any.",
+)
+LEARNER_DRAWN_PRIORITY = Gauge(
+    "penstock_learner_drawn_priority_ratio",
+    "Mean priority of the replayed segments of the last 100 batches, divided by that of draws by age alone; 0 without"
+    " any.",
+)
 LEARNER_OFF_POLICY_DEGREE = Gauge(
     "penstock_learner_off_policy_degree", "Batches that collection may run ahead of training."
 )

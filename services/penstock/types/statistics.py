@@ -91,6 +91,22 @@ class Ages:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """Replayed segments of the last 100 batches that had some; the fields are those of the contract's Replayed.
+
+    Attributes:
+        age_mean: Mean age in versions.
+        age_90: Mean over the batches of the 90th percentile of the ages, in versions.
+        drawn_priority: Mean priority at the draw, as a multiple of its estimate for draws by age alone; None if
+            unknown.
+    """
+
+    age_mean: float
+    age_90: float
+    drawn_priority: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MeanTimes:
     """Mean times in seconds; None if nothing was timed yet. The fields are those of the contract's MeanTimes."""
 
@@ -185,3 +201,4 @@ class CoordinatorStatistics:
     recent: LearningNumbers | None = None
     recent_batches: int = 0
     first_entropy: float | None = None
+    replayed: Replayed | None = None

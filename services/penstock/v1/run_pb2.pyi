@@ -351,7 +351,7 @@ class VariantStatus(_message.Message):
     def __init__(self, arguments: _Optional[str] = ..., episodes: _Optional[int] = ..., return_mean: _Optional[float] = ..., planned_share: _Optional[float] = ..., fresh_share: _Optional[float] = ...) -> None: ...
 
 class CoordinatorStatistics(_message.Message):
-    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha")
+    __slots__ = ("mode", "off_policy_degree", "segments_collected", "batches_collected", "segments_trained", "batches_trained", "evaluations", "lag", "staleness", "times", "waits", "drops", "last", "recent", "recent_batches", "first_entropy", "alpha", "replayed")
     MODE_FIELD_NUMBER: _ClassVar[int]
     OFF_POLICY_DEGREE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_COLLECTED_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +369,7 @@ class CoordinatorStatistics(_message.Message):
     RECENT_BATCHES_FIELD_NUMBER: _ClassVar[int]
     FIRST_ENTROPY_FIELD_NUMBER: _ClassVar[int]
     ALPHA_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     mode: str
     off_policy_degree: int
     segments_collected: int
@@ -386,7 +387,18 @@ class CoordinatorStatistics(_message.Message):
     recent_batches: int
     first_entropy: float
     alpha: float
-    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ..., alpha: _Optional[float] = ...) -> None: ...
+    replayed: Replayed
+    def __init__(self, mode: _Optional[str] = ..., off_policy_degree: _Optional[int] = ..., segments_collected: _Optional[int] = ..., batches_collected: _Optional[float] = ..., segments_trained: _Optional[int] = ..., batches_trained: _Optional[int] = ..., evaluations: _Optional[int] = ..., lag: _Optional[_Union[Ages, _Mapping]] = ..., staleness: _Optional[_Union[Ages, _Mapping]] = ..., times: _Optional[_Union[MeanTimes, _Mapping]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., drops: _Optional[_Union[Drops, _Mapping]] = ..., last: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent: _Optional[_Union[LearningNumbers, _Mapping]] = ..., recent_batches: _Optional[int] = ..., first_entropy: _Optional[float] = ..., alpha: _Optional[float] = ..., replayed: _Optional[_Union[Replayed, _Mapping]] = ...) -> None: ...
+
+class Replayed(_message.Message):
+    __slots__ = ("age_mean", "age_90", "drawn_priority")
+    AGE_MEAN_FIELD_NUMBER: _ClassVar[int]
+    AGE_90_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    age_mean: float
+    age_90: float
+    drawn_priority: float
+    def __init__(self, age_mean: _Optional[float] = ..., age_90: _Optional[float] = ..., drawn_priority: _Optional[float] = ...) -> None: ...
 
 class Ages(_message.Message):
     __slots__ = ("last", "mean", "maximum")

@@ -1,12 +1,16 @@
 """Display of a run's state in a panel and in lines."""
 
 import io
+import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import LineDisplay, PanelDisplay, status_line
+from penstock.cli.display import LineDisplay, PanelDisplay, replay_lines, status_line
+from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
+from penstock.types.statistics import CoordinatorStatistics, LearningNumbers, Replayed
 from penstock.types.status import RunStatus
 
 WAITS = {
@@ -54,6 +58,75 @@ def test_lines_and_panel_show_the_progress_towards_the_limit_in_force(limit: Run
 def test_a_stopping_run_is_shown_in_one_short_line() -> None:
     stopping = next(status for status in WAITS if status.phase == "stopping")
     assert status_line(stopping) == WAITS[stopping]
+
+
+EVALUATION = EvaluationSummary(version=9, env_steps=9, episodes=20, return_mean=-1234.5, return_std=345.6)
+REPLAYING = RunStatus(
+    phase="training",
+    env_steps=9,
+    env_steps_per_s=123_456.0,
+    return_mean=-1234.5,
+    last_evaluation=EVALUATION,
+    best_evaluation=EVALUATION,
+    replay_stored=50_000,
+    replay_capacity=50_000,
+    samples_per_insert=8.2,
+    coordinator=CoordinatorStatistics(
+        "asynchronous",
+        1,
+        last=LearningNumbers(priority_gain=0.12),
+        recent=LearningNumbers(effective_sample_share=0.93),
+        replayed=Replayed(13.1, 49.0, 11.8),
+    ),
+)
+
+
+def panel_of(status: RunStatus, width: int) -> list[str]:
+    """Returns the lines of a panel, without control sequences."""
+    shown = io.StringIO()
+    with PanelDisplay(Console(file=shown, force_terminal=True, width=width, color_system=None)) as panel:
+        panel(status, [])
+    return re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", shown.getvalue()).split("╭")[-1].splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
+    lines = panel_of(REPLAYING, width)
+    assert [" ".join(line.strip("│ ").split()) for line in lines[6:8]] == [
+        "uses 8.2 each replay age 13.1 versions priority 11.8 x average",
+        "effective 93% 90% within 49.0 versions gain 12% by priority",
+    ]
+    assert not any("…" in line for line in lines)
+    assert {len(line) for line in lines[1:]} == {width}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_columns_of_the_panel_do_not_move_when_its_numbers_change(width: int) -> None:
+    unknown = CoordinatorStatistics("asynchronous", 1, replayed=Replayed(1.0, 1.0))
+    for label in ("return", "lag", "updates/s", "uses", "replay age", "priority", "gain"):
+        places = {
+            line.find(f"  {label} ")
+            for status in (REPLAYING, RunStatus(phase="training", env_steps=9, coordinator=unknown))
+            for line in (line.replace("│ ", "  ") for line in panel_of(status, width))
+            if f"  {label} " in line
+        }
+        assert len(places) == 1, label
+
+
+def test_a_run_without_replay_shows_nothing_about_it() -> None:
+    plain = replace(REPLAYING, coordinator=CoordinatorStatistics("asynchronous", 1))
+    assert replay_lines(plain) == []
+    assert not any("replay" in line or "priority" in line for line in panel_of(plain, 80))
+
+
+def test_lines_about_replay_follow_the_status_until_the_run_stops() -> None:
+    shown = io.StringIO()
+    LineDisplay(Console(file=shown, width=40))(REPLAYING, [])
+    first, second = shown.getvalue().splitlines()
+    assert first == status_line(REPLAYING)
+    assert [second] == replay_lines(REPLAYING)
+    assert second.startswith("replay: 8.2 uses per segment | age 13.1 versions, ")
+    assert replay_lines(replace(REPLAYING, phase="stopping")) == []
 
 
 def test_news_is_shown_immediately_and_unchanged() -> None:

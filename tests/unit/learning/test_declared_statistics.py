@@ -150,6 +150,7 @@ def test_the_journal_has_every_field_of_the_status_that_is_not_excluded() -> Non
     assert {each.name for each in dataclasses.fields(RunStatus)} - names == NOT_RECORDED
     assert {*plain(TRAINING.learning), *plain(TRAINING)} - {"learning"} <= names
     assert set(declared(MeanTimes)) <= names
+    assert {"replayed_age_mean", "replayed_age_90", "drawn_priority"} <= names
 
 
 def test_every_metric_is_set_by_some_code() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from helpers.segments import PLAN
 from helpers.statistics import TRAINING, counted_batch, learnt
@@ -95,6 +96,26 @@ def test_ages_are_means_over_segments() -> None:
     statistics = statistics_of(session)
     assert statistics.lag == Ages(1.0, (2 * 1.0 + 1 * 5.0 + 2 * 1.0) / 5, 6)
     assert statistics.staleness == Ages(3.0, (2 * 3.0 + 4 * 6.0 + 2 * 3.0) / 8, 9)
+
+
+def test_replayed_segments_reach_the_statistics_and_the_metrics() -> None:
+    session = begin_session()
+    assert statistics_of(session).replayed is None
+    batch = counted_batch(segments=4, fresh=2)
+    priorities, versions = np.array([0.0, 0.0, 1.0, 1.0]), np.array([-1, -1, -2, -4])
+    head = replace(batch.head, priorities=priorities, versions=versions)
+    session.trained(replace(batch, head=head), TRAINING, fresh_steps=20, train_s=0.1)
+    replayed = statistics_of(session).replayed
+    assert replayed is not None
+    assert replayed.age_mean == 3.0
+    assert replayed.age_90 == pytest.approx(3.8)
+    assert replayed.drawn_priority == pytest.approx(1.0)
+    for name, value in (
+        ("replayed_age_versions", replayed.age_mean),
+        ("replayed_age_90_versions", replayed.age_90),
+        ("drawn_priority_ratio", replayed.drawn_priority),
+    ):
+        assert REGISTRY.get_sample_value(f"penstock_learner_{name}") == value
 
 
 def test_a_batch_without_fresh_segments_does_not_change_the_lag() -> None:

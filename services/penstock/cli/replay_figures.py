@@ -1,0 +1,53 @@
+"""What a run replays, as text: how often segments are used, how old they are, and what their priorities change."""
+
+from dataclasses import dataclass
+
+from penstock.types.statistics import CoordinatorStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """Figures of replay, for display; "-" where not known yet.
+
+    Attributes:
+        uses: Uses of segments per collected segment.
+        effective: Effective sample share of the last 100 batches.
+        age: Mean age of the replayed segments of the last 100 batches.
+        age_90: Age that 90% of these segments do not exceed.
+        priority: Their mean priority, relative to draws by age alone.
+        gain: Priority gain.
+    """
+
+    uses: str
+    effective: str
+    age: str
+    age_90: str
+    priority: str
+    gain: str
+
+    @property
+    def line(self) -> str:
+        """The figures in one line."""
+        return (
+            f"{self.uses} uses per segment | age {self.age}, 90% within {self.age_90} | priority {self.priority}"
+            f" | gain {self.gain}"
+        )
+
+
+def replay_figures(uses: float, statistics: CoordinatorStatistics | None) -> ReplayFigures | None:
+    """Returns the figures of a run with this number of uses per segment; None if it has replayed nothing yet."""
+    if statistics is None or statistics.replayed is None:
+        return None
+    replayed, last, recent = statistics.replayed, statistics.last, statistics.recent
+    return ReplayFigures(
+        uses=f"{uses:.1f}",
+        effective=_known("{:.0%}", recent.effective_sample_share if recent else None),
+        age=f"{replayed.age_mean:.1f} versions",
+        age_90=f"{replayed.age_90:.1f} versions",
+        priority=_known("{:.1f} x average", replayed.drawn_priority),
+        gain=_known("{:.0%} by priority", last.priority_gain if last else None),
+    )
+
+
+def _known(text: str, value: float | None) -> str:
+    return "-" if value is None else text.format(value)
