@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from helpers.curves import final_return
 from helpers.direct_buffer import append, gather
+from helpers.rule import PENSTOCK, Rule
 from penstock.acting.collector import Collector
 from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
@@ -32,7 +33,7 @@ from penstock.acting.inference import PolicyRunner
 from penstock.acting.spaces import segment_schema
 from penstock.apps.environments import make_configured, variants_of
 from penstock.config import Config
-from penstock.learning.assembly import learner_of, open_session, training_run
+from penstock.learning.assembly import open_session, training_run
 from penstock.learning.batches import BatchFeed
 from penstock.learning.checkpoints import Recovered
 from penstock.learning.protocols import BatchSource, EvaluationDesk, WeightSink
@@ -211,6 +212,8 @@ def train(
     watch_weights: Callable[[Weights], None] = _ignore,
     watch_commit: Callable[[Batch, NDArray[np.float64]], None] = _ignore,
     actors: int = 1,
+    *,
+    rule: Rule = PENSTOCK,
 ) -> Outcome:
     """Trains with this configuration; writes a run's files to the folder, if there is one.
 
@@ -225,10 +228,11 @@ def train(
         watch_weights: Called with every version of the policy, from version 0.
         watch_commit: Called with every batch and its new priorities, <float64>[B].
         actors: Number of actors, each with `actor.environments` environments.
+        rule: Makes the learner and its source of batches.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="penstock-study-") as temporary:
-            return train(config, lag, Path(temporary), watch, watch_weights, watch_commit, actors)
+            return train(config, lag, Path(temporary), watch, watch_weights, watch_commit, actors, rule=rule)
     began = time.monotonic()
     torch.set_num_threads(1)
     environment = config.environment
@@ -245,6 +249,7 @@ def train(
         desk=Desk(watched),
         folder=run_folder,
         begun=functools.partial(setattr, pipeline, "statistics"),
+        rule=rule,
     )
     for each in (*acting, watched):
         each.close()
@@ -271,6 +276,7 @@ def learn(
     folder: RunFolder,
     stopping: Callable[[], bool] = lambda: False,
     begun: Callable[[RunStatistics], None] = _ignore,
+    rule: Rule = PENSTOCK,
 ) -> Conclusion:
     """Runs a learner's part of a new run on the CPU.
 
@@ -283,13 +289,15 @@ def learn(
         folder: Folder of the run.
         stopping: Called between batches; training ends when it returns true.
         begun: Called once with the statistics of the run, to which actors report.
+        rule: As in `train`.
     """
     device, session = torch.device("cpu"), open_session(config, folder, Recovered())
     begun(session.statistics)
+    learner, batches = rule.parts(config, spec, device, source)
     parts = LearnerParts(
-        learner=learner_of(config, spec, device),
+        learner=learner,
         feed=BatchFeed(device),
-        source=source,
+        source=batches,
         sink=sink,
         desk=desk,
         snapshots=RunSnapshots(None, session.statistics, interval_s=0.0),

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.documents import write_into
 from benchmarks.study import headroom_report, state_report
 from benchmarks.study.experiments import EXPERIMENTS
+from benchmarks.study.hypotheses import HYPOTHESES
 from benchmarks.study.report import draw, draw_ratios, table, write_outcomes
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
@@ -27,12 +28,13 @@ from helpers.single_process import Outcome
 
 ROOT = Path(__file__).parents[2]
 WRITER = "benchmarks.study"
+COMPARISONS = EXPERIMENTS | HYPOTHESES
 
 
 def main() -> int:
     """Runs one experiment, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
-    parser.add_argument("experiment", choices=sorted([*EXPERIMENTS, headroom_report.NAME, state_report.NAME]))
+    parser.add_argument("experiment", choices=sorted([*COMPARISONS, headroom_report.NAME, state_report.NAME]))
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), help="tasks of an experiment", metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
@@ -55,7 +57,7 @@ def main() -> int:
 
 
 def _compare(chosen: argparse.Namespace, crew: Crew) -> None:
-    experiment, console = EXPERIMENTS[chosen.experiment], Console()
+    experiment, console = COMPARISONS[chosen.experiment], Console()
     tasks, document = chosen.tasks or experiment.tasks, chosen.document or ROOT / "docs" / "RESULTS.md"
     runs = [
         Run(experiment, task, setting, seed)

@@ -1,4 +1,7 @@
-"""Interquartile means, ratios of pairs, and bootstrap intervals (Agarwal et al. 2021, arXiv 2108.13264)."""
+"""Interquartile means, ratios of pairs, and bootstrap intervals (Agarwal et al. 2021, arXiv 2108.13264).
+
+And rank correlations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,3 +55,9 @@ def paired_ratio(pairs: Sequence[Sequence[tuple[float, float]]]) -> Estimate:
     low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
     middle = float(np.mean([each.mean() for each in differences]))
     return Estimate(float(np.exp(middle)), float(np.exp(low)), float(np.exp(high)))
+
+
+def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Returns Spearman's rank correlation of two columns <float64>[N] without ties."""
+    ours, theirs = (np.argsort(np.argsort(each)) for each in (one, other))
+    return float(np.corrcoef(ours, theirs)[0, 1])

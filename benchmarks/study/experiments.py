@@ -15,6 +15,7 @@ from benchmarks.study.tasks import (
     Task,
     tables,
 )
+from helpers.rule import PENSTOCK, Rule
 from penstock.config import Config, build, merge
 
 
@@ -29,6 +30,7 @@ class Setting:
         epochs_times, minibatches_times: Factors of the task's configured numbers.
         lag: Enforced lag, in versions.
         group: Group of settings that are drawn in one panel, together with the settings without a group.
+        rule: Changes of the algorithm that no setting makes.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Setting:
     minibatches_times: float = 1.0
     lag: int = 0
     group: str = ""
+    rule: Rule = PENSTOCK
 
     @property
     def label(self) -> str:
@@ -138,7 +141,8 @@ CORRECTIONS = {
 }
 
 
-def _lags(*lags: int) -> Experiment:
+def lags(*versions: int) -> Experiment:
+    """Returns the study of corrections at each of these lags."""
     behind = [
         Setting(
             name,
@@ -148,7 +152,7 @@ def _lags(*lags: int) -> Experiment:
             lag=lag,
             group=f"{lag} behind",
         )
-        for lag in lags
+        for lag in versions
         for name, changes in CORRECTIONS.items()
     ]
     return Experiment(
@@ -163,9 +167,9 @@ _KEPT = {"no lag", "none: plain PPO", "V-trace, clip in between (default)"}
 """Settings that are repeated for the masked and the recurrent task."""
 
 _FEWER_LAG = replace(
-    _lags(8),
+    lags(8),
     # Half as many gradient steps for each environment step as with replay.
-    settings=tuple(replace(setting, epochs_times=4.0) for setting in _lags(8).settings if setting.name in _KEPT),
+    settings=tuple(replace(setting, epochs_times=4.0) for setting in lags(8).settings if setting.name in _KEPT),
 )
 
 MASKED_LAG = replace(_FEWER_LAG, title="Forced lag with masks", tasks=(MASKED_TASK,))
@@ -214,8 +218,8 @@ EXPERIMENTS = {
     "collection": COLLECTION,
     "presets": PRESETS,
     "replay": REPLAY,
-    "lag": _lags(8, 16),
-    "small-lag": _lags(1, 2, 4),
+    "lag": lags(8, 16),
+    "small-lag": lags(1, 2, 4),
     "masked-lag": MASKED_LAG,
     "recurrent-lag": RECURRENT_LAG,
     "burn-in": BURN_IN,

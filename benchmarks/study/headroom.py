@@ -17,7 +17,7 @@ parameters, give the ratio of `algo.second_moments` for draws by each signal and
 import dataclasses
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.study.estimates import rank_correlation
 from benchmarks.study.experiments import REPLAY, Setting
+from benchmarks.study.pool import Pool
 from benchmarks.study.tasks import TASKS
 from helpers.single_process import train
 from penstock.algo import weights as policy_weights
@@ -37,13 +39,11 @@ from penstock.config import Config
 from penstock.files import write_json
 from penstock.learning import schedules
 from penstock.learning.assembly import learner_of
-from penstock.learning.batches import TrainingBatch, to_tensors
 from penstock.learning.gradient_steps import Estimated
 from penstock.learning.learner import Learner
 from penstock.learning.segment_gradients import alike
 from penstock.run_folder import RunFolder
-from penstock.types.block import Columns
-from penstock.types.replay import Batch, BatchHead, StoreCounts
+from penstock.types.replay import Batch
 from penstock.types.run import Weights
 
 SIGNALS = ("stored", "mixture", "mean", "advantage", "bound", "best")
@@ -81,15 +81,6 @@ class Point:
     correlations: Mapping[str, float]
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A segment that may be replayed, with its priority when it was trained last."""
-
-    version: int
-    columns: tuple[NDArray[np.generic], ...]
-    priority: float = 0.0
-
-
 class Probe:
     """Watches a run and measures it at regular versions."""
 
@@ -97,10 +88,9 @@ class Probe:
         """Begins with an empty pool."""
         sampling = config.sampling
         self._config, self._sampling = config, sampling
-        self._kept: dict[int, _Kept] = {}
+        self._kept = Pool(sampling.max_staleness)
         self._learner: Learner | None = None
         self._weights: Weights | None = None
-        self._template: Batch | None = None
         steps = config.actor.unroll_length * sampling.fresh_segments
         assert config.run.total_steps is not None
         self._last = config.run.total_steps // steps
@@ -113,23 +103,15 @@ class Probe:
 
     def see(self, batch: Batch) -> None:
         """Measures a batch before it is trained."""
-        if batch.number in self._at and self._template is not None:
+        if batch.number in self._at and self._kept.segments:
             self._measure(batch.number, min(1.0, batch.number / self._last))
 
     def see_commit(self, batch: Batch, priorities: NDArray[np.float64]) -> None:
-        """Keeps the fresh segments of a batch that was trained, and all new priorities."""
-        self._template = batch
-        for index, (key, priority) in enumerate(zip(batch.keys.tolist(), priorities.tolist(), strict=True)):
-            if index < batch.fresh_segments:
-                columns = tuple(array[index].copy() for array in batch.columns.arrays)
-                self._kept[key] = _Kept(int(batch.head.versions[index]), columns)
-            if key in self._kept:
-                self._kept[key].priority = priority
-        oldest = batch.number + 1 - self._sampling.max_staleness
-        self._kept = {key: kept for key, kept in self._kept.items() if kept.version >= oldest}
+        """Keeps the segments of a batch that was trained."""
+        self._kept.see_commit(batch, priorities)
 
     def _measure(self, version: int, progress: float) -> None:
-        kept = list(self._kept.values())
+        kept = list(self._kept.segments.values())
         ages = np.array([version - each.version for each in kept])
         chance = np.exp2(-ages / self._sampling.half_life)
         random = np.random.default_rng([self._config.run.seed, version])
@@ -137,7 +119,7 @@ class Probe:
         # A segment that is drawn twice is measured once.
         numbers, counts = np.unique(drawn, return_counts=True)
         found = [kept[number] for number in numbers]
-        learner, batch = self._current(), self._pool(found, version)
+        learner, batch = self._current(), self._kept.batch(found, version)
         estimated = learner.estimate(batch, progress)
         squared = learner.squared_gradients(batch, progress)
         alpha, epsilon = self._sampling.usual_alpha, self._sampling.epsilon
@@ -167,7 +149,7 @@ class Probe:
                 len(found),
                 ratios(slice(None)),
                 ratios(slice(1)),
-                {name: _rank_correlation(score, norm) for name, score in signals.items()},
+                {name: rank_correlation(score, norm) for name, score in signals.items()},
             )
         )
 
@@ -179,13 +161,6 @@ class Probe:
             self._learner = learner_of(self._config, policy.spec, _CPU)
         policy_weights.load_into(self._learner.policy, self._weights)
         return self._learner
-
-    def _pool(self, kept: Sequence[_Kept], version: int) -> TrainingBatch:
-        assert self._template is not None
-        arrays = tuple(np.stack(each) for each in zip(*(each.columns for each in kept), strict=True))
-        versions, zeros = np.array([each.version for each in kept]), np.zeros(len(kept))
-        head = BatchHead(version, 0, zeros.astype(np.uint64), versions, zeros, zeros, StoreCounts())
-        return to_tensors(Batch(head, Columns(self._template.columns.schema, arrays)), _CPU)
 
 
 def _output_norms(learner: Learner, estimated: Estimated, config: Config, progress: float) -> NDArray[np.float64]:
@@ -220,11 +195,6 @@ def _sums(estimated: Estimated, values: Tensor) -> NDArray[np.float64]:
     segments = torch.zeros(estimated.usable.shape, dtype=torch.float64)
     segments[estimated.usable] = (values if counted is None else values[counted]).double()
     return np.asarray(segments.sum(1).numpy())
-
-
-def _rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    ours, theirs = (np.argsort(np.argsort(each)) for each in (one, other))
-    return float(np.corrcoef(ours, theirs)[0, 1])
 
 
 def measure_run(task: str, seed: int, folder: Path) -> dict[str, Any]:

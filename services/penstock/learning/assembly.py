@@ -1,5 +1,7 @@
 """Assembles a session of a run from its settings, for the learner's service, for studies and for tests."""
 
+from typing import TypeVar
+
 import torch
 
 from penstock.algo.policies import Network
@@ -33,9 +35,17 @@ def open_session(config: Config, folder: RunFolder, recovered: Recovered) -> Ses
     return Session(config, folder, recovered, statistics, RetriedWrites(statistics.notice))
 
 
+Kind = TypeVar("Kind", bound=Learner)
+
+
 def learner_of(config: Config, spec: EnvironmentSpec, device: torch.device) -> Learner:
     """Makes the configured learner for these spaces. Raises `ConfigurationError` as `Learner`."""
-    return Learner(
+    return learner_as(Learner, config, spec, device)
+
+
+def learner_as(kind: type[Kind], config: Config, spec: EnvironmentSpec, device: torch.device) -> Kind:
+    """Makes the configured learner as `learner_of`, of this class."""
+    return kind(
         spec,
         # Passed by name, so that a setting unknown to the architecture is an error.
         Network(**dict(config.policy)),

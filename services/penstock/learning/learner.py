@@ -26,7 +26,7 @@ from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
 from penstock.learning.execution import descent_by
-from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Steps, objective_of
+from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
 from penstock.learning.priority_gain import PriorityGain
 from penstock.learning.segment_gradients import squared_gradients
 from penstock.learning.training_statistics import TrainingStatistics
@@ -95,10 +95,9 @@ class Learner:
         self.optimizer = Adam(self.parameters, rate)
         self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon)
         self.generator = torch.Generator().manual_seed(seed)
-        objective = objective_of(self.policy, precision, device, ppo.burn_in_steps)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
-        self.step = GradientStep(objective, self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
+        self.step = GradientStep(self.objective(), self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
         self._descent = descent_by(execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
@@ -107,10 +106,10 @@ class Learner:
         Raises `TrainingFailed` if the batch has segments but no valid row. Nothing was learnt from it.
         """
         ppo = self._ppo
-        rate = schedules.scheduled(ppo.learning_rate, ppo.learning_rate_schedule, progress)
-        self.optimizer.set_learning_rate(rate)
         settings = schedules.loss_settings(ppo, progress)
         estimated = self.estimate(batch, progress)
+        rate = self.learning_rate(estimated, progress)
+        self.optimizer.set_learning_rate(rate)
         if self._gain.is_due(batch.valid.shape[0] - batch.fresh_segments):
             self._measure_gain(batch.replayed, progress)
         largest = max(batch.valid.shape[0], self._sampling.batch_segments)
@@ -133,7 +132,7 @@ class Learner:
         statistics, refused = training_statistics.measure(
             batch, estimated, epochs, learning_rate=rate, priority_gain=self._gain.gain
         )
-        raw, errors = self._priorities(estimated, refused)
+        raw, errors = self.priorities_of(estimated, refused)
         return TrainingOutcome(
             priorities=raw,
             fresh_errors=errors[: batch.fresh_segments],
@@ -153,7 +152,18 @@ class Learner:
         result: NDArray[np.float64] = squared.cpu().numpy()
         return result
 
-    def _priorities(self, estimated: Estimated, refused_steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def objective(self) -> Objective:
+        """Returns the objective of the gradient steps."""
+        return objective_of(self.policy, self._precision, self._device, self._ppo.burn_in_steps)
+
+    def learning_rate(self, estimated: Estimated, progress: float) -> float:
+        """Returns the learning rate for a batch with these estimates."""
+        del estimated
+        return schedules.scheduled(self._ppo.learning_rate, self._ppo.learning_rate_schedule, progress)
+
+    def priorities_of(
+        self, estimated: Estimated, refused_steps: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Returns the priorities and the mean errors of the segments, <float64>[B] each, all finite.
 
         In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be

@@ -67,8 +67,8 @@ def measure(
     measured = {
         **{name: _mean(_column(minibatches, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
         **{name: _mean(_column(movements, name, steps)) for name in _OF_EPOCHS},
-        "effective_sample_share": _effective_share(weight),
-        "fresh_effective_share": _effective_share(weight[: estimated.fresh_count]),
+        "effective_sample_share": effective_share(weight),
+        "fresh_effective_share": effective_share(weight[: estimated.fresh_count]),
         "explained_variance": _explained_variance(steps),
     }
     # The only synchronisation with the device.
@@ -110,7 +110,11 @@ def _explained_variance(steps: Steps) -> Tensor:
     return 1.0 - (target - value).var(unbiased=False) / target.var(unbiased=False).clamp(min=1e-8)
 
 
-def _effective_share(weight: Tensor) -> Tensor:
+def effective_share(weight: Tensor) -> Tensor:
+    """Returns (sum w)^2 / (N sum w^2) of N weights, <float32>[N]: their effective sample size (Kish) as a share of N.
+
+    It is 1 without weights.
+    """
     if not weight.shape[0]:
         return weight.new_ones(())
     return weight.sum().square() / (weight.square().sum() * weight.shape[0]).clamp(min=1e-8)
