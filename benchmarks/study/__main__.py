@@ -1,8 +1,9 @@
 """`python -m benchmarks.study`: trains environments x settings x seeds, and writes the results to docs/RESULTS.md.
 
 `stored_states` measures how stale the states in segments are, and writes to docs/memory.md. `headroom` measures how
-much priorities can gain. Each finished run is stored in build/study. If the command was interrupted, or ended because
-of --minutes, it continues with the missing runs. The exit code is 75 if runs are missing; nothing is written then.
+much priorities can gain, and `stored-priorities` how well stored priorities rank segments. Each finished run is stored
+in build/study. If the command was interrupted, or ended because of --minutes, it continues with the missing runs. The
+exit code is 75 if runs are missing; nothing is written then.
 """
 
 import argparse
@@ -18,9 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.documents import write_into
-from benchmarks.study import headroom_report, state_report
+from benchmarks.study import headroom_report, state_report, stored_priorities_report
 from benchmarks.study.experiments import EXPERIMENTS
-from benchmarks.study.hypotheses import HYPOTHESES
+from benchmarks.study.hypotheses import HYPOTHESES, REANALYSIS
 from benchmarks.study.report import draw, draw_ratios, table, write_outcomes
 from benchmarks.study.running import Crew, Run, Unfinished, play_all
 from benchmarks.study.tasks import TASKS, WITHOUT_VARIANTS
@@ -34,7 +35,8 @@ COMPARISONS = EXPERIMENTS | HYPOTHESES
 def main() -> int:
     """Runs one experiment, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.study", description=__doc__)
-    parser.add_argument("experiment", choices=sorted([*COMPARISONS, headroom_report.NAME, state_report.NAME]))
+    reports = (headroom_report.NAME, state_report.NAME, stored_priorities_report.NAME)
+    parser.add_argument("experiment", choices=sorted([*COMPARISONS, *reports]))
     parser.add_argument("--tasks", nargs="+", choices=sorted(TASKS), help="tasks of an experiment", metavar="TASK")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one core each")
@@ -48,6 +50,8 @@ def main() -> int:
             _measure_states(chosen, crew)
         elif chosen.experiment == headroom_report.NAME:
             _measure_headroom(chosen, crew)
+        elif chosen.experiment == stored_priorities_report.NAME:
+            _measure_priorities(chosen, crew)
         else:
             _compare(chosen, crew)
     except Unfinished as unfinished:
@@ -107,6 +111,19 @@ def _measure_headroom(chosen: argparse.Namespace, crew: Crew) -> None:
             tasks, chosen.seeds, crew, chosen.folder, lambda task, seed: progress.advance(bar)
         )
     _publish(headroom_report, measured, document, console)
+
+
+def _measure_priorities(chosen: argparse.Namespace, crew: Crew) -> None:
+    console, document = Console(), chosen.document or ROOT / "docs" / "RESULTS.md"
+    tasks = chosen.tasks or REANALYSIS.tasks
+    with _progress(console) as progress:
+        bar = progress.add_task(
+            stored_priorities_report.TITLE, total=len(tasks) * chosen.seeds * len(REANALYSIS.settings)
+        )
+        measured = stored_priorities_report.measure_all(
+            tasks, chosen.seeds, crew, chosen.folder, lambda run: progress.advance(bar)
+        )
+    _publish(stored_priorities_report, measured, document, console)
 
 
 def _publish(report: ModuleType, measured: object, document: Path, console: Console) -> None:

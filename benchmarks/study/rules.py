@@ -103,7 +103,7 @@ class Reanalysis(Rule):
         return learner, ReanalysedSource(source, learner, config, self.interval)
 
 
-class _Around:
+class Around:
     """A source of batches around another one, which it leaves as it is."""
 
     def __init__(self, source: BatchSource) -> None:
@@ -164,7 +164,7 @@ class _Use:
     overlap: float
 
 
-class _OverlapSource(_Around):
+class _OverlapSource(Around):
     """Commits masses as priorities, and returns batches as if they had been drawn by their priorities and ages alone.
 
     The store draws with alpha 1 and epsilon 0, so a committed priority is the mass without the factor of age.
@@ -255,7 +255,7 @@ def recomputed(learner: Learner, pool: Pool, segments: list[Kept], number: int, 
     return np.concatenate(found) if found else np.zeros(0)
 
 
-class ReanalysedSource(_Around):
+class ReanalysedSource(Around):
     """Commits the priorities of old segments together with those of a batch.
 
     Attributes:
