@@ -190,17 +190,21 @@ def draw_ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes
     axis.axhspan(-0.5, 0.5, color="#f6f8fa", zorder=0)
     axis.axvline(1.0, color="#57606a", linewidth=1.0, zorder=1)
     offsets = np.linspace(0.24, -0.24, len(experiment.compared))
+    subjects = list(dict.fromkeys(ours for ours, _ in experiment.compared))
+    of_one = len(subjects) == 1
     for (labels, estimates), offset, colour in zip(found.items(), offsets, COLOURS, strict=False):
         low, middle, high = np.array([(each.low, each.mean, each.high) for each in estimates]).T
         axis.hlines(rows + offset, low, high, color=colour, linewidth=1.5, alpha=0.6)
-        axis.plot(middle, rows + offset, "o", color=colour, markersize=5, label=f"relative to {labels[1]}")
+        label = f"relative to {labels[1]}" if of_one else " / ".join(labels)
+        axis.plot(middle, rows + offset, "o", color=colour, markersize=5, label=label)
     axis.set_xscale("log")
     axis.set_xlim(0.1, 4.0)
     axis.set_xticks([0.125, 0.25, 0.5, 1.0, 2.0], ["1/8", "1/4", "1/2", "1", "2"])
     axis.minorticks_off()
     axis.set_yticks(rows, names)
     axis.tick_params(labelsize=9)
-    axis.set_xlabel(f"ratio of environment steps to the threshold, {experiment.compared[0][0]}", fontsize=9)
+    subject = f", {subjects[0]}" if of_one else ""
+    axis.set_xlabel(f"ratio of environment steps to the threshold{subject}", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(loc="upper center", bbox_to_anchor=(0.4, 1.0 + 0.9 / len(names)), ncols=2, fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)
