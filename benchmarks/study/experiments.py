@@ -175,6 +175,24 @@ _FEWER_LAG = replace(
 MASKED_LAG = replace(_FEWER_LAG, title="Forced lag with masks", tasks=(MASKED_TASK,))
 RECURRENT_LAG = replace(_FEWER_LAG, title="Forced lag with memory", tasks=(RECURRENT_TASK,))
 
+FURTHER_LAG = replace(
+    lags(8, 16),
+    title="Forced lag on further tasks",
+    settings=tuple(
+        replace(setting, epochs_times=4.0)
+        for setting in lags(8, 16).settings
+        if setting.name in _KEPT - {"none: plain PPO"}
+    ),
+    short=True,
+    tasks=(
+        "MountainCar-v0",
+        "FrozenLake8x8-v1",
+        "MiniGrid-DoorKey-5x5-v0",
+        "LunarLanderContinuous-v3",
+        "Hopper-v5",
+    ),
+)
+
 BURN_IN = Experiment(
     "Burn-in",
     "No replay, 16 segments per batch; actors act with exactly the version that many behind the one in training.",
@@ -222,5 +240,6 @@ EXPERIMENTS = {
     "small-lag": lags(1, 2, 4),
     "masked-lag": MASKED_LAG,
     "recurrent-lag": RECURRENT_LAG,
+    "further-lag": FURTHER_LAG,
     "burn-in": BURN_IN,
 }

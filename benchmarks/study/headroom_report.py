@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -45,8 +45,8 @@ def table(measured: Measured) -> str:
     lines = [
         f"Prioritized replay as in the study of replay, {seeds} seeds, {points} points of each run. Second moment of"
         " the gradient estimate for draws by each signal and age, relative to draws by age alone, medians: 1 is no"
-        " gain, 0.5 as if the batch were twice as large. The live column is the mean over the seeds of the estimate"
-        " during training, beside the mean of `stored` over the points that it had measured.",
+        " gain, 0.5 as if the batch were twice as large. The live column is the estimate at the end of training, beside"
+        " `stored` at the points since its first measurement.",
         "",
         "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, mean |",
         "|---|" + "---|" * (len(SIGNALS) + 2),
@@ -54,21 +54,24 @@ def table(measured: Measured) -> str:
     for task, runs in measured.items():
         ratios = [point["ratios"] for run in runs for point in run["points"]]
         cells = [task, *(f"{median(each[name] for each in ratios):.2f}" for name in SIGNALS)]
-        live = [pair for run in runs if (pair := _beside_live(run)) is not None]
-        cells.append(", ".join(f"{mean(values):.2f}" for values in zip(*live, strict=True)) if live else "-")
+        live, stored = _beside_live(runs)
+        cells.append(f"{median(live):.2f}, {median(stored):.2f}" if stored else "-")
         ranks = [point["correlations"] for run in runs for point in run["points"]]
         cells.append(", ".join(f"{median(each[name] for each in ranks):.2f}" for name in ("stored", "mean")))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _beside_live(run: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Returns the last live ratio of a run, and the mean ratio of the pool up to it; None if there is no live one."""
-    if not run["live"]:
-        return None
-    version, ratio = run["live"][-1]
-    stored = [point["ratios"]["stored"] for point in run["points"] if point["version"] <= version]
-    return (ratio, mean(stored)) if stored else None
+def _beside_live(runs: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Returns the last live ratio of each run that has one, and the ratios of the pool since the first of that run."""
+    measured = [run for run in runs if run["live"]]
+    stored = [
+        point["ratios"]["stored"]
+        for run in measured
+        for point in run["points"]
+        if point["version"] >= run["live"][0][0]
+    ]
+    return [run["live"][-1][1] for run in measured], stored
 
 
 def draw(measured: Measured, path: Path) -> None:

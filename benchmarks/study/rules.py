@@ -3,6 +3,7 @@
 - `AgeByPolicy`: segments age by how far the policy has moved from the one that acted, and not by versions.
 - `CriticReplay`: replayed segments train the critic alone.
 - `StepByEss`: the learning rate follows the effective sample size of the batch.
+- `GradientBound`: priorities bound the gradient at the outputs of the networks.
 - `Reanalysis`: priorities of old segments are computed again under the current policy.
 """
 
@@ -24,7 +25,7 @@ from penstock.config import Config
 from penstock.learning.assembly import learner_as, learner_of
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.gradient_steps import Estimated, Objective, Steps
-from penstock.learning.learner import Learner
+from penstock.learning.learner import Learner, TrainingOutcome
 from penstock.learning.protocols import BatchSource
 from penstock.learning.training_statistics import effective_share
 from penstock.types.replay import Batch, CommitOutcome, SamplingPlan
@@ -87,6 +88,21 @@ class StepByEss(Rule):
 
 
 @dataclass(frozen=True)
+class GradientBound(Rule):
+    """Draws segments by the sizes of the gradients at the outputs of the networks, in units of their batch's means.
+
+        priority = mean_t(|D_t| / mean|D| + |A_t| g_t / mean(|A| g)),    g_t = |d log pi(a_t) / d outputs|
+
+    D_t is the value's gradient, and A_t g_t the policy's. Each is relative to its mean over the batch, because the two
+    networks' gradients are clipped separately. This is the bound of Katharopoulos & Fleuret (2018).
+    """
+
+    def parts(self, config: Config, spec: EnvironmentSpec, device: torch.device, source: BatchSource) -> Parts:
+        """Implements `Rule`."""
+        return learner_as(_BoundLearner, config, spec, device), source
+
+
+@dataclass(frozen=True)
 class Reanalysis(Rule):
     """Recomputes the priorities of the oldest replayable segments after every `interval` batches.
 
@@ -137,6 +153,39 @@ def overlaps(estimated: Estimated) -> NDArray[np.float64]:
     ratio[estimated.usable] = estimated.behaviour_weight.double().clamp(max=1.0)
     result: NDArray[np.float64] = (ratio.sum(1) / estimated.usable.sum(1).clamp(min=1)).numpy()
     return result
+
+
+def gradient_bounds(estimated: Estimated, score: Tensor) -> NDArray[np.float64]:
+    """Returns the priorities of `GradientBound`, <float64>[B], of g_t, <float32>[B, T]."""
+    usable, steps = estimated.usable, estimated.steps
+    advantage = torch.zeros(usable.shape)
+    advantage[usable] = steps.advantage if steps.usable is None else steps.advantage[steps.usable]
+    total = torch.zeros(usable.shape[0])
+    for part in (estimated.correction.abs(), advantage.abs() * score):
+        size = torch.where(usable, part, 0.0)
+        total += size.mean(1) / (size.sum() / usable.sum().clamp(min=1)).clamp(min=1e-30)
+    result: NDArray[np.float64] = total.double().numpy()
+    return result
+
+
+class _BoundLearner(Learner):
+    """Learner with the priorities of `GradientBound`."""
+
+    def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
+        outputs: list[Tensor] = []
+        hook = self.policy.actor.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        with torch.enable_grad():
+            distribution, _ = self.policy.evaluate(batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True)
+            (gradient,) = torch.autograd.grad(distribution.log_prob(batch.action).sum(), outputs[0])
+        hook.remove()
+        self._score = gradient.flatten(2).norm(dim=-1)
+        return super().train(batch, progress)
+
+    def priorities_of(
+        self, estimated: Estimated, refused_steps: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        priority, errors = super().priorities_of(estimated, refused_steps)
+        return np.where(priority > 0.0, gradient_bounds(estimated, self._score), 0.0), errors
 
 
 class _OverlapLearner(Learner):

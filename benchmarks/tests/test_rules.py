@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.study.hypotheses import HYPOTHESES
-from benchmarks.study.rules import AgeByPolicy, CriticReplay, Reanalysis, StepByEss
+from benchmarks.study.rules import AgeByPolicy, CriticReplay, GradientBound, Reanalysis, StepByEss
 from benchmarks.study.running import Run
 from helpers.environments import spec_of
 from helpers.policy_outputs import distribution_of
@@ -109,7 +109,9 @@ def test_a_rule_whose_parameter_turns_it_off_trains_the_same_parameters(
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
-@pytest.mark.parametrize("rule", [AgeByPolicy(2.0), CriticReplay(), StepByEss(), Reanalysis(interval=4)])
+@pytest.mark.parametrize(
+    "rule", [AgeByPolicy(2.0), CriticReplay(), StepByEss(), GradientBound(), Reanalysis(interval=4)]
+)
 def test_every_other_rule_trains_other_parameters(rule: Rule, memory: str) -> None:
     config = configuration(memory=memory)
     ours, theirs = Recorded().run(config, rule), Recorded().run(config, PENSTOCK)
@@ -255,6 +257,33 @@ def test_the_learning_rate_is_multiplied_by_the_root_of_the_effective_sample_sha
     assert share < 0.99
     outcome = learner.train(batch, 0.25)
     assert outcome.statistics.learning_rate == pytest.approx(0.75e-2 * math.sqrt(share), rel=1e-4)
+
+
+# Bound on the gradient
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_priorities_are_the_sizes_of_the_gradients_at_both_outputs(memory: str) -> None:
+    config = configuration(memory=memory)
+    batch, learner = batch_for(config), made(GradientBound(), config)
+    estimated = learner.estimate(batch, 0.0)
+    with torch.no_grad():
+        distribution, _ = learner.policy.evaluate(batch.inputs, bootstraps=True)
+    probability = distribution.parts[0].log_probs.exp()  # type: ignore[union-attr]
+    sizes: list[list[tuple[float, float]]] = []
+    rows = iter(estimated.steps.advantage[... if estimated.steps.usable is None else estimated.steps.usable].tolist())
+    for segment in range(batch.valid.shape[0]):
+        sizes.append([])
+        for row in estimated.usable[segment].nonzero().flatten().tolist():
+            # The gradient of log softmax is the chosen action's unit vector minus the probabilities.
+            at_logits = -probability[segment, row]
+            at_logits[batch.action[0][segment, row]] += 1.0
+            policy = abs(next(rows)) * float(at_logits.norm())
+            sizes[-1].append((abs(float(estimated.correction[segment, row])), policy))
+    means = np.mean([pair for segment in sizes for pair in segment], axis=0)
+    steps = batch.valid.shape[1]
+    expected = [sum(value / means[0] + policy / means[1] for value, policy in segment) / steps for segment in sizes]
+    np.testing.assert_allclose(learner.train(batch, 0.0).priorities, expected, rtol=1e-4)
 
 
 # Reanalysis

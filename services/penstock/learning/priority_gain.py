@@ -1,7 +1,7 @@
 """Running estimate of what draws by priority gain, from the replayed segments of some batches.
 
-The estimate is the ratio of `algo.second_moments`. It costs one backward pass for each replayed segment of every
-`_INTERVAL`-th batch.
+The estimate is the ratio of `algo.second_moments`. It costs one backward pass for each replayed segment of a batch that
+is measured: the 8th and the 16th with replay, and then every 32nd.
 """
 
 import numpy as np
@@ -11,6 +11,9 @@ from penstock.algo.second_moments import moments
 
 _INTERVAL = 32
 """Batches from one measurement to the next."""
+
+_EARLY = (8, 16)
+"""Further batches that are measured, so that short runs have an estimate too."""
 
 _LEAST_SEGMENTS = 4
 """Replayed segments below which a batch is not measured."""
@@ -51,7 +54,7 @@ class PriorityGain:
         if replayed < _LEAST_SEGMENTS:
             return False
         self._batches += 1
-        return self._batches % _INTERVAL == 0
+        return self._batches % _INTERVAL == 0 or self._batches in _EARLY
 
     def observe(
         self, squared: NDArray[np.float64], priorities: NDArray[np.float64], drawn: NDArray[np.float64]

@@ -8,8 +8,8 @@ def due(gain: PriorityGain, replayed: int, batches: int) -> list[int]:
     return [number for number in range(1, batches + 1) if gain.is_due(replayed)]
 
 
-def test_every_32nd_batch_with_replay_is_measured() -> None:
-    assert due(PriorityGain(0.6, 1e-3), 8, 100) == [32, 64, 96]
+def test_two_early_batches_with_replay_and_every_32nd_are_measured() -> None:
+    assert due(PriorityGain(0.6, 1e-3), 8, 100) == [8, 16, 32, 64, 96]
     assert due(PriorityGain(0.6, 1e-3), 3, 100) == []
 
 
