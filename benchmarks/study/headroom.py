@@ -4,9 +4,9 @@ At some versions of a run with replay, the gradients of the segments that could 
 parameters, give the ratio of `algo.second_moments` for draws by each signal and age, relative to draws by age alone:
 
 - stored: the priority as it was committed, by which the store draws
-- mixture: the priority of the same segment under the current parameters
-- mean: the mean of |D|, without its maximum
-- advantage: the sum of |A|, the advantages, as in PufferLib 3
+- current: the priority of the same segment under the current parameters, the mean of |A|
+- mixture: 0.9 times the largest |D| and 0.1 times the mean, as in R2D2
+- mean: the mean of |D|
 - bound: the sum over steps of the norms of the loss's gradient at the outputs of the networks (Katharopoulos & Fleuret
   2018)
 - best: the norm of the gradient itself, by which the ratio is smallest
@@ -30,10 +30,10 @@ from torch import Tensor
 from benchmarks.study.estimates import rank_correlation
 from benchmarks.study.experiments import REPLAY, Setting
 from benchmarks.study.pool import Pool
+from benchmarks.study.rules import error_priorities
 from benchmarks.study.tasks import TASKS
 from helpers.single_process import train
 from penstock.algo import weights as policy_weights
-from penstock.algo.priorities import segment_priorities
 from penstock.algo.second_moments import moments
 from penstock.config import Config
 from penstock.files import write_json
@@ -46,7 +46,7 @@ from penstock.run_folder import RunFolder
 from penstock.types.replay import Batch
 from penstock.types.run import Weights
 
-SIGNALS = ("stored", "mixture", "mean", "advantage", "bound", "best")
+SIGNALS = ("stored", "current", "mixture", "mean", "bound", "best")
 
 POINTS = 8
 """Measurements of the pool in a run."""
@@ -124,16 +124,12 @@ class Probe:
         squared = learner.squared_gradients(batch, progress)
         alpha, epsilon = self._sampling.usual_alpha, self._sampling.epsilon
 
-        def mixture(eta: float) -> NDArray[np.float64]:
-            priority = segment_priorities(estimated.correction, estimated.usable, eta)
-            return np.asarray((priority.double() + epsilon).numpy() ** alpha)
-
         norm = np.sqrt(squared.sum(1))
         signals = {
             "stored": (np.array([each.priority for each in found]) + epsilon) ** alpha,
-            "mixture": mixture(self._sampling.eta),
-            "mean": mixture(0.0),
-            "advantage": (_sums(estimated, estimated.steps.advantage.abs()) + epsilon) ** alpha,
+            "current": (estimated.priority.double().numpy() + epsilon) ** alpha,
+            "mixture": (error_priorities(estimated, 0.9) + epsilon) ** alpha,
+            "mean": (error_priorities(estimated, 0.0) + epsilon) ** alpha,
             "bound": (_output_norms(learner, estimated, self._config, progress) + 1e-12) ** alpha,
             # By the norm of each part relative to its mean, because the ratios of the parts are averaged.
             "best": np.sqrt((squared / (counts @ squared / counts.sum())).sum(1)) + 1e-12,

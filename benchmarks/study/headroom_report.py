@@ -48,7 +48,7 @@ def table(measured: Measured) -> str:
         " gain, 0.5 as if the batch were twice as large. The live column is the estimate at the end of training, beside"
         " `stored` at the points since its first measurement.",
         "",
-        "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, mean |",
+        "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, current |",
         "|---|" + "---|" * (len(SIGNALS) + 2),
     ]
     for task, runs in measured.items():
@@ -57,7 +57,7 @@ def table(measured: Measured) -> str:
         live, stored = _beside_live(runs)
         cells.append(f"{median(live):.2f}, {median(stored):.2f}" if stored else "-")
         ranks = [point["correlations"] for run in runs for point in run["points"]]
-        cells.append(", ".join(f"{median(each[name] for each in ranks):.2f}" for name in ("stored", "mean")))
+        cells.append(", ".join(f"{median(each[name] for each in ranks):.2f}" for name in ("stored", "current")))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from benchmarks.study.experiments import REPLAY, Experiment, Setting, lags
-from benchmarks.study.rules import AgeByPolicy, CriticReplay, GradientBound, Reanalysis, StepByEss
+from benchmarks.study.rules import AgeByPolicy, CriticReplay, ErrorPriority, GradientBound, Reanalysis, StepByEss
 from benchmarks.study.tasks import Changes
 from helpers.rule import PENSTOCK
 
@@ -131,14 +131,15 @@ SIGNALS = replace(
     REPLAY,
     title="Signals",
     description="4 fresh and 28 replayed segments per batch, drawn by age and a priority: a mixture of the largest and"
-    " the mean |D|, the mean alone, or the bound on the gradient at the outputs of the networks.",
+    " the mean |D|, the mean alone, the bound on the gradient at the outputs of the networks, or the mean |A|.",
     settings=(
         Setting("age without priority", _BY_AGE),
-        Setting("mixture", {"sampling": {"eta": 0.9}}),
-        Setting("mean", {"sampling": {"eta": 0.0}}),
+        Setting("mixture", rule=ErrorPriority(0.9)),
+        Setting("mean", rule=ErrorPriority(0.0)),
         Setting("bound", rule=GradientBound()),
+        Setting("advantage"),
     ),
-    compared=tuple((signal, "age without priority") for signal in ("mixture", "mean", "bound")),
+    compared=tuple((signal, "age without priority") for signal in ("mixture", "mean", "bound", "advantage")),
 )
 
 HYPOTHESES = {

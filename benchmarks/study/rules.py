@@ -3,6 +3,7 @@
 - `AgeByPolicy`: segments age by how far the policy has moved from the one that acted, and not by versions.
 - `CriticReplay`: replayed segments train the critic alone.
 - `StepByEss`: the learning rate follows the effective sample size of the batch.
+- `ErrorPriority`: priorities are temporal differences.
 - `GradientBound`: priorities bound the gradient at the outputs of the networks.
 - `Reanalysis`: priorities of old segments are computed again under the current policy.
 """
@@ -21,6 +22,7 @@ from torch import Tensor
 from benchmarks.study.pool import Kept, Pool
 from helpers.rule import Rule
 from penstock.algo.losses import Losses, LossSettings
+from penstock.algo.priorities import mean_errors
 from penstock.config import Config
 from penstock.learning.assembly import learner_as, learner_of
 from penstock.learning.batches import TrainingBatch
@@ -85,6 +87,22 @@ class StepByEss(Rule):
     def parts(self, config: Config, spec: EnvironmentSpec, device: torch.device, source: BatchSource) -> Parts:
         """Implements `Rule`."""
         return learner_as(_EssLearner, config, spec, device), source
+
+
+@dataclass(frozen=True)
+class ErrorPriority(Rule):
+    """Draws segments by priority = eta max_t |D_t| + (1 - eta) mean_t |D_t|, over the usable rows.
+
+    This is the mixture of R2D2 (Kapturowski et al. 2019, section 2.3).
+    """
+
+    eta: float
+
+    def parts(self, config: Config, spec: EnvironmentSpec, device: torch.device, source: BatchSource) -> Parts:
+        """Implements `Rule`."""
+        learner = learner_as(_ErrorLearner, config, spec, device)
+        learner.eta = self.eta
+        return learner, source
 
 
 @dataclass(frozen=True)
@@ -153,6 +171,26 @@ def overlaps(estimated: Estimated) -> NDArray[np.float64]:
     ratio[estimated.usable] = estimated.behaviour_weight.double().clamp(max=1.0)
     result: NDArray[np.float64] = (ratio.sum(1) / estimated.usable.sum(1).clamp(min=1)).numpy()
     return result
+
+
+def error_priorities(estimated: Estimated, eta: float) -> NDArray[np.float64]:
+    """Returns the priorities of `ErrorPriority`, <float64>[B]; 0 without usable rows."""
+    error = torch.where(estimated.usable, estimated.correction.abs(), 0.0)
+    mixture = eta * error.amax(1) + (1.0 - eta) * mean_errors(estimated.correction, estimated.usable)
+    result: NDArray[np.float64] = mixture.double().numpy()
+    return result
+
+
+class _ErrorLearner(Learner):
+    """Learner with the priorities of `ErrorPriority`."""
+
+    eta: float
+
+    def priorities_of(
+        self, estimated: Estimated, refused_steps: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        _, errors = super().priorities_of(estimated, refused_steps)
+        return np.where(refused_steps == 0, error_priorities(estimated, self.eta), 0.0), errors
 
 
 def gradient_bounds(estimated: Estimated, score: Tensor) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.study.hypotheses import HYPOTHESES
-from benchmarks.study.rules import AgeByPolicy, CriticReplay, GradientBound, Reanalysis, StepByEss
+from benchmarks.study.rules import AgeByPolicy, CriticReplay, ErrorPriority, GradientBound, Reanalysis, StepByEss
 from benchmarks.study.running import Run
 from helpers.environments import spec_of
 from helpers.policy_outputs import distribution_of
@@ -110,7 +110,7 @@ def test_a_rule_whose_parameter_turns_it_off_trains_the_same_parameters(
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize(
-    "rule", [AgeByPolicy(2.0), CriticReplay(), StepByEss(), GradientBound(), Reanalysis(interval=4)]
+    "rule", [AgeByPolicy(2.0), CriticReplay(), StepByEss(), ErrorPriority(0.9), GradientBound(), Reanalysis(interval=4)]
 )
 def test_every_other_rule_trains_other_parameters(rule: Rule, memory: str) -> None:
     config = configuration(memory=memory)
@@ -257,6 +257,19 @@ def test_the_learning_rate_is_multiplied_by_the_root_of_the_effective_sample_sha
     assert share < 0.99
     outcome = learner.train(batch, 0.25)
     assert outcome.statistics.learning_rate == pytest.approx(0.75e-2 * math.sqrt(share), rel=1e-4)
+
+
+# Temporal differences as priorities
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_priorities_mix_the_largest_and_the_mean_error(memory: str) -> None:
+    config = configuration(memory=memory)
+    batch, learner = batch_for(config), made(ErrorPriority(0.75), config)
+    estimated = learner.estimate(batch, 0.0)
+    errors = [each[usable].abs().tolist() for each, usable in zip(estimated.correction, estimated.usable, strict=True)]
+    expected = [0.75 * max(each) + 0.25 * sum(each) / len(each) for each in errors]
+    np.testing.assert_allclose(learner.train(batch, 0.0).priorities, expected, rtol=1e-4)
 
 
 # Bound on the gradient

@@ -294,8 +294,6 @@ class SamplingConfig(Section):
     """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
     final_beta: UnitInterval = 1.0
     """Exponent of the importance correction at the end of the run; it changes linearly."""
-    eta: UnitInterval = 0.9
-    """Weight of the largest temporal difference, against the mean, in a segment's priority (R2D2)."""
     epsilon: Annotated[float, Field(ge=replay_law.EPSILONS[0], le=replay_law.EPSILONS[1])] = 1e-3
     """Constant added to every priority, so that every segment can be drawn."""
     half_life: Annotated[float, Field(gt=0.0, allow_inf_nan=True)] = 3.0

@@ -8,24 +8,25 @@ from torch import Tensor
 _MAX_IMPORTANCE_WEIGHT = 10.0
 
 
-def segment_priorities(correction: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """Returns the priority of each segment, <float32>[B]: eta max_t |D_t| + (1 - eta) mean_t |D_t| over valid steps.
+def segment_priorities(advantage: Tensor, valid: Tensor) -> Tensor:
+    """Returns the priority of each segment, <float32>[B]: the sum of |A_t| over its valid steps, divided by T.
 
-    This is the mixture of R2D2 (Kapturowski et al. 2019, section 2.3). A segment without valid steps has priority 0.
+    This is the signal of PufferLib 3 (Suarez 2025), whose segments are those of one batch. A step's share of the
+    gradients of policy and value grows with its advantage, and a segment with fewer valid steps adds fewer of them.
 
     Args:
-        correction: <float32>[B, T] D_t from `advantages.estimate`.
+        advantage: <float32>[B, T] A_t from `advantages.estimate`.
         valid: <bool>[B, T] rows that count.
-        eta: Weight of the maximum, 0 to 1.
     """
-    error = torch.where(valid, correction.abs(), 0.0)
-    return eta * error.amax(1) + (1.0 - eta) * mean_errors(correction, valid)
+    return torch.where(valid, advantage.abs(), 0.0).mean(1)
 
 
 def mean_errors(correction: Tensor, valid: Tensor) -> Tensor:
     """Returns mean_t |D_t| over the valid steps of each segment, <float32>[B]; 0 without valid steps.
 
-    The arguments are those of `segment_priorities`.
+    Args:
+        correction: <float32>[B, T] D_t from `advantages.estimate`.
+        valid: <bool>[B, T] rows that count.
     """
     return torch.where(valid, correction.abs(), 0.0).sum(1) / valid.sum(1).clamp(min=1)
 

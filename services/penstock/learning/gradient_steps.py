@@ -113,7 +113,8 @@ class Estimated:
         usable: <bool>[B, T] rows to train on: valid, with finite estimates.
         fresh_count: Number of usable rows in fresh segments.
         steps: The usable rows or, with memory, the segments that have some.
-        correction: <float32>[B, T] D_t, from which priorities are computed.
+        correction: <float32>[B, T] D_t (`advantages.estimate`).
+        priority: <float32>[B] priorities of the segments.
         behaviour_weight: <float32>[usable rows] proximal over behaviour probability of the steps, clipped.
     """
 
@@ -121,6 +122,7 @@ class Estimated:
     fresh_count: int
     steps: Steps
     correction: Tensor
+    priority: Tensor
     behaviour_weight: Tensor
 
 

@@ -169,12 +169,11 @@ class Learner:
         In a batch with refused steps they are all 0. Some of its segments caused the refusal and would otherwise be
         drawn again for the following batches.
         """
-        correction, usable = estimated.correction, estimated.usable
-        priority = priorities.segment_priorities(correction, usable, self._sampling.eta)
+        errors = priorities.mean_errors(estimated.correction, estimated.usable)
         # In one copy, because each waits for the device.
-        both = torch.stack([priority, priorities.mean_errors(correction, usable)]).double().cpu().numpy()
-        raw, errors = np.where(np.isfinite(both) & (refused_steps == 0), both, 0.0)
-        return raw, errors
+        both = torch.stack([estimated.priority, errors]).double().cpu().numpy()
+        raw, mean_errors = np.where(np.isfinite(both) & (refused_steps == 0), both, 0.0)
+        return raw, mean_errors
 
     def _measure_gain(self, batch: TrainingBatch, progress: float) -> None:
         preference = self._preferences(batch)
@@ -254,6 +253,7 @@ class Learner:
             fresh_count=int(usable[: batch.fresh_segments].sum()),
             steps=steps,
             correction=estimates.correction,
+            priority=priorities.segment_priorities(estimates.advantage, usable),
             behaviour_weight=ratio_of(moved).clamp(max=settings.behaviour_weight_clip),
         )
 

@@ -6,15 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algo.priorities import importance_weights, preferences, segment_priorities
+from penstock.algo.priorities import importance_weights, mean_errors, preferences, segment_priorities
 from penstock.replay.masses import MassFunction
 
 PRIORITIES = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20)
-
-
-def priority_slowly(correction: list[float], valid: list[bool], eta: float) -> float:
-    errors = [abs(d) for d, is_valid in zip(correction, valid, strict=True) if is_valid]
-    return eta * max(errors) + (1.0 - eta) * sum(errors) / len(errors) if errors else 0.0
 
 
 def weights_of(priorities: list[float], fresh: int = 0, *, alpha: float = 0.6, beta: float = 0.5) -> list[float]:
@@ -22,22 +17,27 @@ def weights_of(priorities: list[float], fresh: int = 0, *, alpha: float = 0.6, b
     return importance_weights(preference, fresh, beta).tolist()
 
 
-@given(seed=st.integers(0, 10_000), eta=st.floats(0.0, 1.0))
-def test_a_priority_mixes_the_largest_and_the_mean_error_of_valid_steps(seed: int, eta: float) -> None:
+@given(seed=st.integers(0, 10_000))
+def test_a_priority_is_the_sum_of_the_absolute_advantages_of_valid_steps(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    correction, valid = generator.normal(size=(5, 7)), generator.random((5, 7)) < 0.6
-    priorities = segment_priorities(torch.from_numpy(correction), torch.from_numpy(valid), eta)
-    expected = [priority_slowly(d, v, eta) for d, v in zip(correction.tolist(), valid.tolist(), strict=True)]
+    advantage, valid = generator.normal(size=(5, 7)), generator.random((5, 7)) < 0.6
+    priorities = segment_priorities(torch.from_numpy(advantage), torch.from_numpy(valid))
+    expected = [
+        sum(abs(a) for a, is_valid in zip(row, usable, strict=True) if is_valid) / 7.0
+        for row, usable in zip(advantage.tolist(), valid.tolist(), strict=True)
+    ]
     np.testing.assert_allclose(priorities, expected, atol=1e-6)
 
 
 def test_a_priority_matches_a_manual_calculation() -> None:
-    correction, valid = torch.tensor([[-4.0, 2.0, 99.0, 0.0]]), torch.tensor([[True, True, False, True]])
-    assert segment_priorities(correction, valid, 0.75).item() == 0.75 * 4.0 + 0.25 * 2.0
+    advantage, valid = torch.tensor([[-4.0, 2.0, 99.0, 0.0]]), torch.tensor([[True, True, False, True]])
+    assert segment_priorities(advantage, valid).item() == (4.0 + 2.0 + 0.0) / 4.0
+    assert mean_errors(advantage, valid).item() == (4.0 + 2.0 + 0.0) / 3.0
 
 
 def test_a_segment_without_a_valid_step_has_priority_0() -> None:
-    assert segment_priorities(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool), 0.9).item() == 0.0
+    none = torch.zeros(1, 3, dtype=torch.bool)
+    assert segment_priorities(torch.ones(1, 3), none).item() == mean_errors(torch.ones(1, 3), none).item() == 0.0
 
 
 @given(priorities=PRIORITIES, fresh=st.integers(0, 20))
@@ -111,8 +111,7 @@ def test_capped_weights_keep_the_mean_at_1_and_the_others_in_proportion(prioriti
 
 
 def test_errors_of_invalid_steps_do_not_affect_priorities() -> None:
-    correction, valid = (
-        torch.tensor([[torch.nan, 2.0], [torch.inf, 1.0]]),
-        torch.tensor([[False, True], [False, False]]),
-    )
-    assert segment_priorities(correction, valid, 0.5).tolist() == [2.0, 0.0]
+    absurd = torch.tensor([[torch.nan, 2.0], [torch.inf, 1.0]])
+    valid = torch.tensor([[False, True], [False, False]])
+    assert segment_priorities(absurd, valid).tolist() == [1.0, 0.0]
+    assert mean_errors(absurd, valid).tolist() == [2.0, 0.0]

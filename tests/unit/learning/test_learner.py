@@ -107,7 +107,7 @@ def test_priorities_are_those_of_the_parameters_before_the_batch() -> None:
     learner, batch = make_learner(), make_batch(fresh=4)
     before = estimates_of(learner, batch)
     outcome = learner.train(batch, 0.0)
-    expected = segment_priorities(before.correction, batch.valid, 0.9)
+    expected = segment_priorities(before.advantage, batch.valid)
     assert outcome.priorities.shape == (6,)
     assert outcome.priorities.dtype == np.float64
     np.testing.assert_allclose(outcome.priorities, expected, rtol=1e-5)
@@ -260,10 +260,10 @@ def test_a_batch_with_fewer_steps_than_minibatches_is_trained_in_minibatches_of_
 
 
 def test_without_v_trace_no_trace_is_cut() -> None:
-    batch = make_batch()
+    batch = make_batch(fresh=6)
     shifted = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob + 3.0)
-    gae, cut = (make_learner(v_trace=v_trace, epochs=1).train(shifted, 0.0).priorities for v_trace in (False, True))
-    on_policy = make_learner(v_trace=False, epochs=1).train(batch, 0.0).priorities
+    gae, cut = (make_learner(v_trace=v_trace, epochs=1).train(shifted, 0.0).fresh_errors for v_trace in (False, True))
+    on_policy = make_learner(v_trace=False, epochs=1).train(batch, 0.0).fresh_errors
     np.testing.assert_array_equal(gae, on_policy)
     # A ratio of exp(-3) reduces each temporal difference to a twentieth, and later ones to almost nothing.
     assert (cut < 0.1 * gae).all()
@@ -316,7 +316,7 @@ def test_rho_clip_and_trace_clip_bound_different_ratios() -> None:
     # Each action is three times as likely as it was when it was taken.
     batch = dataclasses.replace(batch, behaviour_log_prob=batch.behaviour_log_prob - math.log(3.0))
     expected = [
-        segment_priorities(estimates_of(learner, batch, *clips).correction, batch.valid, 0.9)
+        segment_priorities(estimates_of(learner, batch, *clips).advantage, batch.valid)
         for clips in ((2.0, 0.5), (0.5, 2.0))
     ]
     found = learner.train(batch, 0.0).priorities

@@ -68,7 +68,6 @@ SAMPLING = {
     "alpha": 0.9,
     "beta": 0.1,
     "final_beta": 0.5,
-    "eta": 0.1,
     "epsilon": 0.5,
     "half_life": 9.0,
     "max_staleness": 9,
