@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.study.tasks import (
     MASKED_TASK,
     RECURRENT_TASK,
-    VARIED_TASK,
+    VARIED_TASKS,
     WITH_PRESETS,
     WITHOUT_VARIANTS,
     Budget,
@@ -56,8 +56,9 @@ class Experiment:
         title: Heading of the table.
         description: Description of the settings.
         settings: Rows of the table.
-        sparing: Whether settings change the tasks' sparing settings instead of the presets.
-        short: Whether runs have the tasks' short budgets.
+        base: The settings that each row changes: the tasks' presets as they ship, their sparing settings, or
+            Penstock's defaults, with the id of the environment and the evaluation alone.
+        short: Whether runs have the tasks' short budgets. Those of presets have the preset's.
         tasks: Names of the tasks, unless others are chosen.
         compared: Pairs of labels; the steps of the first are compared with those of the second.
     """
@@ -65,14 +66,14 @@ class Experiment:
     title: str
     description: str
     settings: tuple[Setting, ...]
-    sparing: bool = False
+    base: Literal["preset", "sparing", "defaults"] = "preset"
     short: bool = False
     tasks: tuple[str, ...] = WITH_PRESETS
     compared: tuple[tuple[str, str], ...] = ()
 
     def budget(self, task: Task) -> Budget:
         """Returns the budget of each run of a task."""
-        if self.sparing:
+        if self.base != "preset":
             return task.short_budget if self.short else task.budget
         total_steps = build(task.settings).run.total_steps
         assert total_steps is not None
@@ -83,7 +84,7 @@ class Experiment:
 
         With environment variants, each actor keeps its own environments.
         """
-        values = task.settings
+        values = task.by_id_alone if self.base == "defaults" else task.settings
         shipped, budget = build(values), self.budget(task)
         actors = shipped.train.least_actors if shipped.environment.variants else 1
         whole: dict[str, Any] = {
@@ -94,7 +95,7 @@ class Experiment:
             "checkpoint": {"save_interval": budget.total_steps, "max_checkpoints": 1},
             "sampling": {"off_policy_degree": max(1, setting.lag)},
         }
-        changes = (task.sparing, setting.changes) if self.sparing else (setting.changes,)
+        changes = (task.sparing, setting.changes) if self.base == "sparing" else (setting.changes,)
         merged = merge(values, whole, *map(tables, changes))
         config = build(merged)
         derived: dict[str, Any] = {
@@ -123,7 +124,7 @@ REPLAY = Experiment(
         Setting("age without priority", {"sampling": {"alpha": 0.0}}),
         Setting("prioritized"),
     ),
-    sparing=True,
+    base="sparing",
     short=True,
     # A run of HalfCheetah takes a quarter of an hour.
     tasks=tuple(task for task in WITHOUT_VARIANTS if task != "HalfCheetah-v5"),
@@ -159,7 +160,7 @@ def lags(*versions: int) -> Experiment:
         "Forced lag",
         "No replay, 16 segments per batch; actors act with exactly the version that many behind the one in training.",
         (Setting("no lag", _LARGE, replay=False, minibatches_times=0.5), *behind),
-        sparing=True,
+        base="sparing",
     )
 
 
@@ -211,7 +212,7 @@ BURN_IN = Experiment(
             for rows in (0, 8)
         ),
     ),
-    sparing=True,
+    base="sparing",
     tasks=(RECURRENT_TASK,),
 )
 
@@ -228,12 +229,56 @@ COLLECTION = Experiment(
             "by learnability": "learnability",
         }.items()
     ),
+    base="sparing",
     short=True,
-    tasks=(VARIED_TASK,),
+    tasks=VARIED_TASKS,
+    compared=tuple((name, "equal shares") for name in ("by return", "by error", "by learnability")),
+)
+
+_FORMER_RATE: Changes = {"ppo": {"learning_rate": 3e-4, "learning_rate_schedule": "constant"}}
+_HALF_FRESH: Changes = {"sampling": {"fresh_fraction": 0.5}}
+
+DEFAULTS = Experiment(
+    "Defaults",
+    "Environments by their ids alone, with defaults changed in each further column. The former ones are a constant"
+    " learning rate of 3e-4 and batches of which half is fresh.",
+    (
+        Setting("defaults"),
+        Setting("former defaults", {**_FORMER_RATE, **_HALF_FRESH}),
+        Setting("former rate", _FORMER_RATE),
+        Setting("half of each batch fresh", _HALF_FRESH),
+        Setting("age without priority", {"sampling": {"alpha": 0.0}}),
+        Setting("raw observations", {"policy": {"normalise_observations": False}}),
+        Setting("raw returns", {"policy": {"normalise_returns": False}}),
+    ),
+    base="defaults",
+    short=True,
+    # The others of those without memory take minutes per run.
+    tasks=(
+        "CartPole-v1",
+        "Pendulum-v1",
+        "Acrobot-v1",
+        "MountainCarContinuous-v0",
+        "MountainCar-v0",
+        MASKED_TASK,
+        "LunarLanderContinuous-v3",
+    ),
+    compared=tuple(
+        ("defaults", other)
+        for other in (
+            "former defaults",
+            "former rate",
+            "half of each batch fresh",
+            "age without priority",
+            "raw observations",
+            "raw returns",
+        )
+    ),
 )
 
 EXPERIMENTS = {
     "collection": COLLECTION,
+    "defaults": DEFAULTS,
     "presets": PRESETS,
     "replay": REPLAY,
     "lag": lags(8, 16),

@@ -28,7 +28,7 @@ POOL = Experiment(
         for half_life in _HALF_LIVES
         for name, alike in (("age without priority", _BY_AGE), ("prioritized", _BY_PRIORITY))
     ),
-    sparing=True,
+    base="sparing",
     short=True,
     tasks=REPLAY.tasks,
     compared=tuple(
@@ -52,7 +52,7 @@ AGE_BY_POLICY = Experiment(
         Setting("no age, without priority", _replaying(_BY_AGE, half_life=math.inf)),
         Setting("no age, prioritized", _replaying(_BY_PRIORITY, half_life=math.inf)),
     ),
-    sparing=True,
+    base="sparing",
     short=True,
     tasks=REPLAY.tasks,
     compared=tuple(
@@ -73,7 +73,7 @@ CRITIC_REPLAY = Experiment(
         Setting("critic alone, age without priority", _BY_AGE, rule=CriticReplay()),
         Setting("critic alone, prioritized", _BY_PRIORITY, rule=CriticReplay()),
     ),
-    sparing=True,
+    base="sparing",
     short=True,
     tasks=REPLAY.tasks,
     compared=tuple(
@@ -119,7 +119,7 @@ REANALYSIS = Experiment(
         for half_life in (3, 12)
         for name, rule in (("prioritized", PENSTOCK), ("reanalysed", Reanalysis()))
     ),
-    sparing=True,
+    base="sparing",
     short=True,
     tasks=REPLAY.tasks,
     compared=tuple(
@@ -142,7 +142,26 @@ SIGNALS = replace(
     compared=tuple((signal, "age without priority") for signal in ("mixture", "mean", "bound", "advantage")),
 )
 
+EXPONENTS = replace(
+    REPLAY,
+    title="Exponents",
+    description="4 fresh and 28 replayed segments per batch, drawn by age alone, or also by priority with an exponent"
+    " alpha. Importance weights correct for the draw with an exponent from 0.4 to 1, or with 1 throughout.",
+    settings=(
+        Setting("age without priority", _BY_AGE),
+        *(
+            Setting(f"alpha {alpha}, beta {beta}", _replaying(_BY_PRIORITY, alpha=alpha, beta=beta))
+            for alpha, beta in ((0.3, 0.4), (0.6, 0.4), (0.6, 1.0), (1.0, 1.0))
+        ),
+    ),
+    compared=tuple(
+        (f"alpha {alpha}, beta {beta}", "age without priority")
+        for alpha, beta in ((0.3, 0.4), (0.6, 0.4), (0.6, 1.0), (1.0, 1.0))
+    ),
+)
+
 HYPOTHESES = {
+    "exponents": EXPONENTS,
     "signals": SIGNALS,
     "pool": POOL,
     "age-by-policy": AGE_BY_POLICY,

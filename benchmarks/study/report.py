@@ -206,7 +206,7 @@ def draw_ratios(experiment: Experiment, tasks: Sequence[str], outcomes: Outcomes
     subject = f", {subjects[0]}" if of_one else ""
     axis.set_xlabel(f"ratio of environment steps to the threshold{subject}", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(loc="upper center", bbox_to_anchor=(0.4, 1.0 + 0.9 / len(names)), ncols=2, fontsize=8, frameon=False)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2, fontsize=8, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -17,7 +17,7 @@ from benchmarks.study.tasks import (
     MASKED_TASK,
     RECURRENT_TASK,
     TASKS,
-    VARIED_TASK,
+    VARIED_TASKS,
     WITH_PRESETS,
     WITHOUT_VARIANTS,
 )
@@ -109,7 +109,7 @@ def test_age_without_priority_leaves_the_age_alone_to_decide() -> None:
 
 
 def test_runs_of_shares_of_collection_differ_in_the_rule_alone() -> None:
-    made = [COLLECTION.configuration(TASKS[VARIED_TASK], setting, 0) for setting in COLLECTION.settings]
+    made = [COLLECTION.configuration(TASKS[VARIED_TASKS[0]], setting, 0) for setting in COLLECTION.settings]
     for config in made:
         rule = config.sampling.collection
         assert config == made[0].changed({"sampling": {"collection": rule}})

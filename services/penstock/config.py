@@ -215,11 +215,12 @@ class PolicyConfig(Section):
 class PPOConfig(Section):
     """[ppo] The loss and its optimizer (formulas in docs/ARCHITECTURE.md)."""
 
-    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 3e-4
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-3
     """Learning rate of Adam at the start. At 1, a step moves each parameter by about 1, and no network learns; the
     bound keeps all parameters finite."""
-    learning_rate_schedule: Schedule = "constant"
-    """Schedule of the learning rate. linear: decreases to zero at the end of the run."""
+    learning_rate_schedule: Schedule = "linear"
+    """Schedule of the learning rate. linear: decreases to zero at the end of the run, so that the last policies change
+    little."""
     epochs: PositiveInt = 10
     """Passes over each batch."""
     target_kl: PositiveFloat | None = None
@@ -279,9 +280,10 @@ class SamplingConfig(Section):
     batch_segments: DerivedCount = 0
     """Segments in a training batch once replay has begun. 0 or auto: so many that its fresh segments are a window of
     every actor, and at least 32."""
-    fresh_fraction: UnitInterval = 0.5
-    """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. 1: no replay.
-    0: all segments are replayed as soon as they are stored, and collection is not limited."""
+    fresh_fraction: UnitInterval = 0.25
+    """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. By default each
+    segment is used four times, which needs fewer environment steps than twice (docs/RESULTS.md). 1: no replay. 0: all
+    segments are replayed as soon as they are stored, and collection is not limited."""
     off_policy_degree: Annotated[int, Field(ge=-1)] = 1
     """Batches that collection may run ahead of training. 0: synchronous. -1: adjusted during training; raised while
     the learner waits, as long as the effective sample size of fresh data stays large enough."""

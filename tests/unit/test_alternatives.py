@@ -114,7 +114,7 @@ def test_two_sizes_of_the_store_are_refused() -> None:
         build({"replay": {"capacity_bytes": "1MB", "capacity_steps": 5_000}})
 
 
-@pytest.mark.parametrize(("unit", "small", "works"), [("segments", 79, 80), ("steps", 2_528, 2_560)])
+@pytest.mark.parametrize(("unit", "small", "works"), [("segments", 95, 96), ("steps", 3_040, 3_072)])
 def test_a_store_that_is_too_small_for_the_gate_is_refused_with_a_size_that_works(
     unit: str, small: int, works: int
 ) -> None:

@@ -39,14 +39,14 @@ def test_other_numbers_open_the_gate_too(actors: int, window: int, shards: int, 
 
 def test_the_defaults_follow_from_two_actors_with_eight_environments() -> None:
     config = build({})
-    assert (config.sampling.batch_segments, config.sampling.fresh_segments, config.ppo.minibatches) == (32, 16, 4)
+    assert (config.sampling.batch_segments, config.sampling.fresh_segments, config.ppo.minibatches) == (64, 16, 8)
 
 
 @pytest.mark.parametrize("spelling", [0, "auto"])
 def test_given_settings_are_kept_and_derived_ones_are_recorded(spelling: object) -> None:
     config = build({"train": {"actors": 8}, "sampling": {"batch_segments": spelling}, "ppo": {"minibatches": 3}})
-    assert (config.sampling.batch_segments, config.ppo.minibatches) == (128, 3)
-    assert "batch_segments = 128" in config.to_toml()
+    assert (config.sampling.batch_segments, config.ppo.minibatches) == (256, 3)
+    assert "batch_segments = 256" in config.to_toml()
 
 
 def test_minibatches_have_256_steps_and_with_memory_4_segments_or_more() -> None:

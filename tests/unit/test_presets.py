@@ -55,7 +55,7 @@ def test_thresholds_of_toy_text_are_near_the_best_possible_return(name: str, bes
 def test_values_override_a_preset() -> None:
     config = preset("cartpole", run={"seed": 5}, ppo={"epochs": 3})
     assert (config.run.seed, config.ppo.epochs) == (5, 3)
-    assert config.ppo.learning_rate == preset("cartpole").ppo.learning_rate != Config().ppo.learning_rate
+    assert config.ppo.trace_decay == preset("cartpole").ppo.trace_decay != Config().ppo.trace_decay
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:

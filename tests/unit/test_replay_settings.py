@@ -27,7 +27,13 @@ def batches_of(lag: int = 0, batches: int = BATCHES, **sampling: object) -> list
             "ppo": {"epochs": 1, "minibatches": 1},
             "actor": {"environments": FRESH, "unroll_length": 8},
             "evaluation": {"interval_steps": 10**9, "episodes": 1},
-            "sampling": {"batch_segments": 2 * FRESH, "min_replay_segments": FRESH, "half_life": 8.0, **sampling},
+            "sampling": {
+                "batch_segments": 2 * FRESH,
+                "fresh_fraction": 0.5,
+                "min_replay_segments": FRESH,
+                "half_life": 8.0,
+                **sampling,
+            },
         }
     )
     seen: list[Batch] = []

@@ -1,9 +1,12 @@
 from penstock.cli.batch_line import batch_line
-from penstock.config import Config, build
+from penstock.config import Config, build, merge
+
+HALF_FRESH: dict[str, object] = {"sampling": {"fresh_fraction": 0.5}}
 
 
 def config_of(actors: object = 2, environments: int = 16, **settings: object) -> Config:
-    return build({"train": {"actors": actors}, "actor": {"environments": environments}, **settings})
+    own = {"train": {"actors": actors}, "actor": {"environments": environments}}
+    return build(merge(HALF_FRESH, own, settings))
 
 
 def test_derived_sizes_are_shown_with_the_actors_and_environments() -> None:

@@ -245,12 +245,12 @@ def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
         (
             ["--env-id=Nothing-v0"],
             "no preset for Nothing-v0; using the defaults\n"
-            "batch of 32 segments (16 fresh), 4 minibatches; derived from 2 actors x 8 environments\n",
+            "batch of 64 segments (16 fresh), 8 minibatches; derived from 2 actors x 8 environments\n",
         ),
         (
             ["--environment.kwargs=nothing=1"],
             "preset cartpole for CartPole-v1\n"
-            "batch of 32 segments (16 fresh), 4 minibatches; derived from 2 actors x 8 environments\n",
+            "batch of 64 segments (16 fresh), 8 minibatches; derived from 2 actors x 8 environments\n",
         ),
         (
             ["--environment.kwargs=nothing=1", "--preset=cartpole_no_replay"],

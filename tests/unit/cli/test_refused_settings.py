@@ -85,32 +85,36 @@ REFUSED = {
         "--sampling.fresh-fraction=0.000245",
     ),
     "environments_that_make_batches_too_large": Refused(
-        "--envs-per-actor=100000", "actor.environments to 10922 or less", "--envs-per-actor=10922"
+        "--envs-per-actor=100000 --sampling.fresh-fraction=0.5",
+        "actor.environments to 10922 or less",
+        "--envs-per-actor=10922",
     ),
     "a_batch_too_large": Refused("--sampling.batch-segments=65537", "auto", "--sampling.batch-segments=auto"),
     "windows_larger_than_the_fresh_segments": Refused(
-        "--sampling.batch-segments=8 --envs-per-actor=64",
+        "--sampling.batch-segments=8 --envs-per-actor=64 --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 256 fits)",
         "--sampling.batch-segments=256",
     ),
     "windows_that_do_not_divide_the_fresh_segments_at_degree_0": Refused(
-        "--sampling.batch-segments=24 --sampling.off-policy-degree=0",
+        "--sampling.batch-segments=24 --sampling.off-policy-degree=0 --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 32 fits)",
         "--sampling.batch-segments=32",
     ),
     "windows_that_do_not_divide_the_parts_of_shards_at_degree_0": Refused(
         "--sampling.batch-segments=64 --sampling.off-policy-degree=0 --actors=4 --train.replay-shards=4"
-        " --envs-per-actor=16",
+        " --envs-per-actor=16 --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 128 fits)",
         "--sampling.batch-segments=128",
     ),
     "windows_larger_than_the_parts_of_shards": Refused(
-        "--sampling.batch-segments=32 --actors=4 --train.replay-shards=4 --envs-per-actor=16",
+        "--sampling.batch-segments=32 --actors=4 --train.replay-shards=4 --envs-per-actor=16"
+        " --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 128 fits)",
         "--sampling.batch-segments=128",
     ),
     "more_shards_than_fresh_segments": Refused(
-        "--sampling.batch-segments=2 --actors=4 --train.replay-shards=4 --envs-per-actor=1",
+        "--sampling.batch-segments=2 --actors=4 --train.replay-shards=4 --envs-per-actor=1"
+        " --sampling.fresh-fraction=0.5",
         "(sampling.batch_segments 32 fits)",
         "--sampling.batch-segments=32",
     ),
@@ -120,10 +124,10 @@ REFUSED = {
     "more_actors_than_places": Refused("--actors=300", "set both to 300, or train.actors to 256", "--actors=256"),
     "no_actors": Refused("--actors=0", "train.actors: Input should be greater than 0, or 'auto'", "--actors=auto"),
     "more_minibatches_than_steps": Refused(
-        "--ppo.minibatches=2000", "ppo.minibatches to auto, or to 1024 or less", "--ppo.minibatches=1024"
+        "--ppo.minibatches=4000", "ppo.minibatches to auto, or to 2048 or less", "--ppo.minibatches=2048"
     ),
     "more_minibatches_than_segments_with_memory": Refused(
-        "--ppo.minibatches=33 --policy.memory=gru", "auto, or to 32 or less", "--ppo.minibatches=32"
+        "--ppo.minibatches=65 --policy.memory=gru", "auto, or to 64 or less", "--ppo.minibatches=64"
     ),
     "a_segment_of_one_step": Refused(
         "--actor.unroll-length=1", "actor.unroll_length: Input should be", "--actor.unroll-length=2"

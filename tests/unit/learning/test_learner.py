@@ -206,7 +206,7 @@ def test_a_scheduled_setting_falls_to_zero_over_the_run(setting: str) -> None:
     batch = make_batch()
 
     def trained(progress: float, **ppo: Any) -> Learner:
-        learner = make_learner(learning_rate=1e-2, epochs=4, **ppo)
+        learner = make_learner(learning_rate=1e-2, learning_rate_schedule="constant", epochs=4, **ppo)
         learner.train(batch, progress)
         return learner
 
@@ -339,7 +339,7 @@ def test_the_effective_share_of_fresh_data_excludes_replayed_data() -> None:
 def test_beta_moves_from_its_first_to_its_final_value_over_the_run(progress: float, constant: float) -> None:
     batch = make_batch(fresh=2)
     annealed, fixed, other = (
-        make_learner(sampling=SamplingConfig(beta=first, final_beta=final))
+        make_learner(learning_rate_schedule="constant", sampling=SamplingConfig(beta=first, final_beta=final))
         for first, final in ((0.2, 1.0), (constant, constant), (0.4, 0.4))
     )
     for learner in (annealed, fixed, other):

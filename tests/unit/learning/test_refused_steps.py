@@ -147,7 +147,7 @@ def test_a_run_ends_after_max_refused_batches_consecutive_batches() -> None:
         refusals.observe(outcome)
     with pytest.raises(
         Diverged,
-        match=r"^training has diverged: 3 batches in a row .*ppo\.learning_rate \(now 0\.0003\)"
+        match=r"^training has diverged: 3 batches in a row .*ppo\.learning_rate \(now 0\.001\)"
         r".*scale of the environment's rewards or set policy\.normalise_returns to true[^\n]*$",
     ):
         refusals.observe(bad)

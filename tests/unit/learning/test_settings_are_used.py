@@ -39,7 +39,7 @@ POLICY = {
 }
 PPO = {
     "learning_rate": 1e-2,
-    "learning_rate_schedule": "linear",
+    "learning_rate_schedule": "constant",
     "epochs": 4,
     "target_kl": 1e-9,
     "minibatches": 3,
@@ -62,7 +62,7 @@ PPO = {
 }
 SAMPLING = {
     "batch_segments": 64,
-    "fresh_fraction": 0.25,
+    "fresh_fraction": 0.5,
     "off_policy_degree": 3,
     "publish_interval": 2,
     "alpha": 0.9,

@@ -78,7 +78,7 @@ def test_a_store_for_which_the_disk_is_too_small_is_refused_with_the_setting_and
 ) -> None:
     base: dict[str, object] = {
         "train": {"replay_shards": shards},
-        "sampling": {"max_staleness": 10**6, "half_life": 1e6, "batch_segments": 32},
+        "sampling": {"max_staleness": 10**6, "half_life": 1e6, "batch_segments": 64},
     }
 
     def with_value(number: int) -> Config:
