@@ -360,6 +360,7 @@ environments = 4
 unroll_length = 8
 [sampling]
 batch_segments = 24
+fresh_fraction = 0.5
 off_policy_degree = 3
 [evaluation]
 listen = "127.0.0.1:0"

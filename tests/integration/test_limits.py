@@ -15,7 +15,7 @@ from penstock.types.store_size import StoreSize
 
 OPTIONS = (
     "--env-id=CartPole-v1 --preset=none --seed=1 --actors=1 --envs-per-actor=8 --ppo.epochs=1 --ppo.minibatches=2"
-    " --sampling.batch-segments=16 --evaluation.episodes=5"
+    " --sampling.batch-segments=16 --sampling.fresh-fraction=0.5 --evaluation.episodes=5"
 )
 LIMITS: dict[str, tuple[float, str]] = {
     "steps": (3_000, "--evaluation.interval-steps=1000 --checkpoint.save-interval=1000"),

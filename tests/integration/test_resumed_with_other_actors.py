@@ -9,6 +9,7 @@ from penstock.summary import Summary
 
 OPTIONS = (
     "--env-id=CartPole-v1 --preset=none --actors=2 --envs-per-actor=8 --actor.unroll-length=4 --ppo.epochs=1"
+    " --sampling.fresh-fraction=0.5"
     " --policy.hidden-sizes=8 --evaluation.episodes=1 --evaluation.interval-steps=1000000000 --total-steps=1000"
 )
 

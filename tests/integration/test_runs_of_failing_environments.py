@@ -11,6 +11,7 @@ OPTIONS = [
     "--actors=2",
     "--envs-per-actor=2",
     "--sampling.batch-segments=4",
+    "--sampling.fresh-fraction=0.5",
     "--evaluation.episodes=1",
     "--evaluation.interval-steps=1000000",
     "--checkpoint.save-interval=500",

@@ -22,7 +22,8 @@ def test_segments_of_slow_stopped_and_killed_actors_are_never_trained_too_late(t
     options = (
         "--env-id=Paced-v0 --env-import=helpers.paced --actors=3 --envs-per-actor=4 --actor.unroll-length=8"
         " --ppo.epochs=1 --total-steps=1000000000 --evaluation.interval-steps=1000000000"
-        f" --sampling.batch-segments=24 --sampling.off-policy-degree={DEGREE} --sampling.publish-interval={INTERVAL}"
+        " --sampling.batch-segments=24 --sampling.fresh-fraction=0.5"
+        f" --sampling.off-policy-degree={DEGREE} --sampling.publish-interval={INTERVAL}"
         f" --sampling.max-staleness={MAX_STALENESS} --sampling.half-life=1000 --sampling.min-replay-segments=12"
     )
     with Command("train", *options.split(), f"--run-dir={folder}", environment=WITH_HELPERS) as command:

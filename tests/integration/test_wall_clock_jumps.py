@@ -29,8 +29,9 @@ from penstock.types.status import RunStatus
 
 SETTINGS = (
     "--environment.imports=helpers.paced,helpers.failing --actor.environments=4 --actor.unroll-length=8"
-    " --sampling.batch-segments=16 --ppo.epochs=1 --run.total-steps=1000000000 --evaluation.episodes=1"
-    " --evaluation.interval-steps=500 --checkpoint.save-interval=200 --checkpoint.max-checkpoints=2"
+    " --sampling.batch-segments=16 --sampling.fresh-fraction=0.5 --ppo.epochs=1 --run.total-steps=1000000000"
+    " --evaluation.episodes=1 --evaluation.interval-steps=500 --checkpoint.save-interval=200"
+    " --checkpoint.max-checkpoints=2"
     " --checkpoint.snapshot-interval-s=0.2 --replay.snapshots-kept=2"
 )
 SERVICES = ("replay", "learner", "actor", "evaluator")
