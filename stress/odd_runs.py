@@ -15,7 +15,8 @@ STEPS = 1_600
 OPTIONS = (
     f"--env-import=helpers.odd_environments --actors=1 --envs-per-actor=4 --total-steps={STEPS} --ppo.epochs=1"
     " --actor.unroll-length=16 --sampling.batch-segments=8 --sampling.fresh-fraction=0.5 --evaluation.episodes=2"
-    " --evaluation.interval-steps=100000 --evaluation.timeout-s=20 --checkpoint.save-interval=200 --train.max-restarts=3"
+    " --evaluation.interval-steps=100000 --evaluation.timeout-s=20 --checkpoint.save-interval=200"
+    " --train.max-restarts=3"
 )
 
 CHECK_S = 10.0
