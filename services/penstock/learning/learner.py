@@ -93,7 +93,7 @@ class Learner:
         # A CUDA graph would capture a number as a constant.
         rate = torch.tensor(ppo.learning_rate, device=device) if graphed else ppo.learning_rate
         self.optimizer = Adam(self.parameters, rate)
-        self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon)
+        self._gain = PriorityGain(sampling.usual_alpha, sampling.epsilon, ppo.epochs * ppo.minibatches)
         self.generator = torch.Generator().manual_seed(seed)
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)

@@ -8,9 +8,21 @@ def due(gain: PriorityGain, replayed: int, batches: int) -> list[int]:
     return [number for number in range(1, batches + 1) if gain.is_due(replayed)]
 
 
-def test_two_early_batches_with_replay_and_every_32nd_are_measured() -> None:
-    assert due(PriorityGain(0.6, 1e-3), 8, 100) == [8, 16, 32, 64, 96]
-    assert due(PriorityGain(0.6, 1e-3), 3, 100) == []
+@pytest.mark.parametrize(
+    ("updates", "measured"),
+    [
+        (1, [8, 16, 32, 64, 96]),
+        (40, [8, 16, 32, 48, 64, 80, 96]),
+        (80, list(range(8, 101, 8))),
+        (10**6, list(range(8, 101, 8))),
+    ],
+)
+def test_batches_are_measured_more_often_the_more_gradient_steps_each_takes(updates: int, measured: list[int]) -> None:
+    assert due(PriorityGain(0.6, 1e-3, updates), 8, 100) == measured
+
+
+def test_batches_with_hardly_any_replay_are_not_measured() -> None:
+    assert due(PriorityGain(0.6, 1e-3, 1), 3, 100) == []
 
 
 @pytest.mark.parametrize("alpha_of_the_draw", [0.0, 0.6, 1.0])
@@ -20,7 +32,7 @@ def test_the_gain_is_that_of_draws_with_alpha_whatever_the_draws_were(alpha_of_t
     squared = (pool + 0.2 * random.random(500)) ** 2
     scores = (pool + epsilon) ** 0.6
     expected = 1.0 - scores.mean() * (squared / scores).mean() / squared.mean()
-    gain, drawn = PriorityGain(0.6, epsilon), (pool + epsilon) ** alpha_of_the_draw
+    gain, drawn = PriorityGain(0.6, epsilon, 1), (pool + epsilon) ** alpha_of_the_draw
     assert gain.gain is None
     for number in range(400):
         rows = random.choice(500, 28, p=drawn / drawn.sum())
@@ -32,7 +44,7 @@ def test_the_gain_is_that_of_draws_with_alpha_whatever_the_draws_were(alpha_of_t
 
 
 def test_a_measurement_that_is_not_finite_counts_for_nothing() -> None:
-    gain = PriorityGain(0.6, 1e-3)
+    gain = PriorityGain(0.6, 1e-3, 1)
     gain.observe(np.full((4, 1), np.nan), np.ones(4), np.ones(4))
     gain.observe(np.zeros((4, 1)), np.ones(4), np.ones(4))
     assert (gain.gain, gain.measurements) == (None, 0)
