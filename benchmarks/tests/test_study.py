@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.documents import write_into
 from benchmarks.study.estimates import estimate, interquartile_mean, paired_ratio
-from benchmarks.study.experiments import BURN_IN, COLLECTION, PRESETS, REPLAY
+from benchmarks.study.experiments import BURN_IN, COLLECTION, DEFAULTS, PRESETS, REPLAY
 from benchmarks.study.report import table
 from benchmarks.study.running import Crew, Unfinished, in_parallel
 from benchmarks.study.tasks import (
@@ -116,6 +116,25 @@ def test_runs_of_shares_of_collection_differ_in_the_rule_alone() -> None:
         # One actor for each variant, with whole windows in every batch.
         assert config.train.actors == len(config.environment.variants) == config.sampling.fresh_segments
     assert [config.sampling.collection for config in made] == ["equal", "return", "error", "learnability"]
+
+
+@pytest.mark.parametrize("task", DEFAULTS.tasks)
+def test_runs_of_the_defaults_have_no_setting_of_the_task_that_affects_training(task: str) -> None:
+    made = {setting.name: DEFAULTS.configuration(TASKS[task], setting, 0) for setting in DEFAULTS.settings}
+    # As with two actors of eight environments.
+    assert made["defaults"].actor.environments == 16
+    assert (made["defaults"].policy, made["defaults"].ppo, made["defaults"].sampling) == (
+        Config().policy,
+        Config().ppo,
+        Config().sampling,
+    )
+    assert len({config.to_toml() for config in made.values()}) == len(DEFAULTS.settings)
+
+
+def test_runs_of_shares_of_collection_last_for_the_budget_of_their_task() -> None:
+    for task in VARIED_TASKS:
+        for setting in COLLECTION.settings:
+            assert COLLECTION.configuration(TASKS[task], setting, 0).run.total_steps == 30_000
 
 
 def test_runs_with_burn_in_differ_in_the_burn_in_alone() -> None:
