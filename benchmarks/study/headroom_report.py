@@ -1,5 +1,6 @@
 """Runs, table and plot of the study of headroom, which is written to docs/RESULTS.md and docs/results."""
 
+import bisect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -45,8 +46,8 @@ def table(measured: Measured) -> str:
     lines = [
         f"Prioritized replay as in the study of replay, {seeds} seeds, {points} points of each run. Second moment of"
         " the gradient estimate for draws by each signal and age, relative to draws by age alone, medians: 1 is no"
-        " gain, 0.5 as if the batch were twice as large. The live column is the estimate at the end of training, beside"
-        " `stored` at the points since its first measurement.",
+        " gain, 0.5 as if the batch were twice as large. The live column is the estimate of training at these points,"
+        " beside `stored` at the same points, from its first measurement on.",
         "",
         "| task | " + " | ".join(SIGNALS) + " | live, stored | rank correlation with the gradient: stored, current |",
         "|---|" + "---|" * (len(SIGNALS) + 2),
@@ -63,15 +64,14 @@ def table(measured: Measured) -> str:
 
 
 def _beside_live(runs: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
-    """Returns the last live ratio of each run that has one, and the ratios of the pool since the first of that run."""
-    measured = [run for run in runs if run["live"]]
-    stored = [
-        point["ratios"]["stored"]
-        for run in measured
+    """Returns the newest live ratio at each point that follows one, and the ratio of the pool at that point."""
+    pairs = [
+        (run["live"][known - 1][1], point["ratios"]["stored"])
+        for run in runs
         for point in run["points"]
-        if point["version"] >= run["live"][0][0]
+        if (known := bisect.bisect_right(run["live"], point["version"], key=lambda live: live[0]))
     ]
-    return [run["live"][-1][1] for run in measured], stored
+    return [live for live, _ in pairs], [stored for _, stored in pairs]
 
 
 def draw(measured: Measured, path: Path) -> None:
