@@ -3,11 +3,13 @@
 import hashlib
 import json
 import math
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import TypeVar
 
@@ -105,7 +107,7 @@ def in_parallel(
     results: dict[Key, Result] = {}
     waiting, running = list(arguments.items())[::-1], dict[Future[Result], Key]()
     # New interpreters, because torch's threads do not survive a fork.
-    with ProcessPoolExecutor(crew.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(crew.jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         while running or (waiting and not crew.is_over):
             while waiting and len(running) < crew.jobs and not crew.is_over:
                 key, each = waiting.pop()
@@ -117,3 +119,15 @@ def in_parallel(
     if waiting:
         raise Unfinished(f"{len(waiting)} of {len(arguments)} runs have not begun")
     return {key: results[key] for key in arguments}
+
+
+def _end_with_parent() -> None:
+    """Ends this process as soon as its parent has ended: the processes of a pool outlive a parent that is killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch(sentinel: int) -> None:
+        connection.wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(parent.sentinel,), daemon=True).start()

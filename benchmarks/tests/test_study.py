@@ -1,9 +1,14 @@
 """Figures of a study: interquartile means, their intervals, and their table."""
 
+import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +27,7 @@ from benchmarks.study.tasks import (
     WITHOUT_VARIANTS,
 )
 from helpers.single_process import Outcome
+from helpers.timing import PATIENCE_S, wait_for
 from penstock.config import Config
 from penstock.presets import preset
 from penstock.replay.masses import MassFunction
@@ -180,3 +186,25 @@ def test_a_crew_begins_nothing_when_its_time_is_over() -> None:
         "two": 2,
     }
     assert seen == ["one", "two"]
+
+
+def announce_and_wait(path: Path) -> None:
+    """A run that writes its process id, and never ends."""
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+    threading.Event().wait()
+
+
+def test_runs_end_when_the_command_is_killed(tmp_path: Path) -> None:
+    announced = tmp_path / "pid"
+    program = (
+        "from pathlib import Path\n"
+        "from benchmarks.study.running import Crew, in_parallel\n"
+        "from benchmarks.tests.test_study import announce_and_wait\n"
+        f"in_parallel(announce_and_wait, {{0: (Path({str(announced)!r}),)}}, Crew(1), print)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2]) as command:
+        wait_for(announced.exists, "the beginning of the run")
+        worker = psutil.Process(int(announced.read_text()))
+        command.kill()
+    worker.wait(PATIENCE_S)
