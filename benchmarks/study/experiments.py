@@ -216,41 +216,41 @@ BURN_IN = Experiment(
     tasks=(RECURRENT_TASK,),
 )
 
+_SHARES = {
+    "equal shares": "equal",
+    "by return": "return",
+    "by error": "error",
+    "by learnability": "learnability",
+}
+
 COLLECTION = Experiment(
     "Collection",
     "8 variants of one environment, one actor each, 8 fresh and 56 replayed segments per batch; steps and scores are of"
     " the variant with the lowest return.",
-    tuple(
-        Setting(name, {"sampling": {"collection": rule}})
-        for name, rule in {
-            "equal shares": "equal",
-            "by return": "return",
-            "by error": "error",
-            "by learnability": "learnability",
-        }.items()
-    ),
+    tuple(Setting(name, {"sampling": {"collection": rule}}) for name, rule in _SHARES.items()),
     base="sparing",
     short=True,
     tasks=VARIED_TASKS,
-    compared=tuple((name, "equal shares") for name in ("by return", "by error", "by learnability")),
+    compared=tuple((name, "equal shares") for name in _SHARES if name != "equal shares"),
 )
 
 _FORMER_RATE: Changes = {"ppo": {"learning_rate": 3e-4, "learning_rate_schedule": "constant"}}
 _HALF_FRESH: Changes = {"sampling": {"fresh_fraction": 0.5}}
 
+_OTHER_DEFAULTS: dict[str, Changes] = {
+    "former defaults": {**_FORMER_RATE, **_HALF_FRESH},
+    "former rate": _FORMER_RATE,
+    "half of each batch fresh": _HALF_FRESH,
+    "age without priority": {"sampling": {"alpha": 0.0}},
+    "raw observations": {"policy": {"normalise_observations": False}},
+    "raw returns": {"policy": {"normalise_returns": False}},
+}
+
 DEFAULTS = Experiment(
     "Defaults",
     "Environments by their ids alone, with defaults changed in each further column. The former ones are a constant"
     " learning rate of 3e-4 and batches of which half is fresh.",
-    (
-        Setting("defaults"),
-        Setting("former defaults", {**_FORMER_RATE, **_HALF_FRESH}),
-        Setting("former rate", _FORMER_RATE),
-        Setting("half of each batch fresh", _HALF_FRESH),
-        Setting("age without priority", {"sampling": {"alpha": 0.0}}),
-        Setting("raw observations", {"policy": {"normalise_observations": False}}),
-        Setting("raw returns", {"policy": {"normalise_returns": False}}),
-    ),
+    (Setting("defaults"), *(Setting(name, changes) for name, changes in _OTHER_DEFAULTS.items())),
     base="defaults",
     short=True,
     # The others of those without memory take minutes per run.
@@ -263,17 +263,7 @@ DEFAULTS = Experiment(
         MASKED_TASK,
         "LunarLanderContinuous-v3",
     ),
-    compared=tuple(
-        ("defaults", other)
-        for other in (
-            "former defaults",
-            "former rate",
-            "half of each batch fresh",
-            "age without priority",
-            "raw observations",
-            "raw returns",
-        )
-    ),
+    compared=tuple(("defaults", name) for name in _OTHER_DEFAULTS),
 )
 
 EXPERIMENTS = {

@@ -142,6 +142,11 @@ SIGNALS = replace(
     compared=tuple((signal, "age without priority") for signal in ("mixture", "mean", "bound", "advantage")),
 )
 
+_EXPONENTS = {
+    f"alpha {alpha}, beta {beta}": _replaying(_BY_PRIORITY, alpha=alpha, beta=beta)
+    for alpha, beta in ((0.3, 0.4), (0.6, 0.4), (0.6, 1.0), (1.0, 1.0))
+}
+
 EXPONENTS = replace(
     REPLAY,
     title="Exponents",
@@ -149,15 +154,9 @@ EXPONENTS = replace(
     " alpha. Importance weights correct for the draw with an exponent from 0.4 to 1, or with 1 throughout.",
     settings=(
         Setting("age without priority", _BY_AGE),
-        *(
-            Setting(f"alpha {alpha}, beta {beta}", _replaying(_BY_PRIORITY, alpha=alpha, beta=beta))
-            for alpha, beta in ((0.3, 0.4), (0.6, 0.4), (0.6, 1.0), (1.0, 1.0))
-        ),
+        *(Setting(name, changes) for name, changes in _EXPONENTS.items()),
     ),
-    compared=tuple(
-        (f"alpha {alpha}, beta {beta}", "age without priority")
-        for alpha, beta in ((0.3, 0.4), (0.6, 0.4), (0.6, 1.0), (1.0, 1.0))
-    ),
+    compared=tuple((name, "age without priority") for name in _EXPONENTS),
 )
 
 HYPOTHESES = {

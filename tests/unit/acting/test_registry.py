@@ -5,7 +5,7 @@ import gymnasium
 import pytest
 
 from penstock.acting.environments import make_environments
-from penstock.acting.packages import package_of
+from penstock.acting.packages import WELL_KNOWN, package_of
 from penstock.acting.registry import find, has_native_form, import_module
 from penstock.errors import ConfigurationError, UnknownEnvironment
 
@@ -99,6 +99,7 @@ def test_ids_of_gymnasium_belong_to_no_other_package() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("minigrid") is not None, reason="minigrid is installed")
 def test_a_package_that_is_not_installed_is_named_with_its_installation() -> None:
+    assert "minigrid" in {each.module for each in WELL_KNOWN}
     with pytest.raises(UnknownEnvironment, match=r"package minigrid.*pip install minigrid$"):
         find("MiniGrid-Empty-5x5-v0")
 
