@@ -14,11 +14,11 @@ from pydantic_settings import CliSettingsSource, SettingsError
 
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
+from penstock.config.setting_types import is_table, read_scalar
 from penstock.errors import ConfigurationError
 from penstock.local import variables
 from penstock.presets import NO_PRESET, configured, preset_names
 from penstock.run_folder import RunFolder
-from penstock.setting_types import is_table, read_scalar
 
 _SHORTCUTS = {
     "environment.id": "env-id",

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from penstock.config import Config, setting_names
+from penstock.config.setting_types import NONE
 from penstock.errors import ConfigurationError
 from penstock.process.service import SUPERVISED_VARIABLE
-from penstock.setting_types import NONE
 
 SETTING_PREFIX = "PENSTOCK__"
 PRESET = "PENSTOCK_PRESET"

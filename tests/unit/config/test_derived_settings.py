@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from penstock.config import build
-from penstock.derived_settings import batch_segments, minibatches
+from penstock.config.derived_settings import batch_segments, minibatches
 from penstock.gate_law import shard_window_conflict, shards_conflict, window_conflict
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.config import build
-from penstock.errors import ConfigurationError
-from penstock.replay.masses import MassFunction
-from penstock.replay_law import (
+from penstock.config.replay_law import (
     EPSILONS,
     LARGEST_ALPHA,
     decay_conflict,
@@ -16,6 +14,8 @@ from penstock.replay_law import (
     minibatch_conflict,
     staleness_conflict,
 )
+from penstock.errors import ConfigurationError
+from penstock.replay.masses import MassFunction
 
 
 def test_segments_are_as_old_at_their_first_replay_as_degree_publications_and_prefetched_batches_permit() -> None:

@@ -1,0 +1,43 @@
+"""Every setting of Penstock, defined once, with its unit and the reason for its default.
+
+A `Config` is frozen and has one section per service and per concern, each in the module of its name or of its service.
+All services of a run read the same one. Values are taken from these sources, in order of precedence: command-line
+options (`--ppo.epochs 4`), environment variables (`PENSTOCK__PPO__EPOCHS=4`), a TOML file (`--config`), a preset
+(`--preset`), the defaults. Unknown keys are errors. Settings that would deadlock are refused (`checks`) before anything
+starts.
+"""
+
+from penstock.config.configuration import Config, build
+from penstock.config.environment import EnvironmentConfig
+from penstock.config.evaluation import CheckpointConfig, EvaluationConfig
+from penstock.config.layers import load_toml, merge
+from penstock.config.policy import PolicyConfig
+from penstock.config.ppo import PPOConfig
+from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
+from penstock.config.sampling import SamplingConfig
+from penstock.config.section import Section
+from penstock.config.sections import setting_names
+from penstock.config.services import ActorConfig, Execution, LearnerConfig, Precision, ReplayConfig
+
+__all__ = [
+    "ActorConfig",
+    "CheckpointConfig",
+    "Config",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "Execution",
+    "LearnerConfig",
+    "PPOConfig",
+    "PolicyConfig",
+    "Precision",
+    "ReplayConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "Section",
+    "TelemetryConfig",
+    "TrainConfig",
+    "build",
+    "load_toml",
+    "merge",
+    "setting_names",
+]

@@ -1,0 +1,181 @@
+"""Checks across settings: combinations that would deadlock, or that contradict each other.
+
+Each check returns one sentence that names the settings and a value that works, or None.
+"""
+
+from penstock.config import derived_settings, replay_law
+from penstock.config.sections import Sections
+from penstock.gate_law import collection_conflict, shard_window_conflict, shards_conflict, window_conflict
+from penstock.types.replay import MAX_BATCH_SEGMENTS
+
+
+def first_conflict(config: Sections) -> str | None:
+    """Returns the sentence of the first check that refuses this configuration; None if it can start."""
+    return next((reason for check in _CHECKS if (reason := check(config))), None)
+
+
+def _batch_size(config: Sections) -> str | None:
+    if config.sampling.batch_segments <= MAX_BATCH_SEGMENTS:
+        return None
+    remedy = derived_settings.remedy_of_size(
+        config.fitting_batch,
+        MAX_BATCH_SEGMENTS,
+        actors=config.train.least_actors,
+        window=config.actor.environments,
+        shards=config.shards,
+        fresh_fraction=config.sampling.fresh_fraction,
+    )
+    return (
+        f"sampling.batch_segments {config.sampling.batch_segments:g} exceeds {MAX_BATCH_SEGMENTS}, the segments"
+        f" of the largest batch; {remedy}"
+    )
+
+
+def _normalisation(config: Sections) -> str | None:
+    if config.sampling.fresh_segments or not (config.policy.normalise_observations or config.policy.normalise_returns):
+        return None
+    return (
+        "running normalisation learns from fresh segments, and with sampling.fresh_fraction 0 there are none;"
+        " set policy.normalise_observations and policy.normalise_returns to false, or raise the fraction"
+    )
+
+
+def _memory(config: Sections) -> str | None:
+    if not config.ppo.burn_in_steps or config.policy.memory is not None:
+        return None
+    return (
+        f"ppo.burn_in_steps {config.ppo.burn_in_steps} needs policy.memory, which is not set; set it to gru, or"
+        " remove ppo.burn_in_steps"
+    )
+
+
+def _moves(config: Sections) -> str | None:
+    policy = config.policy
+    if policy.moves is None or (policy.trunk == "separate" and policy.memory is None):
+        return None
+    return (
+        "policy.moves computes the logits from the board alone; set policy.trunk to separate, and remove policy.memory"
+    )
+
+
+def _gate(config: Sections) -> str | None:
+    fresh, degree, window = config.sampling.fresh_segments, config.sampling.first_degree, config.actor.environments
+    reason = (
+        shards_conflict(fresh, config.shards)
+        or window_conflict(fresh, degree, window)
+        or shard_window_conflict(fresh, degree, window, config.shards)
+    )
+    return f"{reason} (sampling.batch_segments {config.fitting_batch} fits)" if reason and fresh else reason
+
+
+def _replay(config: Sections) -> str | None:
+    sampling, fresh = config.sampling, config.sampling.fresh_segments
+    if fresh == sampling.batch_segments:
+        return None
+    age = replay_law.first_replay_age(
+        fresh=fresh,
+        degree=sampling.first_degree,
+        publish_interval=sampling.publish_interval,
+        prefetched=config.learner.prefetch_batches,
+    )
+    return replay_law.staleness_conflict(sampling.max_staleness, age) or replay_law.decay_conflict(
+        sampling.half_life, age
+    )
+
+
+def _store(config: Sections) -> str | None:
+    sampling, size, least = config.sampling, config.replay.store_size, config.least_segments
+    length = config.actor.unroll_length
+    segments = size.segments(length)
+    if segments is None or segments >= least:
+        return None
+    works = least * length if size.unit == "steps" else least
+    return (
+        f"{size} is too small: batches of {sampling.batch_segments} segments with sampling.min_replay_segments"
+        f" {sampling.min_replay_segments} need {least} segments of {length} steps in the store; set it to {works} or"
+        " more"
+    )
+
+
+def _episodes(config: Sections) -> str | None:
+    if config.sampling.fresh_segments:
+        return None
+    for amounts, name in (
+        (config.run.limits, "run.total_episodes"),
+        (config.evaluation.intervals, "evaluation.interval_episodes"),
+        (config.checkpoint.intervals, "checkpoint.save_interval_episodes"),
+    ):
+        if amounts.episodes is not None:
+            return (
+                f"{name} {amounts.episodes} needs fresh segments, in which episodes are counted, and with"
+                " sampling.fresh_fraction 0 there are none; use the setting for steps, or raise the fraction"
+            )
+    return None
+
+
+def _minibatches(config: Sections) -> str | None:
+    return replay_law.minibatch_conflict(
+        minibatches=config.ppo.minibatches,
+        segments=config.sampling.batch_segments,
+        unroll_length=config.actor.unroll_length,
+        recurrent=config.policy.memory is not None,
+    )
+
+
+def _collection(config: Sections) -> str | None:
+    sampling = config.sampling
+    return collection_conflict(
+        sampling.collection,
+        variants=len(config.environment.variants),
+        fresh=sampling.fresh_segments,
+        degree=sampling.first_degree,
+    )
+
+
+def _places(config: Sections) -> str | None:
+    actors, most = config.train.least_actors, min(config.learner.max_actors, config.shards * config.replay.max_actors)
+    if actors <= most:
+        return None
+    return (
+        f"{actors} actors exceed the {most} that learner.max_actors {config.learner.max_actors} and"
+        f" replay.max_actors {config.replay.max_actors} permit; set both to {actors}, or train.actors to {most}"
+    )
+
+
+def _variants(config: Sections) -> str | None:
+    variants, actors, episodes = len(config.environment.variants), config.train.least_actors, config.evaluation.episodes
+    if variants > actors:
+        return (
+            f"{actors} actors are too few for {variants} environment.variants, each of which needs one; raise"
+            " train.actors or remove variants"
+        )
+    if variants > episodes:
+        return f"{episodes} episodes can't be spread over {variants} environment.variants; raise evaluation.episodes"
+    return None
+
+
+def _temperatures(config: Sections) -> str | None:
+    lowest, highest = config.actor.lowest_temperature, config.actor.highest_temperature
+    if config.train.least_actors > 1 or lowest == highest:
+        return None
+    return (
+        f"a single actor can't have temperatures from {lowest:g} to {highest:g}; raise train.actors, or set"
+        " actor.lowest_temperature and actor.highest_temperature to the same value"
+    )
+
+
+_CHECKS = (
+    _batch_size,
+    _normalisation,
+    _memory,
+    _moves,
+    _gate,
+    _replay,
+    _store,
+    _episodes,
+    _minibatches,
+    _collection,
+    _places,
+    _variants,
+    _temperatures,
+)

@@ -1,0 +1,64 @@
+"""The section [environment]."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat
+
+from penstock.config.section import Section
+from penstock.config.setting_types import EnvironmentName, Modules, Scalar, Tables
+from penstock.environment_names import short
+
+
+class EnvironmentConfig(Section):
+    """[environment] The Gymnasium environment."""
+
+    id: EnvironmentName = "CartPole-v1"
+    """Registered Gymnasium id; package:Id-v0 to first import the package that registers it; or module:Name or
+    file.py:Name for a class or function, called with kwargs. A relative path is made absolute."""
+    kwargs: dict[str, Scalar] = {}
+    """Arguments for gymnasium.make: numbers, booleans, text or None; as an option name=value,name=value. In a file,
+    None is written "None"."""
+    variants: Tables = ()
+    """Tables of arguments that override kwargs; one policy trains in all of them. Written as [[environment.variants]]
+    in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s
+    collects in variant s modulo the number of variants, and the episodes of an evaluation alternate between them.
+    Empty: one environment without variants."""
+    imports: Modules = ()
+    """Modules, or paths of .py files, to import before the environment is made, because they register it."""
+    vectorization: Literal["sync", "native"] = "sync"
+    """Form of the vector environment. sync: single environments, stepped one after another. native: the environment's
+    own vectorised form."""
+    frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of most recent frames that the policy sees at once, stacked along the first axis; each is sent and stored
+    only once. 4 is usual for Atari."""
+    training_kwargs: dict[str, Scalar] = {}
+    """Arguments that override kwargs for the actors only. Use them for changes to the task that ease learning, such as
+    clipped rewards or an episode's end at every lost life. Evaluations do not use them."""
+    action_masks: bool = True
+    """Whether to use the action masks that the environment offers: an `action_mask` in its Dict observation or in info,
+    or a method action_masks(). false: every action is legal for the policy."""
+    check_timeout_s: PositiveFloat = 60.0
+    """Seconds that each of import, constructor, reset and step may take in the check before a run. Long enough for a
+    simulator that compiles or loads a large scene; a longer wait usually means that it hangs."""
+
+    @property
+    def short_name(self) -> str:
+        """The id without the folder of its file, for display."""
+        return short(self.id)
+
+    @property
+    def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
+        """All arguments of each variant; without variants, those of the one environment."""
+        return tuple({**self.kwargs, **variant} for variant in self.variants) or (self.kwargs,)
+
+    @property
+    def training_variants(self) -> tuple[dict[str, Scalar], ...]:
+        """All arguments of each variant, as actors use them."""
+        return tuple({**variant, **self.training_kwargs} for variant in self.variant_kwargs)
+
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """The arguments that distinguish each variant, as text for display; empty if there are no variants."""
+        return tuple(
+            ", ".join(f"{name}={value}" for name, value in variant.items()) or "plain" for variant in self.variants
+        )

@@ -1,0 +1,90 @@
+"""The sections [evaluation] and [checkpoint]."""
+
+from typing import Literal
+
+import pydantic
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from penstock.config import alternatives
+from penstock.config.section import Section
+from penstock.config.setting_types import Address, Count, Minutes, Port
+from penstock.types.extents import Amounts
+
+
+class EvaluationConfig(Section):
+    """[evaluation] The evaluator service and the schedule of evaluations."""
+
+    listen: Address = "127.0.0.1:7434"
+    """host:port of its gRPC server (health only)."""
+    metrics_port: Port = 9434
+    """Port of its Prometheus metrics; 0: none."""
+    learner_address: Address = "127.0.0.1:7432"
+    """host:port of the learner that assigns evaluations."""
+    interval_steps: Count | None = 10_000
+    """Environment steps between evaluations. none: no interval in steps, as when only another interval is set. With
+    intervals in several units, the first that has passed starts an evaluation."""
+    interval_updates: Count | None = None
+    """Gradient steps between evaluations. Unset: no interval in updates."""
+    interval_episodes: Count | None = None
+    """Training episodes between evaluations, counted as for run.total_episodes. Unset: no interval in episodes."""
+    interval_minutes: Minutes | None = None
+    """Minutes between evaluations, counted as for run.total_minutes. Unset: no interval in minutes."""
+    episodes: PositiveInt = 20
+    """Episodes of each evaluation, all played at once in as many environments and spread evenly over
+    environment.variants."""
+    mode: Literal["asynchronous", "synchronous"] = "asynchronous"
+    """Whether training waits. synchronous: training waits for each evaluation, so that policies are evaluated exactly
+    at the intervals and stop_at_return stops at once. asynchronous: training continues, and an evaluation that becomes
+    due during another starts a little later."""
+    deterministic: bool = True
+    """Whether to take the most likely action instead of a sampled one."""
+    threshold: float | None = None
+    """Mean return that counts as solved; the summary records when it was first reached."""
+    timeout_s: PositiveFloat = 600.0
+    """Seconds after which an evaluation is abandoned, because its episodes do not end, its environment hangs or its
+    evaluator is lost. Ten minutes are enough for twenty episodes of most environments that Gymnasium registers, and
+    cut long games of Atari without a preset, whose raw frames cost a CPU about 60 ms per step."""
+    max_episode_steps: PositiveInt = 30_000
+    """Steps after which an unfinished episode of an evaluation is cut; its return until then counts. Above 27,000, at
+    which the longest registered environments, those of Atari, end by themselves."""
+
+    @property
+    def intervals(self) -> Amounts:
+        """The intervals between evaluations; at least one."""
+        return Amounts(self.interval_steps, self.interval_updates, self.interval_episodes, self.interval_minutes)
+
+    @pydantic.model_validator(mode="after")
+    def _check_intervals(self) -> "EvaluationConfig":
+        alternatives.complete(self, "evaluation", alternatives.EVALUATION_INTERVALS)
+        return self
+
+
+class CheckpointConfig(Section):
+    """[checkpoint] The schedule of checkpoints and snapshots, and how many to keep."""
+
+    save_interval: Count | None = 50_000
+    """Environment steps between checkpoints. none: no interval in steps, as when only another interval is set. With
+    intervals in several units, the first that has passed starts a checkpoint."""
+    save_interval_updates: Count | None = None
+    """Gradient steps between checkpoints. Unset: no interval in updates."""
+    save_interval_episodes: Count | None = None
+    """Training episodes between checkpoints, counted as for run.total_episodes. Unset: no interval in episodes."""
+    save_interval_minutes: Minutes | None = None
+    """Minutes between checkpoints, counted as for run.total_minutes. Unset: no interval in minutes."""
+    max_checkpoints: PositiveInt = 3
+    """Number of newest checkpoints that are kept, besides the one with the best evaluation."""
+    snapshot_interval_s: NonNegativeFloat = 0.0
+    """Seconds between snapshots of the run, which hold its policy and its whole store. 0: only `penstock replay
+    snapshot` takes them, because each needs as much disk space as the segments stored since the last one."""
+
+    @property
+    def intervals(self) -> Amounts:
+        """The intervals between checkpoints; at least one."""
+        return Amounts(
+            self.save_interval, self.save_interval_updates, self.save_interval_episodes, self.save_interval_minutes
+        )
+
+    @pydantic.model_validator(mode="after")
+    def _check_intervals(self) -> "CheckpointConfig":
+        alternatives.complete(self, "checkpoint", alternatives.SAVE_INTERVALS)
+        return self

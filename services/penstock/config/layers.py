@@ -1,0 +1,41 @@
+"""Nested values of several sources: files, and the precedence of one source over another."""
+
+import tomllib
+from pathlib import Path
+
+from penstock.config import alternatives
+from penstock.errors import ConfigurationError
+
+
+def load_toml(path: Path) -> dict[str, object]:
+    """Returns the nested values of a TOML file. Raises `ConfigurationError` if it can't be read or parsed."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"can't read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}") from None
+
+
+def merge(*layers: dict[str, object]) -> dict[str, object]:
+    """Merges nested values, later layers over earlier ones. Tables are merged, other values are replaced.
+
+    A layer that gives a quantity in one unit also replaces it in others (`alternatives`).
+    """
+    merged: dict[str, object] = {}
+    for layer in layers:
+        for section, settings in layer.items():
+            below = merged.get(section)
+            if isinstance(below, dict) and isinstance(settings, dict):
+                merged[section] = _merged_tables(alternatives.kept(section, below, settings), settings)
+            else:
+                merged[section] = settings
+    return merged
+
+
+def _merged_tables(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = below.get(key)
+        merged[key] = _merged_tables(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged

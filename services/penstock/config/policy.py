@@ -1,0 +1,49 @@
+"""The section [policy]."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from penstock.config.section import Section
+from penstock.config.setting_types import PartName, Sizes
+from penstock.types.networks import Encoder, MemoryKind
+
+
+class PolicyConfig(Section):
+    """[policy] The networks of policy and value."""
+
+    hidden_sizes: Sizes = (64, 64)
+    """Widths of the hidden layers; two layers of 64 are standard for flat observations."""
+    trunk: Literal["separate", "shared"] = "separate"
+    """Whether policy and value have separate hidden layers or share them. Sharing saves time with wide layers, but
+    value_coefficient must then be chosen with care."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of the hidden layers; tanh keeps small on-policy networks stable."""
+    initial_log_std: float = 0.0
+    """Log standard deviation of continuous actions at the start, in units of half the action range."""
+    state_dependent_std: bool = False
+    """Whether the network computes the standard deviation from each observation; false: one parameter for all of
+    them."""
+    squash_actions: bool = False
+    """Whether a tanh keeps continuous actions within their bounds; false: clipping."""
+    normalise_observations: bool = True
+    """Whether to standardise the numbers in observations by their running mean and standard deviation. Images, one-hot
+    codes and bits are never standardised."""
+    normalise_returns: bool = True
+    """Whether to scale rewards by the running standard deviation of the discounted return."""
+    encoders: dict[str, Encoder] = {}
+    """Encoders of parts of the observation, by the name of the part, such as `camera` or `0`; a space that is not
+    nested has the name `observation`. flat: numbers in one row. one_hot: a code per integer. embedding: learned vectors
+    per integer. board: small convolutional layers, for arrays of any size. image: convolutional layers for pixels.
+    Parts that are not named have the encoder that suits their space (docs/your-environment.md). As an option
+    name=encoder,name=encoder."""
+    memory: MemoryKind | None = None
+    """Recurrent layer between encoders and hidden layers, for tasks in which one observation is not enough. Unset: the
+    policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""
+    memory_size: PositiveInt = 64
+    """Width of the recurrent layer; every segment stores one state of this width, or two for an LSTM."""
+    moves: PartName | None = None
+    """Part of the observation that is a board of interchangeable pieces, such as colours, between whose cells actions
+    move one piece: Discrete(cells**2), numbered source * cells + target. Convolutions with the same weights for every
+    kind of piece then compute the logits, which depend on this part alone. Its lowest value is an empty cell. An
+    observation that is not nested has the name observation. Unset: a linear layer computes the logits."""

@@ -1,0 +1,82 @@
+"""The sections [run], [train] and [telemetry]: what to train, by which processes, and their logs."""
+
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from penstock.config import alternatives
+from penstock.config.section import Section
+from penstock.config.setting_types import Count, Minutes
+from penstock.types.extents import Amounts
+
+
+class RunConfig(Section):
+    """[run] What to train, for how long, and where its files go."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of all random streams of the run."""
+    total_steps: Count | None = 1_000_000
+    """Environment steps to train for. Steps count when their segments are trained for the first time, or, with
+    sampling.fresh_fraction 0, when they are stored. none: no limit in steps, as when only another limit is set. The
+    first limit that is reached ends the run, and schedules follow the one of which the largest share is done."""
+    total_updates: Count | None = None
+    """Gradient steps to train for: per batch, ppo.epochs times ppo.minibatches. Unset: no limit in updates."""
+    total_episodes: Count | None = None
+    """Training episodes to train for. An episode counts when the segment with its last step is trained for the first
+    time. Unset: no limit in episodes."""
+    total_minutes: Minutes | None = None
+    """Minutes to train for, summed over the sessions of the run. In each, they count from its first environment step
+    and include waits for evaluations. Unset: no limit in minutes."""
+    stop_at_return: float | None = None
+    """Mean return of an evaluation at which training stops early. Unset: train to a limit."""
+    dir: str | None = None
+    """Folder of the run. Unset: runs/<environment>-<date>-<time>."""
+
+    @property
+    def limits(self) -> Amounts:
+        """The limits of the run; at least one."""
+        return Amounts(self.total_steps, self.total_updates, self.total_episodes, self.total_minutes)
+
+    @pydantic.model_validator(mode="after")
+    def _check_limits(self) -> "RunConfig":
+        alternatives.complete(self, "run", alternatives.LIMITS)
+        return self
+
+
+class TrainConfig(Section):
+    """[train] The processes that `penstock train` starts."""
+
+    actors: PositiveInt | Literal["auto"] = 2
+    """Actor processes. auto: one per two cores at first, then more while the learner waits for fresh segments, and
+    fewer while actors wait for the learner. With individually started services: planned number of actors, over
+    which environment.variants and temperatures are spread."""
+    replay_shards: PositiveInt = 1
+    """Replay services, over which the actors are spread; each has a store of the configured size. One is enough until
+    it limits the throughput."""
+    max_restarts: NonNegativeInt = 20
+    """Consecutive restarts of a child process without progress after which the run ends. Progress is an evaluation for
+    the evaluator, and a step of the run for the others. With growing pauses, 20 restarts take a minute and a half."""
+
+    @property
+    def least_actors(self) -> int:
+        """The smallest number of actors in the run."""
+        return self.replay_shards if self.actors == "auto" else self.actors
+
+    @pydantic.model_validator(mode="after")
+    def _check_shards(self) -> "TrainConfig":
+        if self.replay_shards > self.least_actors:
+            raise ValueError(
+                f"{self.actors} actors can't be spread over {self.replay_shards} replay services; set train.actors to"
+                f" {self.replay_shards} or more, or train.replay_shards to {self.least_actors} or less"
+            )
+        return self
+
+
+class TelemetryConfig(Section):
+    """[telemetry] Logs."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity of the events that are logged."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """Format of log lines. auto: text in a terminal, JSON elsewhere."""

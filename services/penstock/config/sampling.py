@@ -1,0 +1,91 @@
+"""The section [sampling]."""
+
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from penstock.config import replay_law
+from penstock.config.section import Section
+from penstock.config.setting_types import DerivedCount, UnitInterval
+from penstock.gate_law import share_conflict
+
+_ALPHA = 0.6
+"""Exponent of Schaul et al. 2016."""
+
+
+class SamplingConfig(Section):
+    """[sampling] The composition of training batches and the age of their segments."""
+
+    batch_segments: DerivedCount = 0
+    """Segments in a training batch once replay has begun. 0 or auto: so many that its fresh segments are a window of
+    every actor, and at least 32."""
+    fresh_fraction: UnitInterval = 0.25
+    """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. By default each
+    segment is used four times, which needs fewer environment steps than twice (docs/RESULTS.md). 1: no replay. 0: all
+    segments are replayed as soon as they are stored, and collection is not limited."""
+    off_policy_degree: Annotated[int, Field(ge=-1)] = 1
+    """Batches that collection may run ahead of training. 0: synchronous. -1: adjusted during training; raised while
+    the learner waits, as long as the effective sample size of fresh data stays large enough."""
+    publish_interval: PositiveInt = 1
+    """Batches from one publication of the weights to the next."""
+    alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] | Literal["auto"] = _ALPHA
+    """Exponent of the priority in the draw, at most 10; 0: priority does not matter. auto: 0.6 while the learner
+    estimates that priorities lower the second moment of the gradient by at least a fifth, else 0."""
+    beta: UnitInterval = 0.4
+    """Exponent of the importance correction at the start, as in Schaul et al. 2016."""
+    final_beta: UnitInterval = 1.0
+    """Exponent of the importance correction at the end of the run; it changes linearly."""
+    epsilon: Annotated[float, Field(ge=replay_law.EPSILONS[0], le=replay_law.EPSILONS[1])] = 1e-3
+    """Constant added to every priority, so that every segment can be drawn."""
+    half_life: Annotated[float, Field(gt=0.0, allow_inf_nan=True)] = 3.0
+    """Age in versions that halves a segment's probability; inf: age does not matter up to max_staleness."""
+    max_staleness: PositiveInt = 64
+    """Age in versions above which segments are no longer replayed."""
+    min_replay_segments: NonNegativeInt = 64
+    """Segments that must have been trained before any is replayed."""
+    collection: Literal["equal", "return", "error", "learnability"] = "equal"
+    """Rule by which environment.variants share collection. equal: every actor collects as much as any other. error: by
+    the mean absolute advantage in a variant's newest segments. return: by how far a variant's mean return is below
+    evaluation.threshold or, without one, below the best variant's. learnability: by p (1 - p), with p the share of a
+    variant's newest episodes that reach the threshold or, without one, exceed the median of all. Has no effect while
+    the learner waits for segments."""
+    least_share: float = 0.2
+    """Smallest share of collection of an actor, relative to an equal share; above 0 and at most 1. Enough for the
+    statistics of a variant that is easy now to show that it was forgotten."""
+
+    @property
+    def fresh_segments(self) -> int:
+        """Number of fresh segments in every batch (F)."""
+        return round(self.batch_segments * self.fresh_fraction)
+
+    @property
+    def usual_alpha(self) -> float:
+        """Exponent of the draws by priority, and of the estimate of what they gain."""
+        return self.alpha if isinstance(self.alpha, float) and self.alpha > 0.0 else _ALPHA
+
+    @property
+    def first_alpha(self) -> float:
+        """Exponent of the priority in the draws at the start of a run."""
+        return 0.0 if self.alpha == "auto" else self.alpha
+
+    @property
+    def first_degree(self) -> int:
+        """The off-policy degree at the start of a run."""
+        return 1 if self.off_policy_degree < 0 else self.off_policy_degree
+
+    @pydantic.model_validator(mode="after")
+    def _check_share(self) -> "SamplingConfig":
+        if reason := share_conflict(self.least_share):
+            raise ValueError(reason)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_fresh(self) -> "SamplingConfig":
+        if self.batch_segments and self.fresh_fraction > 0.0 and self.fresh_segments < 1:
+            raise ValueError(
+                f"sampling.batch_segments {self.batch_segments} times sampling.fresh_fraction {self.fresh_fraction}"
+                " leaves no fresh segment; set sampling.batch_segments to auto, or sampling.fresh_fraction to"
+                f" {1.0 / self.batch_segments:.3g} or more"
+            )
+        return self

@@ -1,0 +1,28 @@
+"""The base of all sections of the configuration."""
+
+import pydantic
+
+from penstock.config.setting_types import holds_bool, is_optional, takes_numbers_only
+
+
+class Section(pydantic.BaseModel):
+    """A frozen section of the configuration. Unknown keys are errors, and numbers are finite unless stated."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _read_none(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        """Converts the text none to None, so that an option can unset what a preset sets."""
+        assert info.field_name is not None
+        annotation = cls.model_fields[info.field_name].annotation
+        return None if is_optional(annotation) and value in ("none", "None") else value
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans_as_numbers(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        """Refuses booleans for settings that take numbers; Pydantic would read true as 1."""
+        assert info.field_name is not None
+        if holds_bool(value) and takes_numbers_only(cls.model_fields[info.field_name].annotation):
+            raise ValueError(f"must be a number, not true or false; got {value!r}")
+        return value

@@ -1,0 +1,93 @@
+"""All sections of the configuration, and the settings that follow from others."""
+
+import pydantic
+
+from penstock.config import derived_settings
+from penstock.config.environment import EnvironmentConfig
+from penstock.config.evaluation import CheckpointConfig, EvaluationConfig
+from penstock.config.policy import PolicyConfig
+from penstock.config.ppo import PPOConfig
+from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
+from penstock.config.sampling import SamplingConfig
+from penstock.config.section import Section
+from penstock.config.services import ActorConfig, LearnerConfig, ReplayConfig
+from penstock.gate_law import least_store
+
+
+class Sections(pydantic.BaseModel):
+    """The sections, with derived settings filled in; `Config` also checks that they fit together."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    run: RunConfig = RunConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
+    train: TrainConfig = TrainConfig()
+    policy: PolicyConfig = PolicyConfig()
+    ppo: PPOConfig = PPOConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    replay: ReplayConfig = ReplayConfig()
+    learner: LearnerConfig = LearnerConfig()
+    actor: ActorConfig = ActorConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @pydantic.model_validator(mode="after")
+    def _derive(self) -> "Sections":
+        """Replaces settings that follow from others. It comes before the checks, which need them."""
+        sampling, ppo = self.sampling, self.ppo
+        if not sampling.batch_segments:
+            sampling = sampling.model_copy(update={"batch_segments": self.fitting_batch})
+        if not ppo.minibatches:
+            ppo = ppo.model_copy(update={"minibatches": self.fitting_minibatches(sampling.batch_segments)})
+        # Pydantic's way to replace fields of a frozen model in a validator.
+        object.__setattr__(self, "sampling", sampling)
+        object.__setattr__(self, "ppo", ppo)
+        return self
+
+    @property
+    def shards(self) -> int:
+        """Number of replay services."""
+        return max(self.train.replay_shards, len(self.learner.replay_addresses))
+
+    @property
+    def fitting_batch(self) -> int:
+        """Segments in a batch that fits the actors; sampling.batch_segments if that is auto."""
+        return derived_settings.batch_segments(
+            actors=self.train.least_actors,
+            window=self.actor.environments,
+            fresh_fraction=self.sampling.fresh_fraction,
+            degree=self.sampling.first_degree,
+            shards=self.shards,
+        )
+
+    def fitting_minibatches(self, batch_segments: int) -> int:
+        """Returns the gradient steps per pass that fit a batch; ppo.minibatches if that is auto."""
+        return derived_settings.minibatches(
+            batch_segments=batch_segments,
+            unroll_length=self.actor.unroll_length,
+            recurrent=self.policy.memory is not None,
+        )
+
+    @property
+    def least_segments(self) -> int:
+        """The least number of segments that each store of this run must hold."""
+        sampling = self.sampling
+        return least_store(
+            fresh=sampling.fresh_segments,
+            degree=sampling.first_degree,
+            batch=sampling.batch_segments,
+            replay_from=sampling.min_replay_segments,
+            window=self.actor.environments,
+            shards=self.shards,
+        )
+
+
+def setting_names() -> list[str]:
+    """Returns the names of all settings as section.key."""
+    return [
+        f"{section}.{key}"
+        for section, field in Sections.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        for key in field.annotation.model_fields
+    ]

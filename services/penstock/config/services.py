@@ -1,0 +1,142 @@
+"""The sections [replay], [learner] and [actor], one per service."""
+
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import ByteSize, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from penstock.config import alternatives
+from penstock.config.section import Section
+from penstock.config.setting_types import ActorSlots, Address, Addresses, Count, Device, Port, Temperature
+from penstock.types.store_size import StoreSize
+
+Precision = Literal["float32", "bfloat16"]
+Execution = Literal["auto", "eager", "compiled", "graphed"]
+
+_STORE_BYTES = 64 * 2**20
+"""Size of a store by default: thousands of segments of small observations."""
+
+
+class ReplayConfig(Section):
+    """[replay] The replay service."""
+
+    listen: Address = "127.0.0.1:7431"
+    """host:port of its gRPC server."""
+    metrics_port: Port = 9431
+    """Port of its Prometheus metrics; 0: none."""
+    folder: str | None = None
+    """Folder of the mapped store, which survives the process. Unset: anonymous memory."""
+    stop_with_run: bool = False
+    """Whether an individually started service, not one of `penstock train`, exits with code 0 when the learner has
+    finished the run, so that a batch system's job ends. It continues if a learner is only stopped or lost."""
+    capacity_bytes: Annotated[ByteSize, Field(ge=2**16)] | None = None
+    """Size of the store in bytes, allocated at start. Unset: 64 MiB or, with `penstock train`, more if two batches and
+    the segments in collection for them would not fit, as with large images."""
+    capacity_segments: Count | None = None
+    """Size of the store in segments, instead of in bytes. It is allocated when the first actor has sent the schema of
+    its segments."""
+    capacity_steps: Count | None = None
+    """Size of the store in steps, instead of in bytes: in segments of actor.unroll_length steps, rounded up. It is
+    allocated as with capacity_segments."""
+    staging_bytes: ByteSize = ByteSize(2**30)
+    """Upper bound in bytes on shared memory for the windows of actors on the same host (four windows each). Actors for
+    which there is no room use gRPC. 0: all use gRPC."""
+    max_actors: ActorSlots = 256
+    """Append streams served at once, at most 4096; more are refused."""
+    grant_timeout_s: Annotated[float, Field(ge=2.0)] = 10.0
+    """Seconds without a message from an actor after which its grants are withdrawn. Actors send a message every
+    second."""
+    snapshot_folder: str | None = None
+    """Folder of the snapshots; each service needs its own. Unset: the folder `snapshots` in replay.folder."""
+    snapshots_kept: PositiveInt = 3
+    """Snapshots taken by checkpoint.snapshot_interval_s that are kept; a new one, once complete, replaces the oldest.
+    They share unchanged data. Snapshots that a user requested are kept until their folder is removed."""
+    snapshot_bytes_per_s: ByteSize = Field(default=ByteSize(256 * 2**20), ge=2**16)
+    """Largest rate at which snapshots are written, in bytes per second; a disk sustains the default without delaying
+    the store's own pages."""
+
+    @property
+    def store_size(self) -> StoreSize:
+        """Size of the store."""
+        if self.capacity_segments is not None:
+            return StoreSize(self.capacity_segments, "segments")
+        if self.capacity_steps is not None:
+            return StoreSize(self.capacity_steps, "steps")
+        return StoreSize(_STORE_BYTES if self.capacity_bytes is None else int(self.capacity_bytes))
+
+    @pydantic.model_validator(mode="after")
+    def _check_capacity(self) -> "ReplayConfig":
+        alternatives.check_single(self, "replay", alternatives.CAPACITIES)
+        return self
+
+    @property
+    def snapshots(self) -> str | None:
+        """The folder of the snapshots; None if no folder is set, so that no snapshots can be taken."""
+        return self.snapshot_folder or (f"{self.folder}/snapshots" if self.folder else None)
+
+
+class LearnerConfig(Section):
+    """[learner] The learner service."""
+
+    listen: Address = "127.0.0.1:7432"
+    """host:port of its gRPC server."""
+    metrics_port: Port = 9432
+    """Port of its Prometheus metrics; 0: none."""
+    replay_addresses: Addresses = ("127.0.0.1:7431",)
+    """host:port of each replay service, as learner and actors reach it; a list, or separated by commas. Several
+    services are shards of one buffer."""
+    shard_timeout_s: PositiveFloat = 5.0
+    """Seconds that a batch waits for a shard once another shard's segments have arrived, doubled for a shard that does
+    not answer at all. Longer than a brief pause of a service, and short beside the minutes that a run may lose by
+    waiting."""
+    device: Device = "auto"
+    """Torch device: cpu, cuda, or cuda:N for GPU number N. auto: cuda if available, else cpu."""
+    threads: PositiveInt = 1
+    """Torch threads on a CPU; more than one slows small networks down."""
+    precision: Precision = "float32"
+    """Precision of the hidden layers in both passes. bfloat16: by autocast, faster with large layers on a device that
+    supports it; parameters, outputs, losses, advantages and ratios remain float32."""
+    execution: Execution = "auto"
+    """Execution of gradient steps. eager: operation by operation. auto: eager, but an LSTM on a CPU in float32 by
+    torch's kernel, which is faster and rounds differently. compiled: by torch.compile, which needs a C++ compiler and
+    takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
+    prefetch_batches: PositiveInt = 1
+    """Batches requested ahead of the one in training."""
+    max_actors: ActorSlots = 256
+    """Actors that may join, at most 4096, the number of slots in a store; more are refused."""
+    rejoin_timeout_s: NonNegativeFloat = 10.0
+    """Seconds that a lost actor keeps its slot."""
+
+
+class ActorConfig(Section):
+    """[actor] An actor service."""
+
+    listen: Address = "127.0.0.1:7433"
+    """host:port of its gRPC server (health only)."""
+    metrics_port: Port = 9433
+    """Port of its Prometheus metrics; 0: none."""
+    learner_address: Address = "127.0.0.1:7432"
+    """host:port of the learner to join."""
+    environments: PositiveInt = 8
+    """Environments stepped together by one actor, with one policy call per step for all of them."""
+    unroll_length: Annotated[int, Field(ge=2)] = 32
+    """Steps in a segment (T); at least 2, so that no segment consists only of a row that resets."""
+    step_timeout_s: PositiveFloat = 120.0
+    """Seconds that one call of an environment (make, reset or step) may take. An actor that waits longer exits and is
+    restarted. The default is several times the reset of a slow simulator."""
+    lowest_temperature: Temperature = 1.0
+    """Exploration temperature of the first of train.actors. It divides the logits of discrete policies and multiplies
+    the standard deviation of others. 1: as learnt. Evaluations always use 1."""
+    highest_temperature: Temperature = 1.0
+    """Exploration temperature of the last of train.actors. Temperatures in between are spaced geometrically, and actors
+    beyond train.actors begin again at the first. The learner corrects for each actor's temperature; actions that the
+    policy would rarely take have little weight."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_temperatures(self) -> "ActorConfig":
+        if self.lowest_temperature > self.highest_temperature:
+            raise ValueError(
+                f"actor.lowest_temperature {self.lowest_temperature:g} exceeds actor.highest_temperature"
+                f" {self.highest_temperature:g}; swap them"
+            )
+        return self
