@@ -47,9 +47,11 @@ def test_weights_of_3_and_1_yield_trained_windows_of_3_to_1(loopback: Loopback, 
     until(lambda: loopback.replay_status(server).actors == 2, "both actors to connect")
     source = loopback.source(server, plan)
     trainer = Trainer(source, recorder, plan)
-    actors = [Actor(sink, recorder, lambda: trainer.published, slot=slot) for slot, sink in enumerate(sinks)]
-    # The first grants are issued one actor at a time, as each connects.
-    train(loopback, server, trainer, plan, 4)
+    early = Actor(sinks[1], recorder, lambda: trainer.published, slot=1)
+    until(lambda: early.sent >= FRESH // WINDOW, "one actor to collect a batch alone")
+    actors = [Actor(sinks[0], recorder, lambda: trainer.published, slot=0), early]
+    # The room of d + 1 batches is shared unequally then, and the next one makes up for it.
+    train(loopback, server, trainer, plan, 2 * (degree + 1))
     counted = train(loopback, server, trainer, plan, 40)
     assert counted[0] == pytest.approx(0.75 * 40 * FRESH, abs=2 * WINDOW)
     # A plan of the same session changes the shares at once, and actors stay connected.
