@@ -70,7 +70,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--env-id", help="environment with the same spaces to play (default: that of the run)")
     parser.add_argument("--variant", type=int, help="number of the environment variant to play (default: all in turn)")
     parser.add_argument("--record-video", action="store_true", help="record one episode in the run folder's videos/")
-    named = parser.parse_args(list(arguments))
+    named: argparse.Namespace = parser.parse_args(list(arguments))
     if named.episodes < 1:
         raise ConfigurationError(f"--episodes must be at least 1, got {named.episodes}")
     if named.seed is not None and not 0 <= named.seed < 2**63:

@@ -1,6 +1,7 @@
 """The option parser of all commands."""
 
 import argparse
+import difflib
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigurationError
@@ -20,7 +21,29 @@ class OneLineParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parses arguments as argparse does, after replacing underscores in option names by dashes."""
-        return super().parse_known_args(None if args is None else [_with_dashes(each) for each in args], namespace)
+        return super().parse_known_args(None if args is None else [with_dashes(each) for each in args], namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments, all of which must be known."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0])
+        return parsed
+
+    def suggestion(self, name: str) -> str:
+        """Returns a question that suggests an option for an unknown one, or ""."""
+        known = [each for each in self._option_string_actions if each.startswith("--")]
+        close = difflib.get_close_matches(name, known, n=1)
+        return f"did you mean {close[0]}?" if close else ""
+
+    def _refuse(self, argument: str) -> NoReturn:
+        name = argument.partition("=")[0]
+        if not argument.startswith("-"):
+            self.error(f"unexpected argument {argument!r}")
+        meant = self.suggestion(name)
+        if not meant:
+            self.error(f"unknown option {name}")
+        raise ConfigurationError(f"unknown option {name}; {meant}")
 
     def error(self, message: str) -> NoReturn:
         """Raises `ConfigurationError`."""
@@ -31,10 +54,11 @@ class _StoreOnce(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
         earlier = getattr(namespace, self.dest, self.default)
         if earlier not in (self.default, values):
-            parser.error(f"{'/'.join(self.option_strings)} is given as {earlier!r} and as {values!r}; give it once")
+            raise ConfigurationError(f"{self.dest} is given as {earlier!r} and as {values!r}; give it once")
         setattr(namespace, self.dest, values)
 
 
-def _with_dashes(argument: str) -> str:
+def with_dashes(argument: str) -> str:
+    """Returns an argument with dashes in place of underscores if it is the name of an option."""
     name, equals, value = argument.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument

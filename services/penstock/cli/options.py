@@ -10,26 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic_settings import CliSettingsSource, SettingsError
-
+from penstock.cli.help_page import help_page
 from penstock.cli.one_line_parser import OneLineParser
-from penstock.config import Config, build, load_toml, merge
-from penstock.config.setting_types import is_table, read_scalar
+from penstock.cli.setting_options import SettingsParser, add_settings, expanded, values_of
+from penstock.config import Config, load_toml
 from penstock.errors import ConfigurationError
 from penstock.local import variables
-from penstock.presets import NO_PRESET, configured, preset_names
+from penstock.presets import NO_PRESET, configured
 from penstock.run_folder import RunFolder
 
-_SHORTCUTS = {
-    "environment.id": "env-id",
-    "environment.imports": "env-import",
-    "run.seed": "seed",
-    "run.total-steps": "total-steps",
-    "run.stop-at-return": "stop-at-return",
-    "run.dir": "run-dir",
-    "train.actors": "actors",
-    "actor.environments": "envs-per-actor",
-}
+_ENVIRONMENT = "environment, such as CartPole-v1, ALE/Pong-v5, my_module:MyEnv or my_file.py:MyEnv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +42,42 @@ class Options:
 def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool, operand: str = "") -> Options:
     """Parses the arguments after a command's name. Raises `ConfigurationError`, in one line, if a setting is wrong.
 
-    `prog` and `description` name the command in messages and in --help. `trains` is for `penstock train`, which selects
-    presets and resumes runs. `operand` names the optional positional argument; empty: there is none.
+    `prog` and `description` name the command in messages and in --help. `trains` is for `penstock train`, which takes
+    an environment, selects its preset and resumes runs. `operand` names the optional positional argument of another
+    command; empty: there is none.
     """
-    parser = OneLineParser(prog=prog, description=description, allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
-    parser.add_argument("--preset", help=f"preset to start from: {', '.join([*preset_names(), NO_PRESET])}")
-    if operand:
+    given = expanded(arguments)
+    own = _own_options(operand="ENV" if trains else operand, resumes=trains)
+    parser = SettingsParser(prog=prog, description=description, allow_abbrev=False, add_help=False, parents=[own])
+    add_settings(parser, None)
+    named = parser.parse_args(given)
+    options = _combined(named, trains=trains)
+    if named.help or named.help_all:
+        print(help_page(prog, description, own, options.config, trains=trains, whole=named.help_all), end="")
+        raise SystemExit(0)
+    return options
+
+
+def _own_options(*, operand: str, resumes: bool) -> argparse.ArgumentParser:
+    """Returns a parser of the options that are no settings."""
+    parser = OneLineParser(add_help=False)
+    if operand == "ENV":
+        parser.add_argument("operand", metavar="ENV", nargs="?", default="", help=_ENVIRONMENT)
+    elif operand:
         parser.add_argument("operand", metavar=operand, nargs="?", default="")
-    if trains:
+    parser.add_argument("--preset", metavar="NAME", help="preset to start from; none: the defaults")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    if resumes:
         parser.add_argument("--resume", metavar="RUN", type=Path, help="resume the run in this folder")
-    options, named = _from_options(parser, arguments)
+    parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
+    parser.add_argument("--help-all", action="store_true", help="show all settings and exit")
+    return parser
+
+
+def _combined(named: argparse.Namespace, *, trains: bool) -> Options:
     resume: Path | None = getattr(named, "resume", None)
-    layers = [_with_scalars(variables.settings_of_variables()), _with_scalars(options)]
+    environment = {"env_id": named.operand} if trains and named.operand else {}
+    layers = [variables.settings_of_variables(), environment, values_of(named)]
     preset: str | None = os.environ.get(variables.PRESET) if named.preset is None else named.preset
     if resume is not None:
         if named.config or preset:
@@ -73,10 +86,10 @@ def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool
                 " PENSTOCK_PRESET; change individual settings with options"
             )
         run: dict[str, object] = {"run": {"dir": str(resume)}}
-        return Options(build(merge(load_toml(settings_of(resume)), *layers, run)), None, resume)
+        return Options(configured(load_toml(settings_of(resume)), *layers, run, preset=NO_PRESET).config, None, resume)
     file = load_toml(named.config) if named.config else {}
     # Only training selects a preset by the environment; services are given the settings that they share.
-    chosen = configured(merge(file, *layers), preset=preset if trains or preset is not None else NO_PRESET)
+    chosen = configured(file, *layers, preset=preset if trains or preset is not None else NO_PRESET)
     return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""))
 
 
@@ -88,35 +101,3 @@ def settings_of(folder: Path) -> Path:
             f"{folder} is not a run folder, because it has no config.toml; choose one that `penstock train` created"
         )
     return file
-
-
-def _from_options(parser: OneLineParser, arguments: Sequence[str]) -> tuple[dict[str, object], argparse.Namespace]:
-    """Returns the nested values of the options that are settings, and all parsed options."""
-    try:
-        source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(
-            Config,  # type: ignore[arg-type]
-            cli_parse_args=list(arguments),
-            root_parser=parser,
-            cli_kebab_case=True,
-            cli_avoid_json=True,
-            cli_hide_none_type=True,
-            cli_shortcuts=_SHORTCUTS,
-        )
-        return source(), parser.parse_args(list(arguments))
-    except SettingsError as error:
-        parser.error(str(error))
-
-
-def _with_scalars(values: dict[str, object]) -> dict[str, object]:
-    """Returns nested values of options or variables with the text in tables converted to scalars."""
-    read = dict(values)
-    for section, settings in values.items():
-        fields = getattr(Config.model_fields[section].annotation, "model_fields", {})
-        if isinstance(settings, dict):
-            tables = {key: value for key, value in settings.items() if key in fields and isinstance(value, dict)}
-            read[section] = settings | {
-                key: {name: read_scalar(text) for name, text in table.items()}
-                for key, table in tables.items()
-                if is_table(fields[key].annotation)
-            }
-    return read

@@ -8,7 +8,7 @@ import tomli_w
 from penstock.config.checks import first_conflict
 from penstock.config.layers import merge
 from penstock.config.messages import explain
-from penstock.config.sections import Sections, setting_names
+from penstock.config.sections import Sections, fields
 from penstock.config.setting_types import NONE
 from penstock.errors import ConfigurationError
 from penstock.types.networks import MEMORY_PARTS
@@ -57,8 +57,10 @@ class Config(Sections):
 
 def _without_none(value: object) -> object:
     if isinstance(value, dict):
-        return {key: NONE if each is None else each for key, each in value.items()}
-    return [_without_none(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: NONE if each is None else _without_none(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [NONE if each is None else _without_none(each) for each in value]
+    return value
 
 
 def build(values: dict[str, object]) -> Config:
@@ -66,4 +68,4 @@ def build(values: dict[str, object]) -> Config:
     try:
         return Config(**values)
     except pydantic.ValidationError as error:
-        raise ConfigurationError(explain(error, setting_names())) from None
+        raise ConfigurationError(explain(error, fields())) from None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat
 
 from penstock.config.section import Section
-from penstock.config.setting_types import EnvironmentName, Modules, Scalar, Tables
+from penstock.config.setting_types import Arguments, EnvironmentName, Modules, Tables
 from penstock.environment_names import short
 
 
@@ -15,9 +15,9 @@ class EnvironmentConfig(Section):
     id: EnvironmentName = "CartPole-v1"
     """Registered Gymnasium id; package:Id-v0 to first import the package that registers it; or module:Name or
     file.py:Name for a class or function, called with kwargs. A relative path is made absolute."""
-    kwargs: dict[str, Scalar] = {}
-    """Arguments for gymnasium.make: numbers, booleans, text or None; as an option name=value,name=value. In a file,
-    None is written "None"."""
+    kwargs: Arguments = {}
+    """Arguments for gymnasium.make: numbers, booleans, text, None, and lists or tables of these; as an option
+    name=value,name=value. In a file, None is written "None"."""
     variants: Tables = ()
     """Tables of arguments that override kwargs; one policy trains in all of them. Written as [[environment.variants]]
     in a file and as a JSON list in an option. An empty table is the environment with kwargs alone. The actor in slot s
@@ -31,7 +31,7 @@ class EnvironmentConfig(Section):
     frame_stack: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of most recent frames that the policy sees at once, stacked along the first axis; each is sent and stored
     only once. 4 is usual for Atari."""
-    training_kwargs: dict[str, Scalar] = {}
+    training_kwargs: Arguments = {}
     """Arguments that override kwargs for the actors only. Use them for changes to the task that ease learning, such as
     clipped rewards or an episode's end at every lost life. Evaluations do not use them."""
     action_masks: bool = True
@@ -47,12 +47,12 @@ class EnvironmentConfig(Section):
         return short(self.id)
 
     @property
-    def variant_kwargs(self) -> tuple[dict[str, Scalar], ...]:
+    def variant_kwargs(self) -> tuple[Arguments, ...]:
         """All arguments of each variant; without variants, those of the one environment."""
         return tuple({**self.kwargs, **variant} for variant in self.variants) or (self.kwargs,)
 
     @property
-    def training_variants(self) -> tuple[dict[str, Scalar], ...]:
+    def training_variants(self) -> tuple[Arguments, ...]:
         """All arguments of each variant, as actors use them."""
         return tuple({**variant, **self.training_kwargs} for variant in self.variant_kwargs)
 

@@ -1,40 +1,48 @@
 """Pydantic's errors in the words of the settings."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pydantic
+from pydantic.fields import FieldInfo
 
-_AUTO = "literal['auto']"
-_NUMBERS = (["constrained-float"], ["constrained-int"])
-"""Pydantic's names of the alternatives of a setting that is a number or auto."""
+from penstock.config.names import suggestions
+from penstock.config.wanted import choices, wanted
 
 
-def explain(error: pydantic.ValidationError, names: Sequence[str]) -> str:
-    """Returns all errors in one line; `names` are those of all settings, as section.key."""
+def explain(error: pydantic.ValidationError, fields: Mapping[str, FieldInfo]) -> str:
+    """Returns all errors in one line.
+
+    Args:
+        error: The error of building a configuration.
+        fields: The fields of all sections, and of all settings as section.key.
+    """
     lines = []
     for item in error.errors(include_url=False):
         place = [str(part) for part in item["loc"]]
-        if place[-1:] == [_AUTO]:
-            # The error of the number, the alternative to auto, is explained already.
-            continue
-        or_auto = ", or 'auto'" if place[-1:] in _NUMBERS else ""
-        where = ".".join(place[:-1] if or_auto else place)
+        setting = ".".join(place[:2])
         if item["type"] == "extra_forbidden":
-            lines.append(f"unknown setting {where}; {_remedy(where, names)}")
+            lines.append(unknown(setting))
         elif item["type"] == "value_error":
             # An error about several settings names them itself.
-            of_one_setting = len(item["loc"]) > 1
-            lines.append(f"{where} {item['ctx']['error']}" if of_one_setting else str(item["ctx"]["error"]))
+            reason = str(item["ctx"]["error"])
+            lines.append(f"{'.'.join(place)} {reason}" if len(place) > 1 else reason)
+        elif setting in fields:
+            lines.append(_refusal(setting, fields[setting], item["input"]))
         else:
-            lines.append(f"{where}: {item['msg']}{or_auto}, got {item['input']!r}")
-    return "; ".join(lines)
+            raise AssertionError(f"no setting has the name {setting}")
+    # A setting with several alternatives has an error for each.
+    return "; ".join(dict.fromkeys(lines))
 
 
-def _remedy(unknown: str, names: Sequence[str]) -> str:
-    written = unknown.lower().replace("-", "_")
-    sections = dict.fromkeys(name.partition(".")[0] for name in names)
-    similar = list(names) if "." in written else list(sections)
-    of_that_key = [name for name in names if name.partition(".")[2] == written.rpartition(".")[2]]
-    meant = ([written] if written in similar else of_that_key) or difflib.get_close_matches(written, similar, n=1)
-    return f"did you mean {' or '.join(meant)}?" if meant else "`penstock train --help` lists all settings"
+def unknown(name: str) -> str:
+    """Returns the sentence for a name that is no section and no setting."""
+    return f"unknown setting {name}; {suggestions(name) or '`penstock train --help-all` lists all settings'}"
+
+
+def _refusal(name: str, field: FieldInfo, value: object) -> str:
+    if "." not in name:
+        return f"{name} is a section, not a setting; got {value!r} for it"
+    close = difflib.get_close_matches(value.lower(), choices(field), n=1) if isinstance(value, str) else []
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{name} must be {wanted(field)}; got {value!r}{meant}"

@@ -2,7 +2,7 @@
 
 import pydantic
 
-from penstock.config.setting_types import holds_bool, is_optional, takes_numbers_only
+from penstock.config.setting_types import NONE, holds_bool, is_optional, takes_numbers_only
 
 
 class Section(pydantic.BaseModel):
@@ -16,7 +16,7 @@ class Section(pydantic.BaseModel):
         """Converts the text none to None, so that an option can unset what a preset sets."""
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
-        return None if is_optional(annotation) and value in ("none", "None") else value
+        return None if is_optional(annotation) and value in ("none", NONE) else value
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

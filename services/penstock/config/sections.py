@@ -1,6 +1,9 @@
 """All sections of the configuration, and the settings that follow from others."""
 
+import functools
+
 import pydantic
+from pydantic.fields import FieldInfo
 
 from penstock.config import derived_settings
 from penstock.config.environment import EnvironmentConfig
@@ -17,7 +20,10 @@ from penstock.gate_law import least_store
 class Sections(pydantic.BaseModel):
     """The sections, with derived settings filled in; `Config` also checks that they fit together."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    # The arguments of an environment may be infinite.
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="constants"
+    )
 
     run: RunConfig = RunConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
@@ -83,11 +89,16 @@ class Sections(pydantic.BaseModel):
         )
 
 
+@functools.cache
+def fields() -> dict[str, FieldInfo]:
+    """Returns the fields of all sections by their names, and of all settings as section.key."""
+    found = dict(Sections.model_fields)
+    for section, field in Sections.model_fields.items():
+        assert isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        found |= {f"{section}.{key}": each for key, each in field.annotation.model_fields.items()}
+    return found
+
+
 def setting_names() -> list[str]:
     """Returns the names of all settings as section.key."""
-    return [
-        f"{section}.{key}"
-        for section, field in Sections.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
-        for key in field.annotation.model_fields
-    ]
+    return [name for name in fields() if "." in name]

@@ -1,19 +1,19 @@
 """The types of settings: the values that each accepts, and the conversion from text.
 
-Options and environment variables are text. Settings that are lists or tables are converted here, and `read_scalar`
-converts an argument of an environment. Used by `config`, and by `cli.options` for the arguments of environments.
+Options and environment variables are text. Numbers, lists and tables are converted here.
 """
 
+import ast
 import json
 import re
 import types
 import typing
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
-from pydantic_settings import NoDecode
 
+from penstock.config.wanted import InWords
 from penstock.environment_names import absolute
 from penstock.types.replay import MAX_SLOTS
 
@@ -22,10 +22,13 @@ NONE = "None"
 
 _SPELLINGS = {"True": True, "False": False, NONE: None}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_COUNT = re.compile(r"(?P<number>\d[\d_,]*(\.\d+)?(e\+?\d+)?)\s*(?P<unit>[kM])?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+_OPENING, _CLOSING = "[{(", "]})"
 
 
 def read_scalar(text: object) -> object:
-    """Returns the value that text spells in JSON or in Python: a number, a boolean, None, or quoted text.
+    """Returns the value that text spells in JSON or in Python: a number, a boolean, None, a list, or quoted text.
 
     Other text, and values that are not text, are returned unchanged.
     """
@@ -33,11 +36,68 @@ def read_scalar(text: object) -> object:
         return text
     if text in _SPELLINGS:
         return _SPELLINGS[text]
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return text if isinstance(value, (list, dict)) else value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError):
+            continue
+        return value if isinstance(value, (bool, int, float, str, list, tuple, dict, types.NoneType)) else text
+    return text
+
+
+def read_bool(value: object) -> bool:
+    """Returns a boolean, or one that is written as text. Raises `ValueError` for anything else."""
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    found = known.get(str(value).lower())
+    if found is None:
+        raise ValueError(f"must be true or false; got {value!r}")
+    return found
+
+
+def read_count(value: object) -> object:
+    """Returns a whole number that is written like 1e6, 1M, 500k or 1_000_000; other values unchanged."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    found = _COUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return value
+    number = float(found["number"].replace("_", "").replace(",", "")) * _UNITS[(found["unit"] or "").lower()]
+    return round(number) if number.is_integer() else value
+
+
+def read_table(text: str) -> dict[str, object]:
+    """Returns the table that text spells as name=value,name=value or in JSON.
+
+    Raises `ValueError` with what the text must be.
+    """
+    if text.lstrip().startswith("{"):
+        whole = read_scalar(text)
+        if isinstance(whole, dict):
+            return whole
+    table: dict[str, object] = {}
+    for part in filter(None, map(str.strip, _parts(text))):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"must be name=value,name=value; got {text!r}")
+        table[name.strip()] = read_scalar(value.strip())
+    return table
+
+
+def _parts(text: str) -> list[str]:
+    """Splits text at its commas, but not within brackets or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            depth += (character in _OPENING) - (character in _CLOSING)
+        if character == "," and depth <= 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def takes_numbers_only(annotation: object) -> bool:
@@ -69,6 +129,11 @@ def is_table(annotation: object) -> bool:
     return typing.get_origin(annotation) is dict
 
 
+def is_list(annotation: object) -> bool:
+    """Returns whether a setting of this type is a list."""
+    return typing.get_origin(annotation) is tuple
+
+
 def _read_list(value: object) -> object:
     """Converts text from an option or a variable to a list: values separated by commas, with or without brackets."""
     if not isinstance(value, str):
@@ -91,8 +156,12 @@ def _read_tables(value: object) -> object:
 
 
 def _check_argument(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(name): _check_argument(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_check_argument(each) for each in value]
     if not isinstance(value, (bool, int, float, str, types.NoneType)):
-        raise ValueError(f"must be a number, true, false, text or None, got {value!r}")
+        raise ValueError(f"must be a number, true, false, text, None, or a list or table of these; got {value!r}")
     return None if value == NONE else value
 
 
@@ -102,38 +171,41 @@ def _check_device(name: str) -> str:
     return name
 
 
-def _described(wanted: str) -> pydantic.WrapValidator:
-    """Returns a validator whose error states what is wanted, with a value that is accepted."""
-
-    def check(value: object, accept: pydantic.ValidatorFunctionWrapHandler) -> object:
-        try:
-            return accept(value)
-        except pydantic.ValidationError:
-            raise ValueError(f"must be {wanted}; got {value!r}") from None
-
-    return pydantic.WrapValidator(check)
-
-
 def _read_auto(value: object) -> object:
     return 0 if value == "auto" else value
 
 
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
-Device = Annotated[str, pydantic.AfterValidator(_check_device)]
+Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$"), InWords("an address host:port, such as 10.0.0.1:7431")]
+Device = Annotated[str, pydantic.AfterValidator(_check_device), InWords("auto, cpu, cuda, or cuda:N for GPU number N")]
 ActorSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS)]
 Temperature = Annotated[float, Field(ge=0.01, le=100.0)]
-Addresses = Annotated[tuple[Address, ...], pydantic.BeforeValidator(_read_list), NoDecode, Field(min_length=1)]
+Addresses = Annotated[
+    tuple[Address, ...],
+    pydantic.BeforeValidator(_read_list),
+    Field(min_length=1),
+    InWords("addresses host:port, separated by commas"),
+]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
-Modules = Annotated[tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), NoDecode]
+Modules = Annotated[
+    tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), InWords("modules, separated by commas")
+]
 PartName = Annotated[str, Field(min_length=1)]
-Count = Annotated[PositiveInt, _described("a whole number above 0, such as 1000")]
-Minutes = Annotated[PositiveFloat, _described("a number of minutes above 0, such as 30")]
+Count = Annotated[
+    PositiveInt, pydantic.BeforeValidator(read_count), InWords("a whole number above 0, such as 1000 or 1e6")
+]
+Minutes = Annotated[PositiveFloat, InWords("a number of minutes above 0, such as 30")]
 # 0 is replaced by `config.Config`, so that no other part sees it.
-DerivedCount = Annotated[int, pydantic.BeforeValidator(_read_auto), Field(ge=0)]
-Sizes = Annotated[tuple[PositiveInt, ...], pydantic.BeforeValidator(_read_list), NoDecode]
-# The arguments of an environment may be infinite or NaN.
-_AnyFloat = Annotated[float, Field(allow_inf_nan=True)]
-Scalar = Annotated[bool | int | _AnyFloat | str | None, pydantic.BeforeValidator(_check_argument)]
-Tables = Annotated[tuple[dict[str, Scalar], ...], pydantic.BeforeValidator(_read_tables), NoDecode]
+DerivedCount = Annotated[
+    int, pydantic.BeforeValidator(_read_auto), Field(ge=0), InWords("a whole number above 0, or auto")
+]
+Sizes = Annotated[
+    tuple[PositiveInt, ...],
+    pydantic.BeforeValidator(_read_list),
+    InWords("whole numbers above 0, separated by commas, such as 256,256"),
+]
+Argument = Annotated[Any, pydantic.BeforeValidator(_check_argument)]
+"""An argument of an environment; numbers may be infinite or NaN."""
+Arguments = dict[str, Argument]
+Tables = Annotated[tuple[Arguments, ...], pydantic.BeforeValidator(_read_tables), InWords("a list of tables in JSON")]

@@ -8,10 +8,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from pydantic_settings import EnvSettingsSource, SettingsError
-
 from penstock.config import Config, setting_names
-from penstock.config.setting_types import NONE
+from penstock.config.sections import fields
+from penstock.config.setting_types import NONE, is_table, read_scalar, read_table
 from penstock.errors import ConfigurationError
 from penstock.process.service import SUPERVISED_VARIABLE
 
@@ -38,24 +37,41 @@ _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SC
 def settings_of_variables() -> dict[str, object]:
     """Returns the nested values of all `PENSTOCK__SECTION__KEY` variables.
 
-    Raises `ConfigurationError` if a variable with Penstock's prefix is unknown, or a table is not given as JSON.
+    `PENSTOCK__SECTION__KEY__NAME` is one element of a table, and `PENSTOCK__SECTION` is a whole section in JSON. A
+    variable for one value overrides one for a table.
+
+    Raises `ConfigurationError` if a variable with Penstock's prefix is unknown, or a table can't be read.
     """
-    for name, text in os.environ.items():
+    values: dict[str, object] = {}
+    # The shortest first, so that those for one value override those for tables.
+    for name, text in sorted(os.environ.items(), key=lambda item: item[0].count("__")):
         _check(name.upper(), name, text)
-    source = EnvSettingsSource(
-        Config,  # type: ignore[arg-type]
-        case_sensitive=False,
-        env_prefix=SETTING_PREFIX,
-        env_nested_delimiter="__",
-        env_parse_none_str=NONE,
-    )
+        if name.upper().startswith(SETTING_PREFIX):
+            _put(values, name.upper().removeprefix(SETTING_PREFIX).lower().split("__"), text, name.upper())
+    return values
+
+
+def _put(values: dict[str, object], path: list[str], text: str, name: str) -> None:
+    """Puts the value of a variable into nested values."""
+    field = fields().get(".".join(path[:2]))
+    if len(path) == 1 or (len(path) == 2 and field is not None and is_table(field.annotation)):
+        value: object = _table(name, text)
+    else:
+        unset = None if text == NONE else text
+        value = read_scalar(text) if len(path) > 2 else unset
+    inner = values
+    for key in path[:-1]:
+        below = inner.setdefault(key, {})
+        assert isinstance(below, dict)
+        inner = below
+    inner[path[-1]] = value
+
+
+def _table(name: str, text: str) -> dict[str, object]:
     try:
-        return source()
-    except SettingsError:
-        name, value = _unreadable(source)
-        raise ConfigurationError(
-            f'the variable {name.upper()} must be a table in JSON, such as {{"size": 5}}; got {value!r}'
-        ) from None
+        return read_table(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the variable {name} {error}") from None
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
@@ -97,14 +113,3 @@ def _meant(name: str) -> str:
 
 def _squeezed(name: str) -> str:
     return name.replace("_", "")
-
-
-def _unreadable(source: EnvSettingsSource) -> tuple[str, str | None]:
-    """Returns the name and text of the variable that can't be parsed, since the error does not name it."""
-    for name, text in dict(source.env_vars).items():
-        source.env_vars = {name: text}
-        try:
-            source()
-        except SettingsError:
-            return name, text
-    raise AssertionError("no variable fails alone")

@@ -1,11 +1,14 @@
 """Presets, which are TOML files that a user can read and copy, and the choice of one for an environment."""
 
+import difflib
 import importlib.resources
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.config import Config, build, merge
+from penstock.config.names import answered, in_sections
 from penstock.environment_names import section_of, split
 from penstock.errors import ConfigurationError
 
@@ -22,19 +25,30 @@ class Configured(NamedTuple):
     preset: str | None
 
 
-def configured(values: dict[str, object], *, preset: str | None = None) -> Configured:
-    """Returns the configuration of nested values that override a preset (`NO_PRESET` or empty: the defaults).
+def configured(*layers: Mapping[str, object], preset: str | None = None) -> Configured:
+    """Returns the configuration of layers of values, the last the strongest, on a preset.
 
-    Without a name it is the preset that ships for the environment, if there is one, and CartPole's without an
-    environment. Raises `ConfigurationError` if the preset does not exist or is for another environment, or a value is
-    invalid.
+    Values are nested by section, or have names without a section (`config.names`). `NO_PRESET` and an empty name stand
+    for the defaults. Without a name it is the preset that ships for the environment, if there is one, and CartPole's
+    without an environment. Raises `ConfigurationError` if the preset does not exist or is for another environment, or a
+    value is invalid.
     """
+    named = [in_sections(layer) for layer in layers]
+    values = merge(*(each.sections for each in named))
+    found = _configured(values, preset)
+    questions = [question for each in named for question in each.questions]
+    if not questions:
+        return found
+    return _configured(merge(values, answered(questions, found.config)), preset)
+
+
+def _configured(values: dict[str, object], preset: str | None) -> Configured:
     environment = values.get("environment")
     given = environment.get("id") if isinstance(environment, dict) else None
     if preset is None:
         chosen = preset_for(given if isinstance(given, str) else Config().environment.id)
     else:
-        chosen = None if preset in ("", NO_PRESET) else preset
+        chosen = None if preset in ("", NO_PRESET) else _resolved(preset)
     if chosen is None:
         return Configured(build(values), None)
     below = preset_values(chosen)
@@ -75,8 +89,29 @@ def preset_names() -> list[str]:
 def preset_values(name: str) -> dict[str, object]:
     """Returns the nested values of a shipped preset. Raises `ConfigurationError` if it does not exist."""
     if name not in preset_names():
-        raise ConfigurationError(f"unknown preset {name!r}; choose from: {', '.join(preset_names())}, {NO_PRESET}")
+        close = difflib.get_close_matches(name.lower(), preset_names(), n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise ConfigurationError(
+            f"unknown preset {name!r}; {meant}choose from: {', '.join(preset_names())}, {NO_PRESET}"
+        )
     return tomllib.loads((importlib.resources.files(__package__) / f"{name}.toml").read_text())
+
+
+def described_presets() -> list[tuple[str, str, str, str]]:
+    """Returns the name, the environment, the steps and the threshold of each preset."""
+    rows = []
+    for name in preset_names():
+        config = build(preset_values(name))
+        steps, threshold = config.run.total_steps, config.evaluation.threshold
+        ends, solved = f"{steps:,}" if steps else "", "" if threshold is None else f"{threshold:g}"
+        rows.append((name, config.environment.short_name, ends, solved))
+    return rows
+
+
+def _resolved(name: str) -> str:
+    """Returns the name of a preset that is given in another case, or by its environment; other names unchanged."""
+    known = {each.lower(): each for each in preset_names()}
+    return known.get(name.lower().replace("-", "_")) or preset_for(name) or name
 
 
 def preset_for(environment_id: str) -> str | None:

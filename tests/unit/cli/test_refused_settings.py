@@ -26,24 +26,24 @@ REFUSED = {
     "a_half_life_that_leaves_no_mass": Refused(
         "--sampling.half-life=1e-300", "sampling.half_life to 0.1 or more", "--sampling.half-life=0.1"
     ),
-    "no_half_life": Refused("--sampling.half-life=0", "sampling.half_life: ", "--sampling.half-life=inf"),
+    "no_half_life": Refused("--sampling.half-life=0", "sampling.half_life must be a number above 0", "--sampling.half-life=inf"),
     "a_half_life_far_below_the_age_of_fresh_segments": Refused(
         "--sampling.publish-interval=500 --sampling.max-staleness=600",
         "sampling.half_life to 15.69 or more",
         "--sampling.half-life=15.69",
     ),
     "an_alpha_that_leaves_no_mass": Refused(
-        "--sampling.alpha=1e6", "sampling.alpha: Input should be less than or equal to 10", "--sampling.alpha=10"
+        "--sampling.alpha=1e6", "sampling.alpha must be a number from 0 to 10, or auto", "--sampling.alpha=10"
     ),
-    "a_negative_alpha": Refused("--sampling.alpha=-1", "or 'auto', got '-1'", "--sampling.alpha=auto"),
+    "a_negative_alpha": Refused("--sampling.alpha=-1", "or auto; got '-1'", "--sampling.alpha=auto"),
     "an_epsilon_that_vanishes": Refused(
-        "--sampling.epsilon=1e-300", "sampling.epsilon: Input should be greater than", "--sampling.epsilon=1e-9"
+        "--sampling.epsilon=1e-300", "sampling.epsilon must be a number from 1e-09", "--sampling.epsilon=1e-9"
     ),
     "an_epsilon_in_which_priorities_vanish": Refused(
-        "--sampling.epsilon=1e300", "sampling.epsilon: Input should be less than", "--sampling.epsilon=1e9"
+        "--sampling.epsilon=1e300", "sampling.epsilon must be a number from 1e-09 to 1e+09", "--sampling.epsilon=1e9"
     ),
     "a_store_of_one_byte": Refused(
-        "--replay.capacity-bytes=1", "replay.capacity_bytes: Input should be", "--replay.capacity-bytes=65536"
+        "--replay.capacity-bytes=1", "replay.capacity_bytes must be a size in bytes from 65,536", "--replay.capacity-bytes=65536"
     ),
     "a_staleness_below_the_age_of_fresh_segments": Refused(
         "--sampling.max-staleness=2", "sampling.max_staleness to 3 or more", "--sampling.max-staleness=3"
@@ -122,7 +122,7 @@ REFUSED = {
         "--actors=1 --train.replay-shards=4", "train.replay_shards to 1 or less", "--train.replay-shards=1"
     ),
     "more_actors_than_places": Refused("--actors=300", "set both to 300, or train.actors to 256", "--actors=256"),
-    "no_actors": Refused("--actors=0", "train.actors: Input should be greater than 0, or 'auto'", "--actors=auto"),
+    "no_actors": Refused("--actors=0", "train.actors must be a whole number from 1, or auto", "--actors=auto"),
     "more_minibatches_than_steps": Refused(
         "--ppo.minibatches=4000", "ppo.minibatches to auto, or to 2048 or less", "--ppo.minibatches=2048"
     ),
@@ -130,7 +130,7 @@ REFUSED = {
         "--ppo.minibatches=65 --policy.memory=gru", "auto, or to 64 or less", "--ppo.minibatches=64"
     ),
     "a_segment_of_one_step": Refused(
-        "--actor.unroll-length=1", "actor.unroll_length: Input should be", "--actor.unroll-length=2"
+        "--actor.unroll-length=1", "actor.unroll_length must be a whole number from 2", "--actor.unroll-length=2"
     ),
 }
 

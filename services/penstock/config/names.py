@@ -1,0 +1,197 @@
+"""Names of settings without their section, and the names that other libraries use.
+
+A setting whose key is in one section alone may be given without it: `--learning-rate`, or `total_steps = 1e6` at the
+top of a file. Names of other libraries are accepted if they have the same meaning; others are answered with the name,
+the unit and the number that Penstock uses.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.config.answers import ANSWERS
+from penstock.config.sections import Sections, setting_names
+from penstock.config.setting_types import read_bool
+from penstock.errors import ConfigurationError
+
+SHORT = {
+    "env_id": "environment.id",
+    "env_import": "environment.imports",
+    "run_dir": "run.dir",
+    "envs_per_actor": "actor.environments",
+}
+"""Penstock's own short names that are no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The name of a setting in another library.
+
+    Attributes:
+        setting: Name of the setting, as section.key.
+        is_flag: Whether the name may be given without a value, which means true.
+        convert: Returns the value of the setting, and raises `ValueError` with what the value must be. None: the value
+            is the same.
+    """
+
+    setting: str
+    is_flag: bool = False
+    convert: Callable[[object], object] | None = None
+
+
+def _run_folder(value: object) -> object:
+    """Returns the folder of a run that is given by a name or a path."""
+    return f"runs/{value}" if isinstance(value, str) and value and "/" not in value else value
+
+
+def _degree(value: object) -> object:
+    modes = {"blocking": 0, "sync": 0, "synchronous": 0, "async": 1, "asynchronous": 1, "nonblocking": 1}
+    if value not in modes:
+        raise ValueError(f"must be blocking or async; got {value!r}")
+    return modes[str(value)]
+
+
+def _choice(if_true: object, if_false: object) -> Callable[[object], object]:
+    return lambda value: if_true if read_bool(value) else if_false
+
+
+ALIASES = {
+    **dict.fromkeys(("env", "env_name"), Alias("environment.id")),
+    **dict.fromkeys(("num_workers", "n_workers", "num_actors"), Alias("train.actors")),
+    **dict.fromkeys(("timesteps", "total_timesteps", "n_timesteps", "train_for_env_steps"), Alias("run.total_steps")),
+    "lr": Alias("ppo.learning_rate"),
+    "gamma": Alias("ppo.discount"),
+    "gae_lambda": Alias("ppo.trace_decay"),
+    **dict.fromkeys(("clip_param", "clip_coef", "ppo_clip_ratio"), Alias("ppo.clip_range")),
+    **dict.fromkeys(("value_coef", "vf_coef"), Alias("ppo.value_coefficient")),
+    **dict.fromkeys(("entropy_coef", "ent_coef"), Alias("ppo.entropy_coefficient")),
+    "max_grad_norm": Alias("ppo.max_gradient_norm"),
+    "norm_adv": Alias("ppo.normalise_advantages", is_flag=True),
+    "anneal_lr": Alias("ppo.learning_rate_schedule", is_flag=True, convert=_choice("linear", "constant")),
+    **dict.fromkeys(("num_epochs", "n_epochs", "update_epochs"), Alias("ppo.epochs")),
+    "per_alpha": Alias("sampling.alpha"),
+    **dict.fromkeys(("per_beta", "per_beta_start"), Alias("sampling.beta")),
+    "weight_sync_interval": Alias("sampling.publish_interval"),
+    "sync_mode": Alias("sampling.off_policy_degree", convert=_degree),
+    "enable_async_eval": Alias("evaluation.mode", is_flag=True, convert=_choice("asynchronous", "synchronous")),
+    "cuda": Alias("learner.device", is_flag=True, convert=_choice("cuda", "cpu")),
+    **dict.fromkeys(("log_dir", "exp_name", "run_name", "experiment", "name"), Alias("run.dir", convert=_run_folder)),
+    "save_freq": Alias("checkpoint.save_interval"),
+    **dict.fromkeys(("eval_interval", "eval_freq"), Alias("evaluation.interval_steps")),
+    **dict.fromkeys(("eval_episodes", "n_eval_episodes"), Alias("evaluation.episodes")),
+}
+"""Names of other libraries with the same meaning: of the original documents, Stable-Baselines3, CleanRL, rl-zoo and
+Sample Factory."""
+
+
+def setting_of(name: str) -> str | None:
+    """Returns the setting, as section.key, of a name without a section; None if there is none."""
+    written = spelled(name)
+    if written in SHORT:
+        return SHORT[written]
+    if written in ALIASES:
+        return ALIASES[written].setting
+    return None if written in ANSWERS else _UNIQUE.get(written)
+
+
+def short_names(setting: str) -> list[str]:
+    """Returns Penstock's own names of a setting besides section.key."""
+    key = setting.partition(".")[2]
+    short = [name for name, each in SHORT.items() if each == setting]
+    return [*short, key] if _UNIQUE.get(key) == setting else short
+
+
+def spelled(name: str) -> str:
+    """Returns a name, which may be that of an option, as settings are spelled: with underscores."""
+    return name.strip().lstrip("-").replace("-", "_")
+
+
+class Named(NamedTuple):
+    """Values by section, and the names without a section that need an answer, with their values."""
+
+    sections: dict[str, object]
+    questions: list[tuple[str, object]]
+
+
+def in_sections(values: Mapping[str, object]) -> Named:
+    """Puts each setting into its section, under its own name. Unknown names remain, for the error.
+
+    Raises `ConfigurationError` if a setting is given twice with different values.
+    """
+    sections: dict[str, object] = {}
+    questions: list[tuple[str, object]] = []
+    for name, value in values.items():
+        if spelled(name) in Sections.model_fields and isinstance(value, Mapping):
+            keys = _keys(spelled(name))
+            for key, each in value.items():
+                _put(sections, spelled(name), spelled(key) if spelled(key) in keys else key, each)
+        elif setting := setting_of(name):
+            section, _, key = setting.partition(".")
+            _put(sections, section, key, _converted(name, value))
+        elif spelled(name) in ANSWERS:
+            questions.append((name, value))
+        else:
+            sections[name] = value
+    return Named(sections, questions)
+
+
+def answered(questions: Sequence[tuple[str, object]], config: Sections) -> dict[str, object]:
+    """Returns the nested settings that these names stand for. Raises `ConfigurationError` with the answer to others."""
+    settings: dict[str, object] = {}
+    for name, value in questions:
+        answer = ANSWERS[spelled(name)](value, config)
+        if isinstance(answer, str):
+            raise ConfigurationError(f"{name}: {answer}")
+        settings |= answer
+    return settings
+
+
+def suggestions(name: str) -> str:
+    """Returns a question that suggests settings for an unknown name, such as "did you mean ppo.epochs?"; or ""."""
+    written = spelled(name).lower()
+    section, _, key = written.rpartition(".")
+    if not section and written in Sections.model_fields:
+        return f"did you mean {written}?"
+    names = setting_names()
+    found = [written] if written in names else [each for each in names if each.partition(".")[2] == key]
+    if not found and (setting := setting_of(key)):
+        found = [setting]
+    if not found:
+        pool = names if section else [*Sections.model_fields, *SHORT, *_UNIQUE]
+        found = difflib.get_close_matches(written, pool, n=1, cutoff=0.75)
+        found = [SHORT.get(each, _UNIQUE.get(each, each)) for each in found]
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _converted(name: str, value: object) -> object:
+    alias = ALIASES.get(spelled(name))
+    if alias is None or alias.convert is None:
+        return value
+    try:
+        return alias.convert(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name} {error}") from None
+
+
+def _put(sections: dict[str, object], section: str, key: str, value: object) -> None:
+    settings = sections.setdefault(section, {})
+    if not isinstance(settings, dict):
+        raise ConfigurationError(f"{section} is a section, not a setting; got {settings!r} for it")
+    if key in settings and settings[key] != value:
+        raise ConfigurationError(f"{section}.{key} is given as {settings[key]!r} and as {value!r}; give it once")
+    settings[key] = value
+
+
+def _keys(section: str) -> frozenset[str]:
+    return frozenset(key for each, _, key in (name.partition(".") for name in setting_names()) if each == section)
+
+
+_COUNTS = Counter(name.partition(".")[2] for name in setting_names())
+_UNIQUE = {
+    key: name
+    for name in setting_names()
+    if _COUNTS[key := name.partition(".")[2]] == 1 and key not in ANSWERS and key not in ALIASES
+}
+"""Settings by their keys, of those that one section alone has."""
