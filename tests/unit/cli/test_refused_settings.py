@@ -26,7 +26,9 @@ REFUSED = {
     "a_half_life_that_leaves_no_mass": Refused(
         "--sampling.half-life=1e-300", "sampling.half_life to 0.1 or more", "--sampling.half-life=0.1"
     ),
-    "no_half_life": Refused("--sampling.half-life=0", "sampling.half_life must be a number above 0", "--sampling.half-life=inf"),
+    "no_half_life": Refused(
+        "--sampling.half-life=0", "sampling.half_life must be a number above 0", "--sampling.half-life=inf"
+    ),
     "a_half_life_far_below_the_age_of_fresh_segments": Refused(
         "--sampling.publish-interval=500 --sampling.max-staleness=600",
         "sampling.half_life to 15.69 or more",
@@ -43,7 +45,9 @@ REFUSED = {
         "--sampling.epsilon=1e300", "sampling.epsilon must be a number from 1e-09 to 1e+09", "--sampling.epsilon=1e9"
     ),
     "a_store_of_one_byte": Refused(
-        "--replay.capacity-bytes=1", "replay.capacity_bytes must be a size in bytes from 65,536", "--replay.capacity-bytes=65536"
+        "--replay.capacity-bytes=1",
+        "replay.capacity_bytes must be a size in bytes from 65,536",
+        "--replay.capacity-bytes=65536",
     ),
     "a_staleness_below_the_age_of_fresh_segments": Refused(
         "--sampling.max-staleness=2", "sampling.max_staleness to 3 or more", "--sampling.max-staleness=3"

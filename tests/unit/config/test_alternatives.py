@@ -81,11 +81,31 @@ def test_the_file_of_a_run_keeps_the_units(values: dict[str, object]) -> None:
 
 REFUSED: list[tuple[str, str, object, str]] = [
     ("run", "total_steps", 0, "run.total_steps must be a whole number above 0, such as 1000 or 1e6, or none; got 0"),
-    ("run", "total_updates", -1, "run.total_updates must be a whole number above 0, such as 1000 or 1e6, or none; got -1"),
-    ("run", "total_episodes", 1.5, "run.total_episodes must be a whole number above 0, such as 1000 or 1e6, or none; got 1.5"),
+    (
+        "run",
+        "total_updates",
+        -1,
+        "run.total_updates must be a whole number above 0, such as 1000 or 1e6, or none; got -1",
+    ),
+    (
+        "run",
+        "total_episodes",
+        1.5,
+        "run.total_episodes must be a whole number above 0, such as 1000 or 1e6, or none; got 1.5",
+    ),
     ("run", "total_minutes", 0, "run.total_minutes must be a number of minutes above 0, such as 30, or none; got 0"),
-    ("run", "total_minutes", "nan", "run.total_minutes must be a number of minutes above 0, such as 30, or none; got 'nan'"),
-    ("run", "total_minutes", "inf", "run.total_minutes must be a number of minutes above 0, such as 30, or none; got 'inf'"),
+    (
+        "run",
+        "total_minutes",
+        "nan",
+        "run.total_minutes must be a number of minutes above 0, such as 30, or none; got 'nan'",
+    ),
+    (
+        "run",
+        "total_minutes",
+        "inf",
+        "run.total_minutes must be a number of minutes above 0, such as 30, or none; got 'inf'",
+    ),
     ("run", "total_updates", True, "run.total_updates must be a number, not true or false; got True"),
     (
         "run",
@@ -98,7 +118,12 @@ REFUSED: list[tuple[str, str, object, str]] = [
     ("evaluation", "interval_steps", None, "evaluation.interval_steps is none, and its other units are not set"),
     ("checkpoint", "save_interval_updates", 0, "checkpoint.save_interval_updates must be a whole number above 0"),
     ("checkpoint", "save_interval", None, "checkpoint.save_interval is none, and its other units are not set"),
-    ("replay", "capacity_segments", 0, "replay.capacity_segments must be a whole number above 0, such as 1000 or 1e6, or none; got 0"),
+    (
+        "replay",
+        "capacity_segments",
+        0,
+        "replay.capacity_segments must be a whole number above 0, such as 1000 or 1e6, or none; got 0",
+    ),
 ]
 
 

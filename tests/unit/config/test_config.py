@@ -145,7 +145,9 @@ def test_an_unknown_device_is_refused_with_the_known_ones(device: str) -> None:
 @pytest.mark.parametrize("section", ["replay", "learner"])
 def test_more_actors_than_the_store_has_slots_are_refused(section: str) -> None:
     assert getattr(build({section: {"max_actors": MAX_SLOTS}}), section).max_actors == MAX_SLOTS
-    with pytest.raises(ConfigurationError, match=rf"^{section}\.max_actors must be a whole number from 1 to 4,096; got {MAX_SLOTS + 1}"):
+    with pytest.raises(
+        ConfigurationError, match=rf"^{section}\.max_actors must be a whole number from 1 to 4,096; got {MAX_SLOTS + 1}"
+    ):
         build({section: {"max_actors": MAX_SLOTS + 1}})
 
 
@@ -308,9 +310,18 @@ def test_variants_may_be_an_array_of_tables_in_a_file(tmp_path: Path) -> None:
             {"environment": {"variants": [{}] * 3}, "train": {"actors": 3}, "evaluation": {"episodes": 2}},
             r"2 episodes can't be spread over 3.*evaluation\.episodes",
         ),
-        ({"actor": {"lowest_temperature": 0.0}}, r"actor\.lowest_temperature must be a number from 0.01 to 100; got 0\.0"),
-        ({"actor": {"highest_temperature": math.inf}}, r"actor\.highest_temperature must be a number from 0.01 to 100; got inf"),
-        ({"actor": {"highest_temperature": math.nan}}, r"actor\.highest_temperature must be a number from 0.01 to 100; got nan"),
+        (
+            {"actor": {"lowest_temperature": 0.0}},
+            r"actor\.lowest_temperature must be a number from 0.01 to 100; got 0\.0",
+        ),
+        (
+            {"actor": {"highest_temperature": math.inf}},
+            r"actor\.highest_temperature must be a number from 0.01 to 100; got inf",
+        ),
+        (
+            {"actor": {"highest_temperature": math.nan}},
+            r"actor\.highest_temperature must be a number from 0.01 to 100; got nan",
+        ),
         ({"actor": {"lowest_temperature": 2.0}}, r"lowest_temperature 2 exceeds actor\.highest_temperature 1"),
         (
             {"actor": {"highest_temperature": 2.0}, "train": {"actors": 1}},
@@ -355,5 +366,7 @@ def test_none_unsets_a_setting_unless_it_is_a_text(section: str, key: str, text:
 
 
 def test_a_setting_that_cannot_be_unset_refuses_none() -> None:
-    with pytest.raises(ConfigurationError, match=r"^ppo\.learning_rate must be a number above 0 and at most 1; got 'none'"):
+    with pytest.raises(
+        ConfigurationError, match=r"^ppo\.learning_rate must be a number above 0 and at most 1; got 'none'"
+    ):
         build({"ppo": {"learning_rate": "none"}})

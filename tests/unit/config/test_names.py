@@ -1,0 +1,210 @@
+"""Names of settings without a section, and the names of other libraries: each is accepted or answered in one line."""
+
+import re
+
+import pytest
+
+from penstock.cli.options import parse
+from penstock.config import Config
+from penstock.config.answers import ANSWERS
+from penstock.config.names import ALIASES, in_sections, setting_of, short_names, suggestions
+from penstock.config.sections import fields, setting_names
+from penstock.errors import ConfigurationError
+from penstock.presets import configured
+
+
+def config_of(*arguments: str) -> Config:
+    return parse("penstock train", "", arguments, trains=True).config
+
+
+ACCEPTED: dict[str, tuple[str, str, object]] = {
+    "--env": ("Nothing-v0", "environment.id", "Nothing-v0"),
+    "--env-name": ("Nothing-v0", "environment.id", "Nothing-v0"),
+    "--env_id": ("Nothing-v0", "environment.id", "Nothing-v0"),
+    "--env-id": ("Nothing-v0", "environment.id", "Nothing-v0"),
+    "--num-workers": ("3", "train.actors", 3),
+    "--actors": ("3", "train.actors", 3),
+    "--num-envs": ("12", "actor.environments", 6),
+    "--n-envs": ("12", "actor.environments", 6),
+    "--envs-per-actor": ("6", "actor.environments", 6),
+    "--timesteps": ("1e6", "run.total_steps", 1_000_000),
+    "--total-timesteps": ("1M", "run.total_steps", 1_000_000),
+    "--n-timesteps": ("250k", "run.total_steps", 250_000),
+    "--train_for_env_steps": ("1_000", "run.total_steps", 1_000),
+    "--total-steps": ("2000.0", "run.total_steps", 2_000),
+    "--lr": ("2e-4", "ppo.learning_rate", 2e-4),
+    "--learning-rate": ("2e-4", "ppo.learning_rate", 2e-4),
+    "--gamma": ("0.9", "ppo.discount", 0.9),
+    "--gae-lambda": ("0.8", "ppo.trace_decay", 0.8),
+    "--clip-param": ("0.1", "ppo.clip_range", 0.1),
+    "--clip-coef": ("0.1", "ppo.clip_range", 0.1),
+    "--clip-range": ("0.1", "ppo.clip_range", 0.1),
+    "--target-kl": ("0.02", "ppo.target_kl", 0.02),
+    "--value-coef": ("0.3", "ppo.value_coefficient", 0.3),
+    "--vf-coef": ("0.3", "ppo.value_coefficient", 0.3),
+    "--entropy-coef": ("0.02", "ppo.entropy_coefficient", 0.02),
+    "--ent-coef": ("0.02", "ppo.entropy_coefficient", 0.02),
+    "--max-grad-norm": ("0.7", "ppo.max_gradient_norm", 0.7),
+    "--norm-adv": ("False", "ppo.normalise_advantages", False),
+    "--anneal-lr": ("false", "ppo.learning_rate_schedule", "constant"),
+    "--num-epochs": ("3", "ppo.epochs", 3),
+    "--n-epochs": ("3", "ppo.epochs", 3),
+    "--update-epochs": ("3", "ppo.epochs", 3),
+    "--epochs": ("3", "ppo.epochs", 3),
+    "--num-minibatches": ("4", "ppo.minibatches", 4),
+    "--per-alpha": ("0.7", "sampling.alpha", 0.7),
+    "--per-beta-start": ("0.5", "sampling.beta", 0.5),
+    "--weight-sync-interval": ("2", "sampling.publish_interval", 2),
+    "--off-policy-degree": ("2", "sampling.off_policy_degree", 2),
+    "--sync-mode": ("blocking", "sampling.off_policy_degree", 0),
+    "--enable-async-eval": ("true", "evaluation.mode", "asynchronous"),
+    "--device": ("cpu", "learner.device", "cpu"),
+    "--cuda": ("false", "learner.device", "cpu"),
+    "--log-dir": ("somewhere/else", "run.dir", "somewhere/else"),
+    "--exp-name": ("mine", "run.dir", "runs/mine"),
+    "--run-name": ("mine", "run.dir", "runs/mine"),
+    "--experiment": ("mine", "run.dir", "runs/mine"),
+    "--name": ("mine", "run.dir", "runs/mine"),
+    "--run-dir": ("mine", "run.dir", "mine"),
+    "--save-interval": ("7000", "checkpoint.save_interval", 7_000),
+    "--save-freq": ("7000", "checkpoint.save_interval", 7_000),
+    "--max-checkpoints": ("5", "checkpoint.max_checkpoints", 5),
+    "--eval-interval": ("3000", "evaluation.interval_steps", 3_000),
+    "--eval-freq": ("3000", "evaluation.interval_steps", 3_000),
+    "--eval-episodes": ("6", "evaluation.episodes", 6),
+    "--seed": ("5", "run.seed", 5),
+    "--stop-at-return": ("100", "run.stop_at_return", 100.0),
+    "--ppo.learning_rate": ("2e-4", "ppo.learning_rate", 2e-4),
+    "--sampling.off_policy_degree": ("2", "sampling.off_policy_degree", 2),
+}
+"""Options with a value, the setting, and its value afterwards."""
+
+ANSWERED = {
+    "--train-shared": "all actors share one policy",
+    "--distributed": "all actors share one policy",
+    "--num-iterations=100": "100 of them are --total-steps 51200",
+    "--num-steps=128": "actor.unroll_length 32 steps",
+    "--n-steps=128": "actor.unroll_length 32 steps",
+    "--steps-per-worker=128": "actor.unroll_length 32 steps",
+    "--rollout=128": "actor.unroll_length 32 steps",
+    "--batch-size=64": "set --ppo.minibatches 32",
+    "--mini-batch-size=128": "set --ppo.minibatches 16",
+    "--buffer-size=1e5": "--replay.capacity-steps 100000",
+    "--buffer-capacity=5000": "--replay.capacity-segments 5000",
+    "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
+    "--min-batch-size=64": "--sampling.min-replay-segments 2",
+    "--log-interval=1": "metrics.jsonl has a record per batch",
+    "--verbose=1": "the terminal shows progress",
+    "--use-wandb": "`penstock plot`",
+    "--track": "`penstock plot`",
+    "--tensorboard-log=x": "`penstock plot`",
+    "--render": "--record-video",
+    "--capture-video": "--record-video",
+    "--algo=ppo": "one algorithm",
+    "--policy=MlpPolicy": "--policy.hidden-sizes",
+    "--hidden-dim=64": "--policy.hidden-sizes 64,64",
+    "--normalize": "normalised by default",
+    "--quick-test": "--total-steps 10000",
+    "--warmup-seconds=3": "remove the option",
+    "--num-envs=7": "multiple of the 2 actors",
+    "--episodes=3": "run.total_episodes",
+}
+"""Options with what the line says."""
+
+
+@pytest.mark.parametrize("option", ACCEPTED)
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_name_of_another_library_is_accepted(option: str, joined: bool) -> None:
+    text, setting, expected = ACCEPTED[option]
+    section, _, key = setting.partition(".")
+    config = config_of(f"{option}={text}") if joined else config_of(option, text)
+    assert getattr(getattr(config, section), key) == expected
+
+
+@pytest.mark.parametrize("option", ANSWERED)
+def test_other_names_are_answered_in_one_line(option: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        config_of(option)
+    line = str(caught.value)
+    assert line.startswith(f"{option.partition('=')[0]}: ") and "\n" not in line
+    assert ANSWERED[option] in line
+
+
+def test_options_that_an_answer_suggests_are_accepted() -> None:
+    for option, line in ANSWERED.items():
+        with pytest.raises(ConfigurationError) as caught:
+            config_of(option)
+        for name, value in re.findall(r"(--[a-z.-]+) (\d[\d,]*)", str(caught.value)):
+            config_of(name, value)
+        assert line in str(caught.value)
+
+
+def test_an_environment_may_be_given_without_an_option() -> None:
+    assert config_of("Pendulum-v1", "--seed", "3").environment.id == "Pendulum-v1"
+    with pytest.raises(ConfigurationError, match=r"environment\.id is given as"):
+        configured({"env": "Pendulum-v1", "env_id": "CartPole-v1"})
+
+
+def test_all_names_stand_for_settings() -> None:
+    assert {alias.setting for alias in ALIASES.values()} <= set(setting_names())
+    assert not ALIASES.keys() & ANSWERS.keys()
+    for setting in setting_names():
+        assert all(setting_of(name) == setting for name in short_names(setting))
+
+
+def test_options_files_and_python_have_the_same_names() -> None:
+    option = config_of("Pendulum-v1", "--lr", "3e-4", "--total-steps", "1e5", "--anneal-lr", "false")
+    values = {"env_id": "Pendulum-v1", "lr": 3e-4, "total_steps": 1e5, "anneal-lr": False}
+    nested = {
+        "environment": {"id": "Pendulum-v1"},
+        "ppo": {"learning-rate": 3e-4, "learning_rate_schedule": "constant"},
+    }
+    assert option == configured(values).config == configured({**nested, "run": {"total_steps": "100k"}}).config
+
+
+def test_a_setting_under_two_names_is_given_once() -> None:
+    assert in_sections({"lr": 1.0, "ppo": {"learning_rate": 1.0}}).sections == {"ppo": {"learning_rate": 1.0}}
+    with pytest.raises(ConfigurationError, match=r"ppo\.learning_rate is given as .* and as .*; give it once"):
+        in_sections({"lr": 1.0, "ppo": {"learning_rate": 2.0}})
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("ppo.lr", "did you mean ppo.learning_rate?"),
+        ("ppo.learning_rat", "did you mean ppo.learning_rate?"),
+        ("learnin-rate", "did you mean ppo.learning_rate?"),
+        ("Run", "did you mean run?"),
+        ("total_step", "did you mean run.total_steps?"),
+        ("frobnicate", ""),
+    ],
+)
+def test_suggestions(name: str, question: str) -> None:
+    assert suggestions(name) == question
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--ppo.v-trace"], True),
+        (["--no-ppo.v-trace"], False),
+        (["--v-trace", "no"], False),
+        (["--no-v-trace", "Pendulum-v1"], False),
+    ],
+)
+def test_flags_need_no_value(arguments: list[str], value: bool) -> None:
+    assert config_of(*arguments).ppo.v_trace is value
+
+
+def test_several_values_may_follow_an_option() -> None:
+    config = config_of("Pendulum-v1", "--policy.hidden-sizes", "32", "16", "--environment.kwargs", "g=9", "name=x")
+    assert (config.policy.hidden_sizes, config.environment.kwargs) == ((32, 16), {"g": 9, "name": "x"})
+    config = config_of("--environment.kwargs", 'desc=["SF","FG"],size={"a": 1}')
+    assert config.environment.kwargs == {"desc": ["SF", "FG"], "size": {"a": 1}}
+
+
+@pytest.mark.parametrize("setting", setting_names())
+def test_what_a_setting_accepts_is_described(setting: str) -> None:
+    from penstock.config.wanted import wanted
+
+    assert re.fullmatch(r"[a-z0-9][^\n]{2,120}", wanted(fields()[setting]))
