@@ -93,7 +93,7 @@ ANSWERED = {
     "--buffer-capacity=5000": "--replay.capacity-segments 5000",
     "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
     "--min-batch-size=64": "--sampling.min-replay-segments 2",
-    "--log-interval=1": "metrics.jsonl has a record per batch",
+    "--log-interval=1": "metrics.jsonl has a record per second",
     "--verbose=1": "the terminal shows progress",
     "--use-wandb": "`penstock plot`",
     "--track": "`penstock plot`",
