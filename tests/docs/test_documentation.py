@@ -90,8 +90,8 @@ def check_penstock(arguments: list[str], monkeypatch: pytest.MonkeyPatch, *, val
         own(self, *given, **named)
         raise Parsed
 
-    if not arguments or "..." in arguments or "--help" in arguments:
-        assert set(arguments) <= {*cli._COMMANDS, "--help", "..."}
+    if not arguments or {"...", "--help", "--help-all"} & set(arguments):
+        assert set(arguments) <= {*cli._COMMANDS, "--help", "--help-all", "..."}
         return
     with monkeypatch.context() as patched:
         patched.setattr(OneLineParser, "parse_args", parse_args)
