@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from penstock.acting.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.trained import load_policy as load_policy
     from penstock.api import train as train
+    from penstock.apps.environments import make as make
     from penstock.config import Config as Config
     from penstock.errors import ConfigurationError as ConfigurationError
     from penstock.errors import PenstockError as PenstockError
     from penstock.local.stopping import Interrupted as Interrupted
     from penstock.presets import configure as configure
     from penstock.presets import preset as preset
+    from penstock.run_metrics import Metrics as Metrics
+    from penstock.run_metrics import load_metrics as load_metrics
     from penstock.summary import Summary as Summary
 
 __version__ = "0.1.0"
@@ -30,11 +33,14 @@ _HOMES = {
     "Config": "penstock.config",
     "ConfigurationError": "penstock.errors",
     "Interrupted": "penstock.local.stopping",
+    "Metrics": "penstock.run_metrics",
     "PenstockError": "penstock.errors",
     "Summary": "penstock.summary",
     "TrainedPolicy": "penstock.acting.trained",
     "configure": "penstock.presets",
+    "load_metrics": "penstock.run_metrics",
     "load_policy": "penstock.acting.trained",
+    "make": "penstock.apps.environments",
     "preset": "penstock.presets",
     "train": "penstock.api",
 }
@@ -43,11 +49,14 @@ __all__ = [
     "Config",
     "ConfigurationError",
     "Interrupted",
+    "Metrics",
     "PenstockError",
     "Summary",
     "TrainedPolicy",
     "configure",
+    "load_metrics",
     "load_policy",
+    "make",
     "preset",
     "train",
 ]

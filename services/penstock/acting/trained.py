@@ -148,8 +148,13 @@ class TrainedPolicy:
 def load_policy(path: str | Path, *, seed: int | None = None) -> TrainedPolicy:
     """Loads a policy from a run's folder (its best checkpoint, else its newest) or from a checkpoint file.
 
-    `seed` is the seed of sampled actions; None: a random one. Raises `DamagedFile`, with another checkpoint to use, if it is damaged, and `ConfigurationError` if there is none or
-    this release can't load it.
+    Args:
+        path: Folder or file.
+        seed: Seed of sampled actions; None: a random one.
+
+    Raises:
+        DamagedFile: The file is damaged; the message names another checkpoint to use.
+        ConfigurationError: There is no checkpoint, or this release can't load it.
     """
     return TrainedPolicy(read_weights(find_checkpoint(Path(path))), seed=seed)
 

@@ -191,7 +191,7 @@ def test_a_batch_of_a_policy_with_memory_is_a_batch_of_episodes(remembering: Pol
     played = np.stack([trained.act(np.stack(rows))[:, 0] for rows in zip(*episodes, strict=True)], axis=1)
     expected = [expected_actions(remembering, episode) for episode in episodes]
     np.testing.assert_allclose(played, expected, atol=1e-4)
-    with pytest.raises(ConfigurationError, match="1 observations after 2, .*call reset"):
+    with pytest.raises(ConfigurationError, match=r"1 observations after 2, .*call reset"):
         trained.act(episodes[0][0])
     trained.reset()
     trained.act(episodes[0][0])

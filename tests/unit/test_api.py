@@ -70,7 +70,7 @@ def wrapped() -> object:
         (lambda: gymnasium.make("CartPole-v1", max_episode_steps=77), "CartPole-v1", {"max_episode_steps": 77}),
         (lambda: gymnasium.make("FrozenLake-v1", is_slippery=False), "FrozenLake-v1", {"is_slippery": False}),
         (lambda: CartPoleEnv, "gymnasium.envs.classic_control.cartpole:CartPoleEnv", {}),
-        (lambda: wrapped, "test_python_api:wrapped", {}),
+        (lambda: wrapped, "test_api:wrapped", {}),
     ],
 )
 def test_an_environment_may_be_given_as_users_have_it(
