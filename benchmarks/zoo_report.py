@@ -140,8 +140,11 @@ def table(compared: Sequence[Comparison]) -> str:
 
 
 def publish(path: Path, document: Path) -> None:
-    """Writes the table of a result file into a page."""
+    """Writes the table of a result file into a page, and a copy of the file beside the page."""
     write_into(document, "zoo-tasks", table(comparisons(read(path))), writer="benchmarks.zoo_tasks")
+    copy = document.parent / "results" / "zoo_tasks.json"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_bytes(path.read_bytes())
 
 
 def _row(each: Comparison) -> list[str]:

@@ -32,11 +32,11 @@ def make_learner(
     sampling: SamplingConfig | None = None,
     **ppo: object,
 ) -> Learner:
-    """Creates a learner for this environment, with settings of [ppo]."""
+    """Creates a learner for this environment, with settings of [ppo]; it makes all passes over a batch by default."""
     return Learner(
         spec_of(env_id),
         network,
-        ppo=PPOConfig(**{"epochs": 2, "minibatches": 2, **ppo}),
+        ppo=PPOConfig(**{"epochs": 2, "minibatches": 2, "target_kl": None, **ppo}),
         sampling=sampling or SamplingConfig(),
         device=device,
         seed=seed,

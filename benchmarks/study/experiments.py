@@ -241,6 +241,7 @@ _OTHER_DEFAULTS: dict[str, Changes] = {
     "former defaults": {**_FORMER_RATE, **_HALF_FRESH},
     "former rate": _FORMER_RATE,
     "half of each batch fresh": _HALF_FRESH,
+    "no bound on the KL": {"ppo": {"target_kl": None}},
     "age without priority": {"sampling": {"alpha": 0.0}},
     "raw observations": {"policy": {"normalise_observations": False}},
     "raw returns": {"policy": {"normalise_returns": False}},

@@ -1,5 +1,5 @@
-"""Writes pages from the code before Sphinx reads its sources: settings, commands, metrics, contract, the table of
-supported environments, and the tables of environments that were trained on.
+"""Writes pages from the code before Sphinx reads its sources: settings, names of other libraries, presets, commands,
+metrics, contract, the table of supported environments, and the tables of environments that were trained on.
 """
 
 import os
@@ -13,10 +13,14 @@ import environment_results
 import environment_support
 import prometheus_client
 import side_by_side_results
+import tomli_w
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from penstock.config import Config, Section
+from penstock.config.answers import ANSWERS
+from penstock.config.names import ALIASES
+from penstock.presets import described_presets
 from penstock.telemetry import metrics
 
 DOCS = Path(__file__).parents[1]
@@ -38,6 +42,8 @@ def write_pages(folder: Path) -> None:
     """Writes every generated page that is missing or out of date."""
     pages: dict[str, Callable[[], str]] = {
         "settings": settings_page,
+        "names": names_page,
+        "presets": presets_page,
         "commands": commands_page,
         "metrics": metrics_page,
         "contract": contract_page,
@@ -72,6 +78,49 @@ def _setting(section: str, key: str, field: FieldInfo) -> str:
     return f"`{section}.{key}` (default: `{shown}`)\n: {text}"
 
 
+def names_page() -> str:
+    """Tables of the names that other libraries use: those that are accepted, and those that are answered."""
+    accepted = [[f"`{name}`", f"`{alias.setting}`", alias.unit] for name, alias in sorted(ALIASES.items())]
+    return _joined(
+        [
+            "# Names of other libraries",
+            "Options, files of settings and the Python API accept these names, with dashes or underscores."
+            " The third column has the unit where other libraries count something else.",
+            _table(["name", "setting", "unit"], accepted),
+            "## Names that get an answer",
+            "Other names stand for something that Penstock counts in another unit or does otherwise."
+            " The command then prints one line with the setting, its unit and a number that works."
+            " These are the lines for the defaults and the value 64:",
+            _table(["name", "answer"], [[f"`{name}`", _answer(name)] for name in sorted(ANSWERS)]),
+        ]
+    )
+
+
+def _answer(name: str) -> str:
+    answer = ANSWERS[name](64, Config())
+    if isinstance(answer, str):
+        return _escaped(answer)
+    return "accepted as " + ", ".join(f"`{line}`" for line in tomli_w.dumps(answer).split("\n") if line)
+
+
+def presets_page() -> str:
+    """A table of the presets, and the file of each."""
+    rows = [
+        [f"`{name}`", environment, steps, threshold, f"`penstock train --preset {name}`"]
+        for name, environment, steps, threshold in described_presets()
+    ]
+    page = [
+        "# Presets",
+        "`penstock train` uses the first preset of its environment; `--preset none` uses the defaults."
+        " [](../RESULTS.md#the-presets) has the returns that they reach, and the steps and the time that they need.",
+        _table(["preset", "environment", "environment steps", "solved at", "command"], rows),
+    ]
+    for name, *_ in described_presets():
+        file = DOCS.parent / "services" / "penstock" / "presets" / f"{name}.toml"
+        page += [f"## {name}", _block("toml", file.read_text().strip())]
+    return _joined(page)
+
+
 def commands_page() -> str:
     """The help text of each command, without the settings, which have a page of their own."""
     page = ["# Commands", "Services and `penstock train` also take every [setting](settings.md) as an option."]
@@ -100,17 +149,17 @@ def _help(*command: str) -> str:
 
 def metrics_page() -> str:
     """A table of all metrics with their types and labels."""
-    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    rows = []
     for value in vars(metrics).values():
         if isinstance(value, prometheus_client.metrics.MetricWrapperBase):
             (family,) = value.describe()
             labels = ", ".join(f"`{label}`" for label in value._labelnames)
             name = f"{family.name}_total" if family.type == "counter" else family.name
-            rows.append(f"| `{name}` | {family.type} | {labels} | {_escaped(family.documentation)} |")
+            rows.append([f"`{name}`", family.type, labels, _escaped(family.documentation)])
     opening = (
         "Every process serves all of these at `/metrics` on its metrics port; those of other services stay at zero."
     )
-    return _joined(["# Metrics", opening, "\n".join(rows)])
+    return _joined(["# Metrics", opening, _table(["metric", "type", "labels", "meaning"], rows)])
 
 
 def contract_page() -> str:
@@ -119,6 +168,11 @@ def contract_page() -> str:
     for path in sorted((DOCS.parent / "proto" / "penstock" / "v1").glob("*.proto")):
         page += [f"## {path.name}", _block("protobuf", path.read_text().strip())]
     return _joined(page)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _escaped(text: str) -> str:

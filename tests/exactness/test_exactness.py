@@ -80,6 +80,7 @@ def run_of(folder: Path, env_id: str, actors: int, *options: str) -> Trained:
         f"--sampling.batch-segments={ENVIRONMENTS}",
         "--sampling.alpha=0",
         "--ppo.epochs=4",
+        "--ppo.target-kl=none",
         "--ppo.learning-rate-schedule=constant",
         "--evaluation.episodes=1",
         "--evaluation.interval-steps=1000000",

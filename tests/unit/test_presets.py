@@ -23,7 +23,8 @@ def test_a_preset_loads_and_is_unchanged_by_toml(name: str) -> None:
     config = preset(name)
     assert build(tomllib.loads(config.to_toml())) == config
     assert preset_for(config.environment.id) == CHOSEN.get(name, name)
-    assert configured({"environment": {"id": config.environment.id}}, preset=name) == (config, name)
+    chosen = configured({"environment": {"id": config.environment.id}}, preset=name)
+    assert (chosen.config, chosen.preset) == (config, name)
     assert config.evaluation.threshold is not None
 
 

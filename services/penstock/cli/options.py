@@ -31,12 +31,14 @@ class Options:
         preset: Name of the preset that the settings are based on; None: the defaults or a resumed run.
         resume: Folder of the run to resume; None: no run is resumed.
         operand: The positional argument; empty if there is none.
+        notes: Lines to print about units, for names of other libraries.
     """
 
     config: Config
     preset: str | None
     resume: Path | None
     operand: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def parse(prog: str, description: str, arguments: Sequence[str], *, trains: bool, operand: str = "") -> Options:
@@ -86,11 +88,12 @@ def _combined(named: argparse.Namespace, *, trains: bool) -> Options:
                 " PENSTOCK_PRESET; change individual settings with options"
             )
         run: dict[str, object] = {"run": {"dir": str(resume)}}
-        return Options(configured(load_toml(settings_of(resume)), *layers, run, preset=NO_PRESET).config, None, resume)
+        resumed = configured(load_toml(settings_of(resume)), *layers, run, preset=NO_PRESET)
+        return Options(resumed.config, None, resume, notes=resumed.notes)
     file = load_toml(named.config) if named.config else {}
     # Only training selects a preset by the environment; services are given the settings that they share.
     chosen = configured(file, *layers, preset=preset if trains or preset is not None else NO_PRESET)
-    return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""))
+    return Options(chosen.config, chosen.preset, None, getattr(named, "operand", ""), chosen.notes)
 
 
 def settings_of(folder: Path) -> Path:

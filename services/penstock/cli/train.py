@@ -33,6 +33,8 @@ def command(arguments: Sequence[str]) -> int:
         found = f"preset [bold]{options.preset}[/bold] for {environment}"
         console.print(found if options.preset else f"no preset for {environment}; using the defaults")
     console.print(batch_line(options.config, resumed=options.resume is not None), markup=False, soft_wrap=True)
+    for note in options.notes:
+        console.print(note, markup=False, soft_wrap=True)
     interrupt = _Interrupt()
     # SIGTERM and SIGHUP end the run as Ctrl-C does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -79,11 +79,15 @@ class Config(Sections):
         return tomli_w.dumps(self._given(mode="json"))
 
     def _given(self, mode: Literal["python", "json"]) -> dict[str, object]:
-        """Returns all values except unset settings; None in a table becomes `NONE`."""
-        sections = self.model_dump(mode=mode)
+        """Returns all values except those that are unset by default; None becomes `NONE`."""
+        unset = {(section, key) for section, settings in Config() for key, value in settings if value is None}
         return {
-            section: {key: _without_none(value) for key, value in settings.items() if value is not None}
-            for section, settings in sections.items()
+            section: {
+                key: NONE if value is None else _without_none(value)
+                for key, value in settings.items()
+                if value is not None or (section, key) not in unset
+            }
+            for section, settings in self.model_dump(mode=mode).items()
         }
 
 

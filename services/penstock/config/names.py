@@ -34,11 +34,16 @@ class Alias:
         is_flag: Whether the name may be given without a value, which means true.
         convert: Returns the value of the setting, and raises `ValueError` with what the value must be. None: the value
             is the same.
+        unit: Unit of the setting, if other libraries count something else; else empty.
     """
 
     setting: str
     is_flag: bool = False
     convert: Callable[[object], object] | None = None
+    unit: str = ""
+
+
+_STEPS = "environment steps of all actors, not updates"
 
 
 def _run_folder(value: object) -> object:
@@ -73,13 +78,13 @@ ALIASES = {
     **dict.fromkeys(("num_epochs", "n_epochs", "update_epochs"), Alias("ppo.epochs")),
     "per_alpha": Alias("sampling.alpha"),
     **dict.fromkeys(("per_beta", "per_beta_start"), Alias("sampling.beta")),
-    "weight_sync_interval": Alias("sampling.publish_interval"),
+    "weight_sync_interval": Alias("sampling.publish_interval", unit="batches"),
     "sync_mode": Alias("sampling.off_policy_degree", convert=_degree),
     "enable_async_eval": Alias("evaluation.mode", is_flag=True, convert=_choice("asynchronous", "synchronous")),
     "cuda": Alias("learner.device", is_flag=True, convert=_choice("cuda", "cpu")),
     **dict.fromkeys(("log_dir", "exp_name", "run_name", "experiment", "name"), Alias("run.dir", convert=_run_folder)),
-    "save_freq": Alias("checkpoint.save_interval"),
-    **dict.fromkeys(("eval_interval", "eval_freq"), Alias("evaluation.interval_steps")),
+    **dict.fromkeys(("save_interval", "save_freq"), Alias("checkpoint.save_interval", unit=_STEPS)),
+    **dict.fromkeys(("eval_interval", "eval_freq"), Alias("evaluation.interval_steps", unit=_STEPS)),
     **dict.fromkeys(("eval_episodes", "n_eval_episodes"), Alias("evaluation.episodes")),
 }
 """Names of other libraries with the same meaning: of the original documents, Stable-Baselines3, CleanRL, rl-zoo and
@@ -109,10 +114,11 @@ def spelled(name: str) -> str:
 
 
 class Named(NamedTuple):
-    """Values by section, and the names without a section that need an answer, with their values."""
+    """Values by section, the names without a section that need an answer, with their values, and notes for the user."""
 
     sections: dict[str, object]
     questions: list[tuple[str, object]]
+    notes: list[str]
 
 
 def in_sections(values: Mapping[str, object]) -> Named:
@@ -122,6 +128,7 @@ def in_sections(values: Mapping[str, object]) -> Named:
     """
     sections: dict[str, object] = {}
     questions: list[tuple[str, object]] = []
+    notes: list[str] = []
     for name, value in values.items():
         if spelled(name) in Sections.model_fields and isinstance(value, Mapping):
             keys = _keys(spelled(name))
@@ -130,11 +137,12 @@ def in_sections(values: Mapping[str, object]) -> Named:
         elif setting := setting_of(name):
             section, _, key = setting.partition(".")
             _put(sections, section, key, _converted(name, value))
+            notes += _note(name)
         elif spelled(name) in ANSWERS:
             questions.append((name, value))
         else:
             sections[name] = value
-    return Named(sections, questions)
+    return Named(sections, questions, notes)
 
 
 def answered(questions: Sequence[tuple[str, object]], config: Sections) -> dict[str, object]:
@@ -163,6 +171,11 @@ def suggestions(name: str) -> str:
         found = difflib.get_close_matches(written, pool, n=1, cutoff=0.75)
         found = [SHORT.get(each, _UNIQUE.get(each, each)) for each in found]
     return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def _note(name: str) -> list[str]:
+    alias = ALIASES.get(spelled(name))
+    return [f"{name} is {alias.setting}, which counts {alias.unit}"] if alias and alias.unit else []
 
 
 def _converted(name: str, value: object) -> object:

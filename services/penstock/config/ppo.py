@@ -21,9 +21,10 @@ class PPOConfig(Section):
     little."""
     epochs: PositiveInt = 10
     """Passes over each batch."""
-    target_kl: PositiveFloat | None = None
+    target_kl: PositiveFloat | None = 0.02
     """Mean KL divergence from the proximal policy, in nats, above which no further pass over the batch is made; 0.01 to
-    0.03 is usual. Unset: all passes."""
+    0.03 is usual. Long runs on continuous control need a bound, and short runs hardly reach it (docs/RESULTS.md). none:
+    all passes."""
     minibatches: DerivedCount = 0
     """Gradient steps per pass. 0 or auto: so many that a minibatch has about 256 steps."""
     discount: UnitInterval = 0.99

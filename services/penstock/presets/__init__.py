@@ -19,10 +19,17 @@ _VERSION = re.compile(r"-v\d+$")
 
 
 class Configured(NamedTuple):
-    """A configuration, and the name of the preset that it is based on; None: it is based on the defaults."""
+    """A configuration.
+
+    Attributes:
+        config: All settings.
+        preset: Name of the preset that it is based on; None: it is based on the defaults.
+        notes: Lines for the user about names of other libraries whose unit differs.
+    """
 
     config: Config
     preset: str | None
+    notes: tuple[str, ...] = ()
 
 
 def configured(*layers: Mapping[str, object], preset: str | None = None) -> Configured:
@@ -37,9 +44,9 @@ def configured(*layers: Mapping[str, object], preset: str | None = None) -> Conf
     values = merge(*(each.sections for each in named))
     found = _configured(values, preset)
     questions = [question for each in named for question in each.questions]
-    if not questions:
-        return found
-    return _configured(merge(values, answered(questions, found.config)), preset)
+    if questions:
+        found = _configured(merge(values, answered(questions, found.config)), preset)
+    return found._replace(notes=tuple(note for each in named for note in each.notes))
 
 
 def _configured(values: dict[str, object], preset: str | None) -> Configured:

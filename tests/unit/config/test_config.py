@@ -355,6 +355,20 @@ def test_segments_record_the_state_of_the_chosen_memory(kind: str, parts: int) -
     assert build({}).recorded["memory"] is None
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ppo": {"target_kl": None}},
+        {"run": {"total_steps": None, "total_minutes": 3.0}},
+        {"evaluation": {"interval_steps": None, "interval_minutes": 2.0}},
+    ],
+)
+def test_a_setting_that_was_unset_remains_unset_in_toml(values: dict[str, object]) -> None:
+    config = build(values)
+    assert round_trip(config) == config
+    assert config.changed({}) == config
+
+
 @pytest.mark.parametrize("text", ["none", "None"])
 @pytest.mark.parametrize(
     ("section", "key"),

@@ -93,7 +93,7 @@ ANSWERED = {
     "--buffer-capacity=5000": "--replay.capacity-segments 5000",
     "--min-buffer-size=1000": "--sampling.min-replay-segments 32",
     "--min-batch-size=64": "--sampling.min-replay-segments 2",
-    "--log-interval=1": "metrics.jsonl has a record per batch",
+    "--log-interval=1": "metrics.jsonl has a record per second",
     "--verbose=1": "the terminal shows progress",
     "--use-wandb": "`penstock plot`",
     "--track": "`penstock plot`",
@@ -137,6 +137,21 @@ def test_options_that_an_answer_suggests_are_accepted() -> None:
         for name, value in re.findall(r"(--[a-z.-]+) (\d[\d,]*)", str(caught.value)):
             config_of(name, value)
         assert line in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "note"),
+    [
+        ("--save-freq=7000", ["--save-freq is checkpoint.save_interval, which counts environment steps of all actors"]),
+        ("--eval-freq=7000", ["--eval-freq is evaluation.interval_steps, which counts environment steps"]),
+        ("--weight-sync-interval=2", ["--weight-sync-interval is sampling.publish_interval, which counts batches"]),
+        ("--evaluation.interval-steps=7000", []),
+        ("--lr=1e-3", []),
+    ],
+)
+def test_a_unit_that_differs_from_other_libraries_is_noted(option: str, note: list[str]) -> None:
+    notes = parse("penstock train", "", [option], trains=True).notes
+    assert len(notes) == len(note) and all(each.startswith(begin) for each, begin in zip(notes, note, strict=True))
 
 
 def test_an_environment_may_be_given_without_an_option() -> None:
