@@ -2,7 +2,7 @@
 
     import penstock
 
-    summary = penstock.train("CartPole-v1")  # or the class of an environment, or penstock.preset("cartpole")
+    summary = penstock.train("CartPole-v1", total_steps=50_000)  # or the class of an environment, or a Config
     policy = penstock.load_policy(summary.run_dir)
     action = policy.act(observation)
 
@@ -16,26 +16,50 @@ if TYPE_CHECKING:
     from penstock.acting.trained import TrainedPolicy as TrainedPolicy
     from penstock.acting.trained import load_policy as load_policy
     from penstock.api import train as train
+    from penstock.apps.environments import make as make
     from penstock.config import Config as Config
+    from penstock.errors import ConfigurationError as ConfigurationError
     from penstock.errors import PenstockError as PenstockError
+    from penstock.local.stopping import Interrupted as Interrupted
     from penstock.presets import configure as configure
     from penstock.presets import preset as preset
+    from penstock.run_metrics import Metrics as Metrics
+    from penstock.run_metrics import load_metrics as load_metrics
     from penstock.summary import Summary as Summary
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "train": "penstock.api",
-    "Summary": "penstock.summary",
     "Config": "penstock.config",
-    "configure": "penstock.presets",
-    "preset": "penstock.presets",
+    "ConfigurationError": "penstock.errors",
+    "Interrupted": "penstock.local.stopping",
+    "Metrics": "penstock.run_metrics",
     "PenstockError": "penstock.errors",
-    "load_policy": "penstock.acting.trained",
+    "Summary": "penstock.summary",
     "TrainedPolicy": "penstock.acting.trained",
+    "configure": "penstock.presets",
+    "load_metrics": "penstock.run_metrics",
+    "load_policy": "penstock.acting.trained",
+    "make": "penstock.apps.environments",
+    "preset": "penstock.presets",
+    "train": "penstock.api",
 }
 
-__all__ = ["Config", "PenstockError", "Summary", "TrainedPolicy", "configure", "load_policy", "preset", "train"]
+__all__ = [
+    "Config",
+    "ConfigurationError",
+    "Interrupted",
+    "Metrics",
+    "PenstockError",
+    "Summary",
+    "TrainedPolicy",
+    "configure",
+    "load_metrics",
+    "load_policy",
+    "make",
+    "preset",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -43,3 +67,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -6,11 +6,11 @@ the environment. Such a file needs the guard `if __name__ == "__main__":`, as wi
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from penstock import environment_names
 from penstock.config import Config
+from penstock.config.names import setting_of, spelled
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
 from penstock.local.launcher import Observer
@@ -20,21 +20,23 @@ from penstock.summary import Summary
 
 
 def train(
-    what: Config | str | Callable[..., object],
+    what: object = None,
     /,
     *,
+    preset: str | None = None,
     resume: bool = False,
     observer: Observer = lambda status, news: None,
-    **sections: dict[str, object],
+    **settings: object,
 ) -> Summary:
     """Trains an agent, with all services as processes on this machine, and returns the run's summary.
 
     Args:
-        what: The environment, as its id, its class or a function that returns it; or the configuration of the run. An
-            environment uses its preset, as with `penstock.configure`.
+        what: The environment: its id, its class, a function that returns it, or what `gymnasium.make` returned. Or the
+            configuration of the run. An environment uses its preset, as with `penstock.configure`.
+        preset: Name of another preset; "none": the defaults.
         resume: Whether to resume the run in `run.dir`.
         observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
-        sections: Settings by section, as for `penstock.configure`: `environment={"kwargs": {"size": 5}}`.
+        settings: Settings, as for `penstock.configure`: `seed=1`, `lr=3e-4`, `environment={"kwargs": {"size": 5}}`.
 
     Raises:
         ConfigurationError: The environment, the folder or a setting can't be used. The run's folder is unchanged.
@@ -42,11 +44,7 @@ def train(
         Interrupted: Ctrl-C after training began. Before training, a plain `KeyboardInterrupt` is raised.
     """
     _refuse_in_a_service()
-    if isinstance(what, Config):
-        config = what.changed(dict(sections)) if sections else what
-    else:
-        environment = {**sections.get("environment", {}), "id": what}
-        config = configure(**{**sections, "environment": environment})
+    config = _configuration(what, preset, settings)
     registered = _registered_entry(config.environment.id)
     if registered == "__main__":
         return launcher.train(_with_import(config, "__main__"), resume=resume, observer=observer)
@@ -65,6 +63,21 @@ def train(
             f"the services can't make the environment {config.environment.id!r}, which is registered in this session;"
             " write its registration to a file, and name that file in environment.imports"
         ) from error
+
+
+def _configuration(what: object, preset: str | None, settings: dict[str, object]) -> Config:
+    """Returns the configuration for the arguments of `train`."""
+    if isinstance(what, Config):
+        if preset is not None:
+            raise ConfigurationError(f"preset={preset!r} can't change a configuration; use penstock.preset to make one")
+        return what.changed(settings)
+    named = {setting_of(name) or spelled(name) for name in settings}
+    if what is None and preset is None and not named & {"environment", "environment.id"}:
+        raise ConfigurationError(
+            'penstock.train needs an environment or a preset, such as penstock.train("CartPole-v1", total_steps=50_000)'
+            ' or penstock.train(preset="cartpole")'
+        )
+    return configure(what, preset=preset, **settings)
 
 
 def _refuse_in_a_service() -> None:

@@ -12,6 +12,7 @@ A name is one of:
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from penstock.errors import ConfigurationError
 
@@ -49,14 +50,16 @@ def short(name: str) -> str:
 
 
 def section_of(environment: object) -> dict[str, object]:
-    """Returns the settings of [environment] for a name, a class, a function, or settings with any of them as `id`.
+    """Returns the settings of [environment] for anything that names an environment.
 
-    Raises `ConfigurationError` like `name_of`.
+    That is a name, a class, a function that returns an environment, an environment that `gymnasium.make` has made, or
+    settings with any of them as `id`. Raises `ConfigurationError` like `name_of`, and for a wrapped environment.
     """
     if isinstance(environment, dict):
         given = environment.get("id")
-        return environment if given is None else {**environment, "id": name_of(given)}
-    return {"id": name_of(environment)}
+        return environment if given is None else {**environment, **section_of(given)}
+    spec = None if isinstance(environment, (str, type)) else getattr(environment, "spec", environment)
+    return _section_of_spec(spec) if hasattr(spec, "additional_wrappers") else {"id": name_of(environment)}
 
 
 def name_of(environment: object) -> str:
@@ -115,6 +118,30 @@ def script_file() -> Path | None:
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).absolute() if file is not None and Path(file).is_file() else None
+
+
+def _section_of_spec(spec: Any) -> dict[str, object]:
+    """Returns the settings with which the services make the same environment as this `EnvSpec` of Gymnasium."""
+    if "num_envs" in spec.kwargs:
+        raise ConfigurationError(f"a vector environment can't be used as the environment; give its id, {spec.id!r}")
+    gymnasium: Any = sys.modules.get("gymnasium")
+    registered = gymnasium.registry.get(spec.id) if gymnasium is not None else None
+    usual = registered.kwargs if registered is not None else {}
+    wrappers = spec.additional_wrappers[len(registered.additional_wrappers) if registered is not None else 0 :]
+    if wrappers:
+        raise ConfigurationError(
+            f"the services can't repeat the wrapper {wrappers[0].name} of {spec.id}, because {_WHY}; write a function"
+            " that returns the wrapped environment, and give it instead"
+        )
+    missing = object()
+    kwargs = {
+        name: value
+        for name, value in spec.kwargs.items()
+        if name != "render_mode" and usual.get(name, missing) != value
+    }
+    if registered is not None and spec.max_episode_steps != registered.max_episode_steps:
+        kwargs["max_episode_steps"] = spec.max_episode_steps
+    return {"id": str(spec.id), "kwargs": kwargs} if kwargs else {"id": str(spec.id)}
 
 
 def _kind(value: object) -> str:

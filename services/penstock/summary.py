@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
+from penstock.run_metrics import Metrics, load_metrics
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
 from penstock.types.statistics import CoordinatorStatistics
@@ -103,6 +104,10 @@ class Summary:
     def timed(self, wall_s: float) -> "Summary":
         """Returns this summary for a command that took `wall_s` seconds in all."""
         return dataclasses.replace(self, wall_s=wall_s, total_wall_s=self.total_wall_s - self.wall_s + wall_s)
+
+    def metrics(self) -> Metrics:
+        """Reads the metrics of the run, as `penstock.load_metrics` does."""
+        return load_metrics(self.run_dir)
 
     def write(self, path: Path) -> None:
         """Writes the summary atomically."""

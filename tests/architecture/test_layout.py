@@ -25,9 +25,10 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "checkpoint_file": {"errors"},
     "environment_names": {"errors"},
-    "config": {"types", "errors", "environment_names", "gate_law", "config"},
+    "config": {"types", "errors", "environment_names", "gate_law", "run_folder", "config"},
     "run_folder": {"errors"},
-    "summary": {"types", "errors", "config", "files"},
+    "run_metrics": {"errors", "run_folder"},
+    "summary": {"types", "errors", "config", "files", "run_metrics"},
     "presets": {"config", "environment_names", "errors"},
     "v1": {"v1"},
     "replay": {"types", "errors", "gate_law", "files", "replay"},
@@ -98,7 +99,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "api": {"config", "environment_names", "errors", "presets", "summary", "process", "local"},
     "__main__": {"cli"},
-    "__init__": {"config", "errors", "presets", "summary", "acting", "api"},
+    "__init__": {"config", "errors", "presets", "summary", "run_metrics", "acting", "apps", "local", "api"},
 }
 ONLY_IN: dict[str, set[str]] = {
     "grpc": {"rpc"},

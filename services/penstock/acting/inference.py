@@ -1,11 +1,15 @@
 """Policy inference for all environments in one call, on the CPU, without gradients."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Joint
+from penstock.algo.policies import Inputs
 from penstock.types.run import Weights
 
 Leaves = tuple[NDArray[np.generic], ...]
@@ -24,6 +28,17 @@ def use_one_thread() -> None:
     On a busy machine, threads wait for each other in every small layer: 20 episodes of CartPole took 13 s instead of 1.
     """
     torch.set_num_threads(1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits torch to one thread in the block, as `use_one_thread` does; takes less than a microsecond."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class PolicyRunner:
@@ -92,6 +107,44 @@ class PolicyRunner:
         """Returns the most likely action per row. The arguments and the result are those of `act`."""
         return _unpad(self._distribution(observation, mask, begun).mode(), len(observation[0]))
 
+    @torch.inference_mode()
+    def distribution(
+        self,
+        observation: Leaves,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> Joint:
+        """Returns the distribution of the action of each row, at temperature 1, and keeps the states as they are.
+
+        The arguments are those of `act`. The distribution may have more rows than `observation`.
+        """
+        before = self.state
+        distribution = self._distribution(observation, mask, begun)
+        self.state = before
+        return distribution
+
+    @torch.inference_mode()
+    def values(self, observation: Leaves, *, begun: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+        """Returns the values of the rows as discounted returns, <float32>[N], and keeps the states as they are.
+
+        The arguments are those of `act`.
+        """
+        count = len(observation[0])
+        leaves = tuple(torch.from_numpy(_pad(leaf)) for leaf in observation)
+        inputs = Inputs(leaves)
+        if self.state is not None:
+            # Segments of one row.
+            state, first = self._before(count, begun)
+            inputs = Inputs(tuple(leaf[:, None] for leaf in leaves), state=state, begun=first[:, None])
+        _, values = self.policy.evaluate(inputs)
+        return self.policy.unscale_values(values).numpy().reshape(-1)[:count]
+
+    def forget(self) -> None:
+        """Makes the next row of every environment the first of an episode."""
+        if self.state is not None:
+            self.state = np.zeros((1, *self.state.shape[1:]), np.float32)
+
     def _distribution(
         self, observation: Leaves, mask: NDArray[np.bool_] | None, begun: NDArray[np.bool_] | None
     ) -> Joint:
@@ -102,14 +155,17 @@ class PolicyRunner:
         legal = None if mask is None else torch.from_numpy(_pad(mask, fill=1))
         if self.state is None:
             return self.policy.act(leaves, legal, None, None)[0]
-        state = np.broadcast_to(self.state, (count, *self.state.shape[1:]))
-        first = np.zeros(count, np.bool_) if begun is None else begun
-        distribution, after = self.policy.act(
-            leaves, legal, torch.from_numpy(_pad(state)), torch.from_numpy(_pad(first))
-        )
+        distribution, after = self.policy.act(leaves, legal, *self._before(count, begun))
         assert after is not None
         self.state = after.numpy()[:count]
         return distribution
+
+    def _before(self, count: int, begun: NDArray[np.bool_] | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the states before padded rows, and which rows begin an episode."""
+        assert self.state is not None
+        state = np.broadcast_to(self.state, (count, *self.state.shape[1:]))
+        first = np.zeros(count, np.bool_) if begun is None else begun
+        return torch.from_numpy(_pad(state)), torch.from_numpy(_pad(first))
 
 
 def _unpad(action: tuple[torch.Tensor, ...], count: int) -> Leaves:

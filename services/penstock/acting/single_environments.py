@@ -56,7 +56,7 @@ class SingleEnvironments:
         masks: MaskSource | None = None,
     ) -> None:
         """Takes ownership of environments with the same spaces. `masks` is None if they have no action masks."""
-        self._envs, self.spec, self.count = list(envs), spec, len(envs)
+        self.envs, self.spec, self.count = list(envs), spec, len(envs)
         self.progress = progress or Progress()
         self._space = envs[0].observation_space
         self._nested = bool(spec.observation.leaves[0].path)
@@ -101,7 +101,7 @@ class SingleEnvironments:
 
     def close(self) -> None:
         """Closes the environments."""
-        for env in self._envs:
+        for env in self.envs:
             env.close()
 
     def _begin(self, index: int, **seed: int) -> None:
@@ -126,7 +126,7 @@ class SingleEnvironments:
 
         NumPy's older generator, which dm_control uses, takes 32 bits. Simulators in C take a C integer.
         """
-        env = self._envs[index]
+        env = self.envs[index]
         if seed is None:
             return env.reset()
         try:
@@ -141,7 +141,7 @@ class SingleEnvironments:
         result: Any = _NOTHING
         self._episode_steps[index] += 1
         try:
-            result = self._envs[index].step(action)
+            result = self.envs[index].step(action)
             self._rows[index], reward, terminated, truncated, self._infos[index] = result
             # Comparisons with NaN are false, so that NaN fails this test.
             if -_LARGEST <= reward <= _LARGEST:

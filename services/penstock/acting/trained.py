@@ -1,7 +1,6 @@
 """Trained policies, loaded with one call."""
 
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import checkpoint_file
-from penstock.acting import masks
-from penstock.acting.inference import PolicyRunner
-from penstock.acting.leaves import flatten, unflatten
-from penstock.acting.masks import MaskSource, Place
+from penstock.acting.inference import PolicyRunner, one_thread
+from penstock.acting.leaves import unflatten
+from penstock.acting.policy_inputs import PolicyInputs, Rows
 from penstock.acting.randomness import Streams
 from penstock.acting.spaces import ActionMap
 from penstock.algo import weights as policy_weights
+from penstock.algo.distributions import Categorical, MultiCategorical
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
@@ -23,13 +22,26 @@ from penstock.types.run import Weights
 
 
 class TrainedPolicy:
-    """A trained policy that acts on single observations, one episode after the other."""
+    """A trained policy that acts on single observations or on batches. Used by one thread.
 
-    def __init__(self, weights: Weights) -> None:
+    An argument is one observation if its arrays have the shapes of the observation space, and a batch of N if all of
+    them have one more dimension in front; the results have that dimension too. Images have channels first. Where
+    environment.frame_stack is above 1, the last frames are stacked along the first axis, oldest first. `penstock.make`
+    returns an environment whose observations have this form.
+
+    A policy with memory remembers the observations since the last `reset`, separately for each row of a batch.
+
+    Calls use one thread of torch, because more are slower for small networks, and leave the setting of
+    `torch.set_num_threads` as it was.
+    """
+
+    def __init__(self, weights: Weights, *, seed: int | None = None) -> None:
+        """Loads the policy. `seed` is the seed of sampled actions; None: a random one."""
         self._runner = PolicyRunner(weights)
         self._action_map = ActionMap(self._runner.policy.spec.action)
-        self._streams, self._steps = Streams(secrets.randbits(64), 0, np.zeros(1, np.uint32)), 0
-        self._begun = np.ones(1, np.bool_)
+        self._inputs = PolicyInputs(self._runner.policy.spec)
+        self._remembered: int | None = None
+        self.reset(seed=secrets.randbits(64) if seed is None else seed)
         self.weights = weights
 
     @property
@@ -42,73 +54,109 @@ class TrainedPolicy:
         """The policy version at which these weights were saved."""
         return self._runner.version
 
-    def reset(self) -> None:
-        """Begins an episode: a policy with memory forgets the previous one."""
-        self._begun = np.ones(1, np.bool_)
+    def reset(self, *, seed: int | None = None) -> None:
+        """Begins an episode, or a batch of them: a policy with memory forgets the previous one.
+
+        Args:
+            seed: Seed from which actions are sampled from now on, from 0 to 2^64 - 1; None: go on with the previous.
+        """
+        self._runner.forget()
+        self._remembered = None
+        if seed is not None:
+            if not 0 <= seed < 2**64:
+                raise ConfigurationError(f"the seed of a policy must be from 0 to 2^64 - 1; got {seed}")
+            self._seed, self._steps = seed, 0
 
     def act(self, observation: Any, *, action_mask: Any = None, deterministic: bool = True) -> Any:
-        """Returns the action for one observation, ready for `env.step`.
+        """Returns the action for an observation, ready for `env.step`, or the actions for a batch.
 
         A policy with memory also needs `reset` before the first observation of each episode.
 
         Args:
-            observation: Raw observation, as in training: an array, or a dict or a tuple of arrays. Images have channels
-                first. Where environment.frame_stack is above 1, the last frames are stacked along the first axis,
-                oldest first. `acting.frames` does both.
+            observation: Raw observations, as in training: an array, or a dict or a tuple of arrays.
             action_mask: Legal actions, in a form that environments use (docs/your-environment.md); required if the
                 policy was trained with masks, unless the observation is a dict that contains it.
             deterministic: Whether to take the most likely action instead of a sampled one.
 
         Raises:
-            ConfigurationError: The observation or the mask does not fit the policy's spaces.
+            ConfigurationError: The observation or the mask does not fit the policy's spaces, or has a number that is
+                not finite.
         """
-        rows, mask = self._rows_of(observation), self._mask_of(observation, action_mask)
-        begun, self._begun = self._begun, np.zeros(1, np.bool_)
-        if deterministic:
-            action = self._runner.act_greedily(rows, mask=mask, begun=begun)
-        else:
-            noise = self._streams.draw(self.policy.noise, self._steps, 1)
-            self._steps += 1
-            action, _ = self._runner.act(rows, noise[:, 0], mask=mask, begun=begun)
+        rows = self._inputs.rows(observation, action_mask)
+        self._check_remembered(rows)
+        with one_thread():
+            if deterministic:
+                action = self._runner.act_greedily(rows.leaves, mask=rows.mask)
+            else:
+                action, _ = self._runner.act(rows.leaves, self._noise(rows.count), mask=rows.mask)
+        self._remembered = rows.count
         mapped = self._action_map(action, squashed=self._runner.squashes)
-        return unflatten(self.policy.spec.action, [leaf[0] for leaf in mapped])
+        return unflatten(self.policy.spec.action, [rows.shaped(leaf) for leaf in mapped])
 
-    def _rows_of(self, observation: Any) -> tuple[NDArray[np.generic], ...]:
-        spec = self.policy.spec
-        rows = []
-        for leaf, value in zip(spec.observation.leaves, flatten(spec.observation, observation), strict=True):
-            dtype, shape = leaf.space.observation_array
-            row = np.asarray(value, np.float32 if dtype.startswith("float") else None)
-            if row.shape != shape:
+    def values(self, observation: Any) -> Any:
+        """Returns the value of an observation as a float, or those of a batch as <float32>[N].
+
+        A value is the expected discounted return from the observation, in units of the rewards. A policy with memory
+        does not remember the observation: call `values` before `act`. Raises `ConfigurationError` as `act`.
+        """
+        rows = self._inputs.rows(observation, None, masked=False)
+        self._check_remembered(rows)
+        with one_thread():
+            values = self._runner.values(rows.leaves)
+        return values if rows.is_batch else float(values[0])
+
+    def probabilities(self, observation: Any, *, action_mask: Any = None) -> Any:
+        """Returns the probability of each action.
+
+        They have the nesting of the action space: <float32>[n] for Discrete(n), and [*shape, n] for each element of
+        MultiDiscrete, where n is the largest number of alternatives, and of MultiBinary; after [N] for a batch. A
+        policy with memory does not remember the observation. Raises `ConfigurationError` as `act`, and for actions
+        without alternatives.
+        """
+        rows, tree = self._inputs.rows(observation, action_mask), self.policy.spec.action
+        self._check_remembered(rows)
+        for leaf in tree.leaves:
+            if not leaf.space.choices:
                 raise ConfigurationError(
-                    f"an observation of shape {row.shape}{leaf.place}, where this policy of {spec.id} expects {shape};"
-                    " pass it as the policy saw it in training"
+                    f"an action of {self.policy.spec.id} is continuous{leaf.place}, so it has no probabilities"
                 )
-            rows.append(row[None])
-        return tuple(rows)
+        with one_thread():
+            distribution = self._runner.distribution(rows.leaves, mask=rows.mask)
+        found = []
+        for leaf, part in zip(tree.leaves, distribution.parts, strict=True):
+            categorical = part.choices if isinstance(part, MultiCategorical) else part
+            assert isinstance(categorical, Categorical)
+            probabilities = categorical.log_probs.exp().numpy()[: rows.count]
+            shape = getattr(leaf.space, "shape", ())
+            found.append(rows.shaped(probabilities.reshape(rows.count, *shape, probabilities.shape[-1])))
+        return unflatten(tree, found)
 
-    def _mask_of(self, observation: Any, action_mask: Any) -> NDArray[np.bool_] | None:
-        spec = self.policy.spec
-        if action_mask is None and isinstance(observation, Mapping):
-            action_mask = observation.get(masks.KEY)
-        if not spec.mask_bits:
-            return None
-        if action_mask is None:
+    def _noise(self, count: int) -> NDArray[np.float32]:
+        streams = Streams(self._seed, 0, np.arange(count, dtype=np.uint32))
+        noise = streams.draw(self.policy.noise, self._steps, 1)[:, 0]
+        self._steps += 1
+        return noise
+
+    def _check_remembered(self, rows: Rows) -> None:
+        if self._runner.state is not None and self._remembered not in (None, rows.count):
             raise ConfigurationError(
-                f"this policy of {spec.id} was trained with action masks of {spec.mask_bits} bits; pass action_mask"
+                f"{rows.count} observations after {self._remembered}, whose memory this policy carries on; call reset"
+                " before another number of observations"
             )
-        source = MaskSource(Place.INFO, spec.action)
-        source.check(action_mask)
-        return source.row(action_mask)[None]
 
 
-def load_policy(path: str | Path) -> TrainedPolicy:
+def load_policy(path: str | Path, *, seed: int | None = None) -> TrainedPolicy:
     """Loads a policy from a run's folder (its best checkpoint, else its newest) or from a checkpoint file.
 
-    Raises `DamagedFile`, with another checkpoint to use, if it is damaged, and `ConfigurationError` if there is none or
-    this release can't load it.
+    Args:
+        path: Folder or file.
+        seed: Seed of sampled actions; None: a random one.
+
+    Raises:
+        DamagedFile: The file is damaged; the message names another checkpoint to use.
+        ConfigurationError: There is no checkpoint, or this release can't load it.
     """
-    return TrainedPolicy(read_weights(find_checkpoint(Path(path))))
+    return TrainedPolicy(read_weights(find_checkpoint(Path(path))), seed=seed)
 
 
 def find_checkpoint(path: Path) -> Path:

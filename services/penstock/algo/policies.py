@@ -197,6 +197,10 @@ class Policy(nn.Module):
         # Bounded for sparse rewards: the first one is divided by a deviation that is still almost 0.
         return (reward * self.return_moments.scale()).clamp(-_MAX_SCALED_REWARD, _MAX_SCALED_REWARD)
 
+    def unscale_values(self, value: Tensor) -> Tensor:
+        """Converts values to discounted returns in the units of the rewards."""
+        return value / self.return_moments.scale() if self.network.normalise_returns else value
+
     @torch.no_grad()
     def learn_moments(self, observation: tuple[Tensor, ...], discounted_return: Tensor) -> MomentsUpdates:
         """Updates the normalisers with fresh raw observations, [N, ...], and discounted returns, <float32>[N]."""

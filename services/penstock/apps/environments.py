@@ -1,10 +1,15 @@
-"""Makes the configured environments, for actors, evaluations, checks and studies."""
+"""Makes the configured environments, for actors, evaluations, checks, studies and a user's own loop."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from penstock.acting.environments import Environments
+from penstock.acting.environments import Environments, make_environments
+from penstock.acting.frames import with_frames
+from penstock.acting.played import PlayedEnvironment
+from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.variants import Arguments, EnvironmentVariants
-from penstock.config import EnvironmentConfig
+from penstock.config import Config, EnvironmentConfig
+from penstock.errors import ConfigurationError
 
 
 def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) -> EnvironmentVariants:
@@ -22,3 +27,43 @@ def variants_of(environment: EnvironmentConfig, arguments: Sequence[Arguments]) 
 def make_configured(environment: EnvironmentConfig, count: int) -> Environments:
     """Makes N environments that alternate between the configured variants. Raises `ConfigurationError`."""
     return variants_of(environment, environment.variant_kwargs).make_mixed(count)
+
+
+def make(run: str | Path | Config, *, variant: int = 0, render_mode: str | None = None) -> PlayedEnvironment:
+    """Makes the environment of a run, with Gymnasium's interface, ready for `TrainedPolicy.act`.
+
+    Its observations are those that the policy was trained on: frames are stacked and images have channels first. If the
+    policy was trained with action masks, `info["action_mask"]` is the mask to pass to `act`.
+
+        env, policy = penstock.make(run), penstock.load_policy(run)
+        observation, info = env.reset(seed=1)
+        action = policy.act(observation, action_mask=info.get("action_mask"))
+
+    Args:
+        run: A run's folder, or a configuration.
+        variant: Number of the environment variant, from 0.
+        render_mode: Render mode, as for `gymnasium.make`. An environment is then made in its single form, even if the
+            run uses the environment's own vectorised form.
+
+    Raises:
+        ConfigurationError: There is no such run or variant, or the environment can't be made.
+    """
+    environment = (run if isinstance(run, Config) else Config.load(run)).environment
+    known = environment.variant_kwargs
+    if not 0 <= variant < len(known):
+        raise ConfigurationError(f"environment variant {variant} does not exist; the run has {len(known)}, from 0")
+    kwargs, single = dict(known[variant]), None
+    form = environment.vectorization
+    if render_mode is not None:
+        kwargs["render_mode"], form = render_mode, "sync"
+    made = make_environments(
+        environment.id,
+        1,
+        kwargs=kwargs,
+        imports=environment.imports,
+        vectorization=form,
+        use_masks=environment.action_masks,
+    )
+    if isinstance(made, SingleEnvironments):
+        (single,) = made.envs
+    return PlayedEnvironment(with_frames(made, environment.frame_stack), rendered=single)

@@ -1,16 +1,20 @@
 """The configuration of a run."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 import tomli_w
 
 from penstock.config.checks import first_conflict
-from penstock.config.layers import merge
+from penstock.config.layers import load_toml, merge
 from penstock.config.messages import explain
+from penstock.config.names import answered, in_sections
 from penstock.config.sections import Sections, fields
 from penstock.config.setting_types import NONE
 from penstock.errors import ConfigurationError
+from penstock.run_folder import RunFolder
 from penstock.types.networks import MEMORY_PARTS
 
 
@@ -19,6 +23,29 @@ class Config(Sections):
 
     No preset is applied; `penstock.configure` chooses one, as `penstock train` does.
     """
+
+    def __init__(self, **settings: object) -> None:
+        """Takes sections, `ppo={"epochs": 4}`, and settings by the names that options have, `epochs=4`.
+
+        Raises a `ConfigurationError` that lists all errors in one line.
+        """
+        named = in_sections(settings)
+        try:
+            values = named.sections
+            if named.questions:
+                values = merge(values, answered(named.questions, Sections(**values)))
+            super().__init__(**values)
+        except pydantic.ValidationError as error:
+            raise ConfigurationError(explain(error, fields())) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Config":
+        """Reads the configuration of a run from its folder, or a configuration from a TOML file.
+
+        No preset is applied. Raises `ConfigurationError` if the file can't be read or has a wrong setting.
+        """
+        folder = RunFolder(Path(path))
+        return cls(**load_toml(folder.config if folder.root.is_dir() else folder.root))
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "Config":
@@ -38,9 +65,14 @@ class Config(Sections):
         """Returns this configuration without the run's folder, which a repetition does not share."""
         return self.changed({"run": {"dir": None}})
 
-    def changed(self, values: dict[str, object]) -> "Config":
-        """Returns this configuration with these nested values replaced. Raises `ConfigurationError` like `build`."""
-        return build(merge(self._given(mode="python"), values))
+    def changed(self, values: Mapping[str, object] | None = None, /, **settings: object) -> "Config":
+        """Returns this configuration with other values: sections, or settings by the names that options have.
+
+        Raises `ConfigurationError` as the constructor does.
+        """
+        named = in_sections({**(values or {}), **settings})
+        changes = merge(named.sections, answered(named.questions, self))
+        return Config(**merge(self._given(mode="python"), changes))
 
     def to_toml(self) -> str:
         """Returns this configuration as TOML, which `load_toml` reads back to an equal one."""
@@ -68,8 +100,5 @@ def _without_none(value: object) -> object:
 
 
 def build(values: dict[str, object]) -> Config:
-    """Builds the configuration from nested values. Raises a `ConfigurationError` that lists all errors in one line."""
-    try:
-        return Config(**values)
-    except pydantic.ValidationError as error:
-        raise ConfigurationError(explain(error, fields())) from None
+    """Builds the configuration from nested values. Raises `ConfigurationError` as `Config` does."""
+    return Config(**values)

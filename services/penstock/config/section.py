@@ -1,11 +1,24 @@
 """The base of all sections of the configuration."""
 
+from typing import NoReturn
+
 import pydantic
 
 from penstock.config.setting_types import NONE, holds_bool, is_optional, takes_numbers_only
+from penstock.errors import ConfigurationError
 
 
-class Section(pydantic.BaseModel):
+class Constant(pydantic.BaseModel):
+    """A model whose values can't be changed."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuses the change. Raises `ConfigurationError`."""
+        raise ConfigurationError(
+            f"{name} can't be set, because a configuration does not change; config.changed({name}=...) returns another"
+        )
+
+
+class Section(Constant):
     """A frozen section of the configuration. Unknown keys are errors, and numbers are finite unless stated."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)

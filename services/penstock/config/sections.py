@@ -12,12 +12,12 @@ from penstock.config.policy import PolicyConfig
 from penstock.config.ppo import PPOConfig
 from penstock.config.run import RunConfig, TelemetryConfig, TrainConfig
 from penstock.config.sampling import SamplingConfig
-from penstock.config.section import Section
+from penstock.config.section import Constant, Section
 from penstock.config.services import ActorConfig, LearnerConfig, ReplayConfig
 from penstock.gate_law import least_store
 
 
-class Sections(pydantic.BaseModel):
+class Sections(Constant):
     """The sections, with derived settings filled in; `Config` also checks that they fit together."""
 
     # The arguments of an environment may be infinite.

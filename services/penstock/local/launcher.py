@@ -101,8 +101,8 @@ def _beginning(config: Config) -> RunStatus:
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:
     if not resume and folder.config.exists():
         raise ConfigurationError(
-            f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))}, or choose"
-            " another --run-dir"
+            f"{folder.root} already contains a run; resume it with --resume {shlex.quote(str(folder.root))} (in Python,"
+            " resume=True), or choose another --run-dir"
         )
     # A service may outlive its launcher, and two runs in one folder would overwrite each other's files.
     addresses = folder.addresses().values() if folder.services.exists() else ()

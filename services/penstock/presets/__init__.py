@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.config import Config, build, merge
-from penstock.config.names import answered, in_sections
+from penstock.config.names import answered, in_sections, setting_of, spelled
 from penstock.environment_names import section_of, split
 from penstock.errors import ConfigurationError
 
@@ -64,27 +64,32 @@ def _configured(values: dict[str, object], preset: str | None) -> Configured:
     return Configured(build(merge(below, values)), chosen)
 
 
-def preset(name: str, **sections: object) -> Config:
+def preset(name: str, /, **settings: object) -> Config:
     """Returns the configuration of a preset, overridden by the given values.
 
-    Example: `preset("cartpole", run={"seed": 1}, ppo={"epochs": 4})`.
+    The values are those of `configure`. Example: `preset("cartpole", seed=1, ppo={"epochs": 4})`.
     Raises `ConfigurationError` as `configured` does.
     """
-    return configured(_named(sections), preset=name).config
+    return configured(_named(None, settings), preset=name).config
 
 
-def configure(**sections: object) -> Config:
+def configure(environment: object = None, /, *, preset: str | None = None, **settings: object) -> Config:
     """Returns the configuration that `penstock train` uses: the given values on the environment's preset, if one ships.
 
-    `environment` is an id, a class, a function that returns an environment, or a table of settings with one of them as
-    its `id`; the other sections are tables. Examples:
+    Args:
+        environment: An id, a class, a function that returns an environment, or an environment that `gymnasium.make`
+            has made; also accepted as the setting `environment`. None: that of the preset.
+        preset: Name of a preset; "none": the defaults. None: the preset for the environment, if one ships.
+        settings: Settings by the names that the options of `penstock train` have, with underscores; or sections of
+            settings, as in a file.
 
-        configure(environment="Pendulum-v1", run={"seed": 1})
-        configure(environment={"id": MyEnv, "kwargs": {"size": 5}})
+    Examples:
+        `configure("Pendulum-v1", seed=1, total_steps=50_000, lr=3e-4)`
+        `configure(MyEnv, environment={"kwargs": {"size": 5}}, ppo={"epochs": 4})`
 
     Raises `ConfigurationError` as `configured` does, and if the services can't import the class or function.
     """
-    return configured(_named(sections)).config
+    return configured(_named(environment, settings), preset=preset).config
 
 
 def preset_names() -> list[str]:
@@ -137,9 +142,17 @@ def _is_for(name: str, environment_id: str) -> bool:
     return wanted == own or (place in ("", "gymnasium") and wanted == _VERSION.sub("", own))
 
 
-def _named(sections: dict[str, object]) -> dict[str, object]:
-    """Returns these sections with the name of the environment in place of a class or a function."""
-    return sections | {"environment": section_of(sections["environment"])} if "environment" in sections else sections
+def _named(environment: object, settings: Mapping[str, object]) -> dict[str, object]:
+    """Returns the settings with the name of the environment in place of a class, a function or an environment."""
+    values, given = dict(settings), [] if environment is None else [environment]
+    given += [values.pop(name) for name in settings if setting_of(name) == "environment.id"]
+    given += [values.pop(name) for name in settings if spelled(name) == "environment"]
+    sections = [section_of(each) for each in given]
+    ids = list(dict.fromkeys(str(section["id"]) for section in sections if "id" in section))
+    if len(ids) > 1:
+        raise ConfigurationError(f"environment.id is given as {ids[0]!r} and as {ids[1]!r}; give it once")
+    layers: list[dict[str, object]] = [{"environment": section} for section in sections]
+    return merge(values, *layers)
 
 
 def _environment_of(name: str) -> str:

@@ -90,7 +90,7 @@ def test_a_failure_in_a_reset_names_the_environment_and_the_fault(kind: str, mes
         return gymnasium.make("Failing-v0", kind=kind, at=0 if index == 1 else -1)
 
     environments = single("raises")
-    environments._envs = [make(index) for index in range(3)]
+    environments.envs = [make(index) for index in range(3)]
     assert message in str(failure_of(environments))
 
 
@@ -148,7 +148,7 @@ def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
 ) -> None:
     environments = vector(kind, count, mode)
     if kind.startswith("reset"):
-        environments._envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
+        environments.envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
     assert message in str(failure_of(environments))
 
 
@@ -332,7 +332,7 @@ def test_progress_names_the_environment_that_is_being_called() -> None:
             seen.append(environments.progress.now())
             return super().step(action)
 
-    environments._envs[2] = Watching(environments._envs[2])
+    environments.envs[2] = Watching(environments.envs[2])
     collecting = Collector(environments, place, schema=segment_schema(SPEC, 4), discount=0.9)
     collecting.collect(runner())
     assert [(each.doing, each.environment, each.window_step, each.window_steps) for each in seen] == [

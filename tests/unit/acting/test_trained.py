@@ -118,9 +118,22 @@ REFUSED: dict[str, tuple[Callable[[TrainedPolicy], Any], str]] = {
         "without a legal action",
     ),
     "another shape": (
-        lambda trained: trained.act(np.zeros(3, np.int64), action_mask=np.ones(6)),
-        "an observation of shape \\(3,\\), where this policy of MaskedChoice-v0 expects \\(\\)",
+        lambda trained: trained.act(np.zeros((3, 1), np.int64), action_mask=np.ones(6)),
+        "an observation of shape \\(3, 1\\), where this policy of MaskedChoice-v0 expects \\(\\), or \\(N\\) for a",
     ),
+    "one mask for a batch": (
+        lambda trained: trained.act(np.zeros(3, np.int64), action_mask=np.ones((1, 6))),
+        "1 action masks for 3 observations; pass one for each",
+    ),
+    "another type": (
+        lambda trained: trained.act(np.zeros((), np.float32), action_mask=np.ones(6)),
+        "an observation of type float32, where this policy of MaskedChoice-v0 expects",
+    ),
+    "a value out of range": (
+        lambda trained: trained.act(np.int64(99), action_mask=np.ones(6)),
+        "an observation with 99, outside of Discrete",
+    ),
+    "a seed out of range": (lambda trained: trained.reset(seed=-1), "must be from 0 to 2\\^64 - 1; got -1"),
 }
 
 
@@ -142,3 +155,103 @@ def test_a_nested_observation_and_action_have_the_form_of_the_environment() -> N
         observation, *_ = env.step(action)
     with pytest.raises(ConfigurationError, match=r"^[^\n]*speed[^\n]*$"):
         trained.act({"load": observation["load"]})
+
+
+def drifting(seed: int | None = None) -> TrainedPolicy:
+    return TrainedPolicy(fresh_weights(make_environments("Drifting-v0", 1, kwargs={}).spec), seed=seed)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_observations_that_are_not_finite_are_refused(value: float) -> None:
+    for call in (drifting().act, drifting().values):
+        with pytest.raises(ConfigurationError, match=r"^an observation with .*can't act on it$"):
+            call([0.0, value])
+        with pytest.raises(ConfigurationError, match=r"^an observation with .*can't act on it$"):
+            call([[0.0, 0.0], [value, 0.0]])
+
+
+@pytest.mark.parametrize("observation", [[0.0, 0.0, 0.0], [[[0.0, 0.0]]], 0.0, None, ["a", "b"], [[0.0], [0.0, 0.0]]])
+def test_other_shapes_are_refused_with_those_that_are_possible(observation: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^an observation[^\n]*expects[^\n]*\(2,\)"):
+        drifting().act(observation)
+
+
+def test_the_actions_of_a_batch_are_those_of_its_rows() -> None:
+    trained, batch = drifting(), np.stack(observations(20, seed=5))
+    actions = trained.act(batch)
+    assert actions.shape == (20, 1)
+    np.testing.assert_array_equal(actions, np.stack([trained.act(row) for row in batch]))
+    np.testing.assert_allclose(trained.values(batch), [trained.values(row) for row in batch], rtol=1e-5)
+    assert isinstance(trained.values(batch[0]), float)
+
+
+def test_a_batch_of_a_policy_with_memory_is_a_batch_of_episodes(remembering: Policy) -> None:
+    trained = TrainedPolicy(policy_weights.dump(remembering, 0))
+    episodes = [observations(6, seed=1), observations(6, seed=2)]
+    played = np.stack([trained.act(np.stack(rows))[:, 0] for rows in zip(*episodes, strict=True)], axis=1)
+    expected = [expected_actions(remembering, episode) for episode in episodes]
+    np.testing.assert_allclose(played, expected, atol=1e-4)
+    with pytest.raises(ConfigurationError, match=r"1 observations after 2, .*call reset"):
+        trained.act(episodes[0][0])
+    trained.reset()
+    trained.act(episodes[0][0])
+
+
+def test_values_and_probabilities_are_not_remembered(remembering: Policy) -> None:
+    trained, episode = TrainedPolicy(policy_weights.dump(remembering, 0)), observations(6, seed=1)
+    played = []
+    for observation in episode:
+        trained.values(observation)
+        played.append(float(trained.act(observation)[0]))
+    np.testing.assert_allclose(played, expected_actions(remembering, episode), atol=1e-4)
+
+
+def test_values_are_in_units_of_the_rewards() -> None:
+    policy = policy_weights.load(fresh_weights(make_environments("Drifting-v0", 1, kwargs={}).spec))
+    before = TrainedPolicy(policy_weights.dump(policy, 0)).values([0.3, -0.2])
+    policy.return_moments.variance.fill_(25.0)
+    policy.return_moments.count.fill_(1.0)
+    after = TrainedPolicy(policy_weights.dump(policy, 0)).values([0.3, -0.2])
+    assert before != 0.0 and after == pytest.approx(5.0 * before, rel=1e-5)
+
+
+def test_a_seed_repeats_the_sampled_actions() -> None:
+    one, other, batch = drifting(seed=7), drifting(seed=7), np.zeros((5, 2), np.float32)
+    first = [one.act(batch, deterministic=False) for _ in range(3)]
+    np.testing.assert_array_equal(first, [other.act(batch, deterministic=False) for _ in range(3)])
+    assert len(np.unique(first)) == 15
+    one.reset(seed=7)
+    np.testing.assert_array_equal(first[0], one.act(batch, deterministic=False))
+
+
+def test_probabilities_have_the_form_of_the_action() -> None:
+    trained = TrainedPolicy(fresh_weights(masked_spec("MaskedChoice-v0", "info")), seed=1)
+    mask = np.array([1, 0, 1, 1, 0, 1])
+    probabilities = trained.probabilities(2, action_mask=mask)
+    assert probabilities.shape == (6,) and probabilities.sum() == pytest.approx(1.0, abs=1e-5)
+    assert (probabilities[mask == 0] == 0.0).all()
+    count, many = 4_000, np.full(4_000, 2)
+    np.testing.assert_allclose(
+        trained.probabilities(many[:3], action_mask=np.tile(mask, (3, 1))), np.tile(probabilities, (3, 1)), rtol=1e-5
+    )
+    sampled = trained.act(many, action_mask=np.tile(mask, (count, 1)), deterministic=False)
+    np.testing.assert_allclose(np.bincount(sampled, minlength=6) / count, probabilities, atol=0.05)
+    with pytest.raises(ConfigurationError, match="an action of Drifting-v0 is continuous"):
+        drifting().probabilities([0.0, 0.0])
+
+
+def test_a_call_uses_one_thread_and_restores_the_setting() -> None:
+    trained, used = drifting(), []
+    trained.policy.critic.register_forward_hook(lambda *_: used.append(torch.get_num_threads()))
+    trained.policy.actor.register_forward_hook(lambda *_: used.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        trained.act([0.0, 0.0])
+        trained.act([[0.0, 0.0]], deterministic=False)
+        trained.values([0.0, 0.0])
+        with pytest.raises(ConfigurationError):
+            trained.act([0.0])
+        assert set(used) == {1} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

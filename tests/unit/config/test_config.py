@@ -4,7 +4,6 @@ import tomllib
 import typing
 from pathlib import Path
 
-import pydantic
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -157,8 +156,8 @@ def test_more_actors_than_the_store_has_slots_are_refused(section: str) -> None:
         ({"PPO": {"epochs": 4}}, "unknown setting PPO; did you mean ppo?"),
         ({"ppo": {"epochs": 4}, "PPO": {"epochz": 4}}, "unknown setting PPO; did you mean ppo?"),
         ({"ppo": {"EPOCHS": 4}}, "unknown setting ppo.EPOCHS; did you mean ppo.epochs?"),
-        ({"ppo": {"learning-rate": 1.0}}, "unknown setting ppo.learning-rate; did you mean ppo.learning_rate?"),
-        ({"total_steps": 5}, "unknown setting total_steps; did you mean run.total_steps?"),
+        ({"ppo": {"learning-rat": 1.0}}, "unknown setting ppo.learning-rat; did you mean ppo.learning_rate?"),
+        ({"total_step": 5}, "unknown setting total_step; did you mean run.total_steps?"),
         ({"ppo": {"batch_segments": 5}}, "unknown setting ppo.batch_segments; did you mean sampling.batch_segments?"),
         ({"zzzz": {}}, "unknown setting zzzz; `penstock train --help-all` lists all settings"),
     ],
@@ -238,7 +237,7 @@ def test_environment_variables_are_not_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_configuration_cannot_be_changed() -> None:
     config = Config()
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(ConfigurationError, match=r"config\.changed\(epochs=\.\.\.\) returns another"):
         config.ppo.epochs = 3  # type: ignore[misc]
 
 

@@ -1,0 +1,106 @@
+"""The Python API: its names, the values that it accepts in place of options, and its single kind of error."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+
+import penstock
+from penstock.cli.options import parse
+from penstock.errors import ConfigurationError
+
+VALUES: dict[str, Any] = {"seed": 3, "lr": 3e-4, "total_steps": "250k", "n_envs": 12, "anneal_lr": False, "n_epochs": 5}
+NAMED = {"cartpole": "CartPole-v1", "none": "Pendulum-v1"}
+
+
+def test_the_public_names_are_listed_and_exist() -> None:
+    assert dir(penstock) == sorted([*penstock.__all__, "__version__"])
+    assert all(getattr(penstock, name) is not None for name in penstock.__all__)
+
+
+@pytest.mark.parametrize("preset", [None, *NAMED])
+def test_options_a_file_and_python_give_the_same_configuration(tmp_path: Path, preset: str | None) -> None:
+    environment = NAMED.get(preset or "", "CartPole-v1")
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items()]
+    chosen = [] if preset is None else [f"--preset={preset}"]
+    (tmp_path / "run.toml").write_text("".join(f"{name} = {toml(value)}\n" for name, value in VALUES.items()))
+    commanded = parse("penstock train", "", [environment, *chosen, *options], trains=True).config
+    file = [environment, *chosen, f"--config={tmp_path / 'run.toml'}"]
+    assert commanded == parse("penstock train", "", file, trains=True).config
+    assert commanded == penstock.configure(environment, preset=preset, **VALUES)
+    assert commanded == penstock.configure(preset=preset, env_id=environment, **VALUES)
+    if preset is not None:
+        assert commanded == penstock.preset(preset, env=environment, **VALUES)
+    others = {name: value for name, value in VALUES.items() if name != "n_envs"}
+    assert commanded == penstock.configure(environment, preset=preset, n_envs=12).changed(others)
+    assert (commanded.ppo.learning_rate, commanded.ppo.learning_rate_schedule) == (3e-4, "constant")
+
+
+def toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def test_a_configuration_takes_names_without_sections() -> None:
+    config = penstock.Config(seed=5, lr=1e-3, ppo={"epochs": 4}, num_envs=12)
+    assert config == penstock.Config(
+        run={"seed": 5}, ppo={"learning_rate": 1e-3, "epochs": 4}, actor={"environments": 6}
+    )
+
+
+def test_a_configuration_is_read_from_a_file_or_a_run_folder(tmp_path: Path) -> None:
+    config = penstock.preset("pendulum", seed=4)
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    assert penstock.Config.load(tmp_path) == config == penstock.Config.load(str(tmp_path / "config.toml"))
+    with pytest.raises(ConfigurationError, match=r"can't read the configuration .*nothing"):
+        penstock.Config.load(tmp_path / "nothing")
+
+
+def wrapped() -> object:
+    return gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize(
+    ("make", "environment_id", "kwargs"),
+    [
+        (lambda: gymnasium.make("CartPole-v1"), "CartPole-v1", {}),
+        (lambda: gymnasium.make("CartPole-v1", render_mode="rgb_array").spec, "CartPole-v1", {}),
+        (lambda: gymnasium.make("CartPole-v1", max_episode_steps=77), "CartPole-v1", {"max_episode_steps": 77}),
+        (lambda: gymnasium.make("FrozenLake-v1", is_slippery=False), "FrozenLake-v1", {"is_slippery": False}),
+        (lambda: CartPoleEnv, "gymnasium.envs.classic_control.cartpole:CartPoleEnv", {}),
+        (lambda: wrapped, "test_api:wrapped", {}),
+    ],
+)
+def test_an_environment_may_be_given_as_users_have_it(
+    make: Callable[[], object], environment_id: str, kwargs: dict[str, object]
+) -> None:
+    environment = penstock.configure(make()).environment
+    assert (environment.id, environment.kwargs) == (environment_id, kwargs)
+    assert penstock.configure(environment={"id": make()}).environment == environment
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "training without an environment": (lambda: penstock.train(), "needs an environment or a preset, such as"),
+    "a preset on a configuration": (lambda: penstock.train(penstock.Config(), preset="cartpole"), "preset='cartpole'"),
+    "an environment that is not registered": (lambda: penstock.configure(CartPoleEnv()), "an object of CartPoleEnv"),
+    "a wrapped environment": (lambda: penstock.configure(wrapped()), "the wrapper FlattenObservation of CartPole-v1"),
+    "a vector environment": (lambda: penstock.train(gymnasium.make_vec("CartPole-v1", 2)), "a vector environment"),
+    "two environments": (lambda: penstock.configure("A-v0", env="B-v0"), "as 'A-v0' and as 'B-v0'; give it once"),
+    "an unknown name": (lambda: penstock.configure("A-v0", learnin_rate=1), r"did you mean ppo\.learning_rate\?"),
+    "an unknown key": (lambda: penstock.Config(ppo={"lr": 1}), r"did you mean ppo\.learning_rate\?"),
+    "an unknown key of a preset": (lambda: penstock.preset("cartpole", ppo={"lr": 1}), r"did you mean ppo\.learning"),
+    "a wrong value": (lambda: penstock.Config(lr="fast"), "ppo.learning_rate must be a number"),
+    "settings that conflict": (lambda: penstock.Config(total_steps=None), "run.total_steps is none"),
+    "a name with an answer": (lambda: penstock.train("CartPole-v1", log_interval=1), "metrics.jsonl has a record"),
+    "a change in place": (lambda: setattr(penstock.Config(), "seed", 1), r"config\.changed\(seed=\.\.\.\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_mistake_is_one_kind_of_error_in_one_line(case: str) -> None:
+    act, message = REFUSED[case]
+    with pytest.raises(penstock.ConfigurationError, match=f"^[^\n]*{message}[^\n]*$") as caught:
+        act()
+    assert isinstance(caught.value, penstock.PenstockError) and "pydantic" not in str(caught.value)
