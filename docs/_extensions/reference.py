@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import batch_picture
 import environment_results
 import environment_support
 import prometheus_client
@@ -32,6 +33,7 @@ HELP_TIMEOUT_S = 600.0
 def setup(app: Any) -> dict[str, bool]:
     """Registers the extension with Sphinx."""
     app.connect("builder-inited", lambda app: write_pages(FOLDER))
+    app.connect("builder-inited", lambda app: batch_picture.write_picture())
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
     app.connect("builder-inited", lambda app: side_by_side_results.write_pages())

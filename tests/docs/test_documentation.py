@@ -1,17 +1,18 @@
 """What the documentation names exists: files, make targets, commands with their options, settings, terms."""
 
 import dataclasses
-import importlib
 import itertools
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import environment_results
+import environment_support
 import gymnasium
 import pytest
+import side_by_side_results
 
 from penstock.acting.spaces import describe, segment_schema
 from penstock.cli import main as cli
@@ -22,11 +23,6 @@ from penstock.presets import preset
 from penstock.types.spaces import BoxSpace, DiscreteSpace, EnvironmentSpec, Tree
 from penstock.types.statistics import Drops, LearningNumbers, declared
 from tests.docs.pages import PAGES, ROOT, Block, blocks, commands_of, spans
-
-sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
-environment_support = importlib.import_module("environment_support")
-environment_results = importlib.import_module("environment_results")
-side_by_side_results = importlib.import_module("side_by_side_results")
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in commands_of(block.text)]
@@ -114,6 +110,9 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def check_python(arguments: list[str]) -> None:
+    if "-c" in arguments:
+        compile(arguments[arguments.index("-c") + 1], "<documentation>", "exec")
+        return
     if "-m" not in arguments:
         assert (ROOT / arguments[0]).exists(), f"no file {arguments[0]}"
         return
