@@ -1,6 +1,6 @@
-"""Names of environments, with which every process of a run can make the environment by itself.
+"""Names of environments and of networks, with which every process of a run can make them by itself.
 
-A name is one of:
+The name of an environment is one of:
 
     CartPole-v1            an id that is registered with Gymnasium
     package:MyEnv-v0       an id that is registered when the package is imported
@@ -17,7 +17,7 @@ from typing import Any
 from penstock.errors import ConfigurationError
 
 _SUFFIX = ".py"
-_WHY = "every service of a run makes the environment by itself"
+_ENVIRONMENT = "environment"
 
 
 def split(name: str) -> tuple[str, str]:
@@ -62,28 +62,30 @@ def section_of(environment: object) -> dict[str, object]:
     return _section_of_spec(spec) if hasattr(spec, "additional_wrappers") else {"id": name_of(environment)}
 
 
-def name_of(environment: object) -> str:
-    """Returns the name of a class or a function that returns an environment. Names are returned unchanged.
+def name_of(thing: object, *, what: str = "environment") -> str:
+    """Returns the name of a class, or of a function that returns an environment. Names are returned unchanged.
 
-    Raises `ConfigurationError` if other processes can't import it.
+    Messages call it the `what`. Raises `ConfigurationError` if other processes can't import it.
     """
-    if isinstance(environment, str):
-        return environment
-    qualified, module = getattr(environment, "__qualname__", None), getattr(environment, "__module__", None)
-    if not callable(environment) or not isinstance(qualified, str) or not isinstance(module, str):
+    if isinstance(thing, str):
+        return thing
+    qualified, module = getattr(thing, "__qualname__", None), getattr(thing, "__module__", None)
+    if not callable(thing) or not isinstance(qualified, str) or not isinstance(module, str):
+        arguments = ", a function that returns it, or its id, and its arguments as environment.kwargs"
         raise ConfigurationError(
-            f"{_kind(environment)} can't be used as the environment, because {_WHY}; give its class, a function that"
-            " returns it, or its id, and its arguments as environment.kwargs"
+            f"{_kind(thing)} can't be used as the {what}, because {_why(what)}; give its class"
+            f"{arguments if what == _ENVIRONMENT else ' or its name'}"
         )
     if "<" in qualified:
+        arguments = ", and give its arguments as environment.kwargs" if what == _ENVIRONMENT else ""
         raise ConfigurationError(
-            f"the services can't import {module}.{qualified}, because {_WHY}; define the class or function at the top"
-            " level of a module or a file, and give its arguments as environment.kwargs"
+            f"the services can't import {module}.{qualified}, because {_why(what)}; define the class or function at"
+            f" the top level of a module or a file{arguments}"
         )
-    return f"{importable(module)}:{qualified}"
+    return f"{importable(module, what=what)}:{qualified}"
 
 
-def importable(module: str) -> str:
+def importable(module: str, *, what: str = "environment") -> str:
     """Returns the name under which other processes can import a module of this one: its name, or its file.
 
     Raises `ConfigurationError` for the session of an interpreter or a notebook, which has no file.
@@ -95,9 +97,10 @@ def importable(module: str) -> str:
             # As `python -m package.module` was started; `python -m package` runs package.__main__.
             return str(spec.name)
         if script is None:
+            article = "an" if what == _ENVIRONMENT else "a"
             raise ConfigurationError(
-                f"the services can't import an environment that is defined in this session, because {_WHY}; write it to"
-                " a file, and give it as 'file.py:Name'"
+                f"the services can't import {article} {what} that is defined in this session, because {_why(what)};"
+                " write it to a file, and give it as 'file.py:Name'"
             )
         return str(script)
     file = getattr(loaded, "__file__", None)
@@ -130,8 +133,8 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
     wrappers = spec.additional_wrappers[len(registered.additional_wrappers) if registered is not None else 0 :]
     if wrappers:
         raise ConfigurationError(
-            f"the services can't repeat the wrapper {wrappers[0].name} of {spec.id}, because {_WHY}; write a function"
-            " that returns the wrapped environment, and give it instead"
+            f"the services can't repeat the wrapper {wrappers[0].name} of {spec.id}, because {_why(_ENVIRONMENT)};"
+            " write a function that returns the wrapped environment, and give it instead"
         )
     missing = object()
     kwargs = {
@@ -142,6 +145,10 @@ def _section_of_spec(spec: Any) -> dict[str, object]:
     if registered is not None and spec.max_episode_steps != registered.max_episode_steps:
         kwargs["max_episode_steps"] = spec.max_episode_steps
     return {"id": str(spec.id), "kwargs": kwargs} if kwargs else {"id": str(spec.id)}
+
+
+def _why(what: str) -> str:
+    return f"every service of a run makes the {what} by itself"
 
 
 def _kind(value: object) -> str:

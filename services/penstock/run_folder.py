@@ -89,3 +89,16 @@ class RunFolder:
         """Returns all checkpoints except the best, oldest first."""
         found = (path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit())
         return sorted(found, key=lambda path: int(path.stem))
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Returns the file itself, or a run's checkpoint to use. Raises `ConfigurationError` if there is none."""
+    if path.is_file():
+        return path
+    folder = RunFolder(path)
+    if folder.best_checkpoint.exists():
+        return folder.best_checkpoint
+    numbered = folder.numbered_checkpoints()
+    if not numbered:
+        raise ConfigurationError(f"{path} holds no checkpoint; name a run's folder or a .safetensors file")
+    return numbered[-1]

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from penstock import foreign_errors
 from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import Unusable, ValueCheck
 from penstock.acting.masks import MaskSource
@@ -100,7 +101,7 @@ class CheckedVector:
         self._progress.environment = self._only
         try:
             returned = function(*arguments, **named)
-        except faults.MISBEHAVIOUR as error:
+        except foreign_errors.MISBEHAVIOUR as error:
             raise faults.raised(error, where, self._spec.id, self._only) from error
         self._progress.steps += 1
         return returned

@@ -15,18 +15,20 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.acting import faults, first_values, masks
+from penstock import foreign_errors
+from penstock.acting import first_values, masks
 from penstock.acting.environments import Environments, check_arguments, make_environments
 from penstock.acting.frames import with_frames
 from penstock.acting.leaves import ActionForm, left_out
 from penstock.acting.masks import MaskSource, Place
 from penstock.acting.refusals import can_not_make
-from penstock.acting.registry import find, import_modules
+from penstock.acting.registry import find
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import ActionMap, describe
 from penstock.acting.variants import require_same_spaces, variant_name
 from penstock.algo.spaces import check_spaces
 from penstock.errors import ConfigurationError
+from penstock.module_imports import import_modules
 from penstock.types.networks import Encoder
 from penstock.types.spaces import EnvironmentSpec
 
@@ -207,7 +209,7 @@ class _Check:
             for role in ("observation_space", "action_space"):
                 mine, others = getattr(env, role), getattr(made[0], role)
                 if mine != others:
-                    differ = " and ".join(faults.shortened(str(space)) for space in (others, mine))
+                    differ = " and ".join(foreign_errors.shortened(str(space)) for space in (others, mine))
                     raise ConfigurationError(
                         f"{self._name}: two environments made with the same arguments differ in their {role}, {differ};"
                         " one policy needs the same spaces everywhere, so they must depend only on the arguments"
@@ -246,7 +248,7 @@ def _named(name: str, stage: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise ConfigurationError(
-            f"the environment {name!r} failed in {stage}: {faults.explain(error)}; {_remedy(error)}"
+            f"the environment {name!r} failed in {stage}: {foreign_errors.explain(error)}; {_remedy(error)}"
         ) from error
 
 

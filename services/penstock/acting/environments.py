@@ -18,16 +18,18 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from penstock.acting import faults, masks
+from penstock import foreign_errors
+from penstock.acting import masks
 from penstock.acting.checked_vector import CheckedVector
 from penstock.acting.masks import MaskSource
 from penstock.acting.progress import Progress
 from penstock.acting.refusals import can_not_make
-from penstock.acting.registry import find, import_modules
+from penstock.acting.registry import find
 from penstock.acting.shared_generator import SeparateGenerators
 from penstock.acting.single_environments import SingleEnvironments, StepOutcome
 from penstock.acting.spaces import describe
 from penstock.errors import ConfigurationError
+from penstock.module_imports import import_modules
 from penstock.types.spaces import EnvironmentSpec
 
 Made = TypeVar("Made")
@@ -246,12 +248,14 @@ def _masks_of(
                     _, info = env.reset(seed=attempt)
                 else:
                     _, info = env.reset(seed=[attempt] * env.num_envs)  # type: ignore[arg-type]
-            except faults.MISBEHAVIOUR as error:
-                faults.let_ctrl_c_pass(error)
+            except foreign_errors.MISBEHAVIOUR as error:
+                foreign_errors.let_ctrl_c_pass(error)
                 failure = error
             else:
                 return info if isinstance(info, Mapping) else {}
-        raise ConfigurationError(f"{spec.id} failed in reset {_PROBES} times: {faults.describe(failure)}") from failure
+        raise ConfigurationError(
+            f"{spec.id} failed in reset {_PROBES} times: {foreign_errors.describe(failure)}"
+        ) from failure
 
     source = masks.find(env, observation, spec.action, first_info)
     return dataclasses.replace(spec, mask_bits=source.bits if source else 0), source
@@ -262,10 +266,10 @@ def _made(env_id: str, found: str | EnvSpec, make: Callable[[], Made]) -> Made:
         # Gymnasium prints hints about versions on stderr, which would garble a terminal display.
         with contextlib.redirect_stderr(io.StringIO()):
             return make()
-    except faults.MISBEHAVIOUR as error:
-        faults.let_ctrl_c_pass(error)
+    except foreign_errors.MISBEHAVIOUR as error:
+        foreign_errors.let_ctrl_c_pass(error)
         raise can_not_make(env_id, error, found) from error
 
 
 def _spaces(env: gymnasium.Env[Any, Any]) -> str:
-    return faults.shortened(f"{env.observation_space} and {env.action_space}")
+    return foreign_errors.shortened(f"{env.observation_space} and {env.action_space}")

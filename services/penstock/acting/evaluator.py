@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from penstock.acting import faults
+from penstock import foreign_errors
 from penstock.acting.environments import Environments
 from penstock.acting.evaluation import evaluate
 from penstock.acting.protocols import EvaluationQueue, Log, Process
@@ -83,7 +83,7 @@ class Evaluator:
     def _make(self, count: int) -> Environments:
         try:
             return self._make_environments(count)
-        except faults.MISBEHAVIOUR as error:
+        except foreign_errors.MISBEHAVIOUR as error:
             raise EnvironmentFailed(_reason(error)) from error
         finally:
             self._process.restore_process()
@@ -110,14 +110,14 @@ def play(task: EvaluationTask, environments: Environments, stopping: Callable[[]
     started = time.monotonic()
     try:
         return evaluate(task, environments, stopping)
-    except faults.MISBEHAVIOUR as error:
+    except foreign_errors.MISBEHAVIOUR as error:
         # The service handles signals itself, so an interrupt or an exit here comes from the environment.
         return _failed(task, time.monotonic() - started, _reason(error))
 
 
 def _reason(error: BaseException) -> str:
     """Describes an error in one line, with the exception's class unless the message is Penstock's own."""
-    return faults.one_line(str(error)) if isinstance(error, PenstockError) else faults.describe(error)
+    return foreign_errors.one_line(str(error)) if isinstance(error, PenstockError) else foreign_errors.describe(error)
 
 
 @contextlib.contextmanager

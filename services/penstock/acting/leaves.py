@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from penstock.acting import faults
+from penstock import foreign_errors
 from penstock.errors import ConfigurationError
 from penstock.types.block import DATA_TYPES
 from penstock.types.spaces import (
@@ -151,7 +151,7 @@ def _leaves(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) ->
 
 def _described(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path) -> Space:
     if _is_empty(space):
-        raise _refusal(env_id, role, path, f"{faults.shortened(str(space))}, which has no elements")
+        raise _refusal(env_id, role, path, f"{foreign_errors.shortened(str(space))}, which has no elements")
     match space:
         case spaces.Discrete():
             return DiscreteSpace(int(space.n), int(space.start))
@@ -164,7 +164,7 @@ def _described(env_id: str, role: Role, space: gymnasium.Space[Any], path: Path)
             described = _described_box(role, space)
             if described is not None:
                 return described
-            raise _refusal(env_id, role, path, faults.shortened(str(space)))
+            raise _refusal(env_id, role, path, foreign_errors.shortened(str(space)))
         case _:
             raise _refusal(env_id, role, path, type(space).__name__)
 

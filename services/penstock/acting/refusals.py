@@ -7,7 +7,7 @@ import re
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from penstock.acting import faults
+from penstock import foreign_errors
 from penstock.errors import ConfigurationError, UnknownEnvironment
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -26,7 +26,7 @@ def _reason(error: BaseException, found: str | EnvSpec) -> str:
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if unexpected:
         return f"it takes no argument {unexpected[1]!r}{_taken(found)}; check {_SETTINGS}"
-    text = faults.shortened(str(error)).rstrip(".")
+    text = foreign_errors.shortened(str(error)).rstrip(".")
     if isinstance(error, (gymnasium.error.NamespaceNotFound, gymnasium.error.NameNotFound)):
         # A suggestion of Gymnasium ends with a question mark.
         joined = text if text.endswith("?") else f"{text}."
@@ -37,7 +37,7 @@ def _reason(error: BaseException, found: str | EnvSpec) -> str:
     # The reason and the remedy are Gymnasium's: a missing extra, or another version.
     if isinstance(error, gymnasium.error.Error) and text:
         return text
-    return f"{faults.explain(error)}; {_remedy(error)}"
+    return f"{foreign_errors.explain(error)}; {_remedy(error)}"
 
 
 def _remedy(error: BaseException) -> str:

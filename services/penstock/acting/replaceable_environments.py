@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from penstock.acting import faults
+from penstock import foreign_errors
 from penstock.acting.environments import Environments
 from penstock.acting.progress import Progress
 from penstock.acting.protocols import Log, Process
@@ -74,5 +74,5 @@ def close_logged(environments: Environments, log: Log) -> None:
     """Closes environments; an error is only logged."""
     try:
         environments.close()
-    except faults.MISBEHAVIOUR as error:
-        log.warning("closing an environment failed", error=faults.describe(error))
+    except foreign_errors.MISBEHAVIOUR as error:
+        log.warning("closing an environment failed", error=foreign_errors.describe(error))

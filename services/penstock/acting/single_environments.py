@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
+from penstock import foreign_errors
 from penstock.acting import faults, leaves
 from penstock.acting.leaf_buffers import LeafBuffer, Unusable
 from penstock.acting.masks import MaskSource
@@ -114,7 +115,7 @@ class SingleEnvironments:
             if not isinstance(result, tuple):
                 raise TypeError
             self._rows[index], self._infos[index] = result
-        except faults.MISBEHAVIOUR as error:
+        except foreign_errors.MISBEHAVIOUR as error:
             if result is _NOTHING:
                 raise faults.raised(error, "in reset", self.spec.id, index) from error
             raise self._returned(index, "reset", "an observation and a dict", result) from error
@@ -146,14 +147,14 @@ class SingleEnvironments:
             # Comparisons with NaN are false, so that NaN fails this test.
             if -_LARGEST <= reward <= _LARGEST:
                 return reward, bool(terminated), bool(truncated)
-        except faults.MISBEHAVIOUR as error:
+        except foreign_errors.MISBEHAVIOUR as error:
             if result is _NOTHING:
                 raise faults.raised(error, self._where(index), self.spec.id, index) from error
             if not isinstance(result, tuple) or len(result) != 5:
                 expected = "observation, reward, terminated, truncated and info"
                 raise self._returned(index, "step", expected, result) from error
-            what = f"step returned {faults.shortened(repr(result[1:4]))} as reward, terminated and truncated:"
-            raise self._failure(f"{what} {faults.describe(error)}", index) from error
+            what = f"step returned {foreign_errors.shortened(repr(result[1:4]))} as reward, terminated and truncated:"
+            raise self._failure(f"{what} {foreign_errors.describe(error)}", index) from error
         raise self._failure(f"step returned the reward {faults.not_finite(float(reward))}", index)
 
     def _observe(self) -> None:
@@ -188,14 +189,14 @@ class SingleEnvironments:
                 self.action_mask[index] = self._masks.row(read(self._rows[index], self._infos[index]))
             except ConfigurationError as error:
                 raise self._refused(str(error), index) from None
-            except faults.MISBEHAVIOUR as error:
+            except foreign_errors.MISBEHAVIOUR as error:
                 raise faults.raised(error, f"in {self._masks.place.value}", self.spec.id, index) from error
         if found := self._masks.find_illegal(self.action_mask):
             raise self._refused(found[1], found[0])
 
     def _returned(self, index: int, call: str, expected: str, result: Any) -> EnvironmentFailed:
         count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-        what = f"{call} returned {count}, where {expected} are expected: {faults.shortened(repr(result))}"
+        what = f"{call} returned {count}, where {expected} are expected: {foreign_errors.shortened(repr(result))}"
         return self._failure(what, index, "" if call == "reset" else None)
 
     def _failure(self, what: str, index: int, where: str | None = None) -> EnvironmentFailed:

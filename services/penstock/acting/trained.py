@@ -17,7 +17,7 @@ from penstock.algo import weights as policy_weights
 from penstock.algo.distributions import Categorical, MultiCategorical
 from penstock.algo.policies import Policy
 from penstock.errors import ConfigurationError
-from penstock.run_folder import RunFolder
+from penstock.run_folder import find_checkpoint
 from penstock.types.run import Weights
 
 
@@ -108,7 +108,7 @@ class TrainedPolicy:
     def probabilities(self, observation: Any, *, action_mask: Any = None) -> Any:
         """Returns the probability of each action.
 
-        They have the nesting of the action space: <float32>[n] for Discrete(n), and [*shape, n] for each element of
+        They have the nesting of the action space: <float32>[n] for Discrete(n), and ``[*shape, n]`` for each element of
         MultiDiscrete, where n is the largest number of alternatives, and of MultiBinary; after [N] for a batch. A
         policy with memory does not remember the observation. Raises `ConfigurationError` as `act`, and for actions
         without alternatives.
@@ -157,19 +157,6 @@ def load_policy(path: str | Path, *, seed: int | None = None) -> TrainedPolicy:
         ConfigurationError: There is no checkpoint, or this release can't load it.
     """
     return TrainedPolicy(read_weights(find_checkpoint(Path(path))), seed=seed)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Returns the file itself, or a run's checkpoint to use. Raises `ConfigurationError` if there is none."""
-    if path.is_file():
-        return path
-    folder = RunFolder(path)
-    if folder.best_checkpoint.exists():
-        return folder.best_checkpoint
-    numbered = folder.numbered_checkpoints()
-    if not numbered:
-        raise ConfigurationError(f"{path} holds no checkpoint; name a run's folder or a .safetensors file")
-    return numbered[-1]
 
 
 def read_weights(path: Path) -> Weights:

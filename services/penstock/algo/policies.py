@@ -17,6 +17,7 @@ from penstock.algo.masks import unpack
 from penstock.algo.memory import Memory, Unroll, by_rows
 from penstock.algo.moves import Moves
 from penstock.algo.normalisation import MomentsUpdate, RunningMoments
+from penstock.algo.own_modules import own_layers
 from penstock.algo.spaces import check_spaces, position_of
 from penstock.types.networks import Encoder, MemoryKind
 from penstock.types.spaces import EnvironmentSpec
@@ -38,6 +39,7 @@ class Network:
         normalise_observations: Whether numbers in observations are standardised. Images are always scaled to [0, 1].
         normalise_returns: Whether rewards are divided by the standard deviation of discounted returns.
         encoders: Encoders of leaves of the observation, by name, in place of the suitable ones.
+        module: Name of a user's module in place of the encoders' layers; None: there is none.
         memory: Kind of the recurrent layer; None: no recurrent layer.
         memory_size: Width of the recurrent layer.
         moves: Name of the board between whose cells actions move pieces; None: actions are not such moves.
@@ -55,6 +57,7 @@ class Network:
     memory: MemoryKind | None = None
     memory_size: int = 64
     moves: str | None = None
+    module: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Policy(nn.Module):
     def __init__(self, spec: EnvironmentSpec, network: Network) -> None:
         """Builds the networks with orthogonal initialisation.
 
-        Raises `ConfigurationError` if the spaces are not supported (`check_spaces`).
+        Raises `ConfigurationError` if the spaces are not supported (`check_spaces`), or a user's module can't be used.
         """
         super().__init__()
         check_spaces(spec, network.encoders, network.moves)
@@ -113,6 +116,8 @@ class Policy(nn.Module):
         # In place, because small networks are bound by memory, not by arithmetic.
         activation = nn.Tanh if network.activation == "tanh" else functools.partial(nn.ReLU, inplace=True)
         encode = functools.partial(encoder_layers, self.observer, activation)
+        if network.module is not None:
+            encode = functools.partial(own_layers, network.module, self.observer, activation)
         shared = network.trunk == "shared"
         layers: list[nn.Module] = []
         features = 0

@@ -14,7 +14,7 @@ from penstock.types.spaces import SPACE_KINDS, EnvironmentSpec, Tree
 
 METADATA_KEY = "penstock"
 
-_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves")
+_SINCE_CONTRACT_2 = ("encoders", "memory", "memory_size", "moves", "module")
 """Fields of `Network` that contract 1 does not have. Their defaults must never change."""
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from penstock.acting import faults
+from penstock import foreign_errors
 from penstock.acting.environment_check import Task, check
 from penstock.acting.spaces import segment_schema
 from penstock.errors import ConfigurationError, UnknownEnvironment
@@ -40,7 +40,7 @@ def main() -> None:
     try:
         checked = check(tasks=tasks, progress=lambda stage, name: answer(stage=stage, name=name), **request)
     except ConfigurationError as error:
-        answer(refused=faults.one_line(str(error)), unknown=isinstance(error, UnknownEnvironment))
+        answer(refused=foreign_errors.one_line(str(error)), unknown=isinstance(error, UnknownEnvironment))
     else:
         schema = segment_schema(checked.spec, **recorded)
         answer(warnings=checked.warnings, notices=checked.notices, store_bytes=bytes_for(segments, schema))

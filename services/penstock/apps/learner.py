@@ -28,7 +28,7 @@ from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
-from penstock.run_folder import RunFolder
+from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.summary import nothing_left
 from penstock.telemetry.logs import Logger
 
@@ -73,6 +73,8 @@ def run(config: Config) -> None:
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
+            elif config.run.start_from is not None:
+                checkpoints.start_from(learner, find_checkpoint(Path(config.run.start_from)))
             conclusion = _train(session, service, serving, roster, learner)
             summary = summary_of(session, conclusion, time.monotonic() - started)
             session.writes.write(folder.summary.name, partial(summary.write, folder.summary))

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import use_one_thread
-from penstock.acting.registry import has_native_form, import_modules
-from penstock.acting.trained import TrainedPolicy, find_checkpoint, load_policy
+from penstock.acting.registry import has_native_form
+from penstock.acting.trained import TrainedPolicy, load_policy
 from penstock.apps.environments import variants_of
 from penstock.cli.film import film
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
-from penstock.run_folder import RunFolder
+from penstock.module_imports import import_modules
+from penstock.run_folder import RunFolder, find_checkpoint
 from penstock.types.differences import same_spaces
 from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
 from penstock.types.spaces import EnvironmentSpec

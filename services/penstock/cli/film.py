@@ -12,13 +12,14 @@ from penstock.acting import masks
 from penstock.acting.evaluation import evaluate
 from penstock.acting.frames import with_frames
 from penstock.acting.leaves import flatten
-from penstock.acting.registry import find, import_modules
+from penstock.acting.registry import find
 from penstock.acting.single_environments import SingleEnvironments
 from penstock.acting.spaces import describe
 from penstock.acting.trained import TrainedPolicy
 from penstock.apps.environments import variants_of
 from penstock.config import EnvironmentConfig
 from penstock.errors import ConfigurationError
+from penstock.module_imports import import_modules
 from penstock.types.evaluation import EvaluationTask
 from penstock.types.spaces import is_image
 

@@ -83,6 +83,7 @@ ALIASES = {
     "enable_async_eval": Alias("evaluation.mode", is_flag=True, convert=_choice("asynchronous", "synchronous")),
     "cuda": Alias("learner.device", is_flag=True, convert=_choice("cuda", "cpu")),
     **dict.fromkeys(("log_dir", "exp_name", "run_name", "experiment", "name"), Alias("run.dir", convert=_run_folder)),
+    "trained_agent": Alias("run.start_from"),
     **dict.fromkeys(("save_interval", "save_freq"), Alias("checkpoint.save_interval", unit=_STEPS)),
     **dict.fromkeys(("eval_interval", "eval_freq"), Alias("evaluation.interval_steps", unit=_STEPS)),
     **dict.fromkeys(("eval_episodes", "n_eval_episodes"), Alias("evaluation.episodes")),

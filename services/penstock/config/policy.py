@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from penstock.config.section import Section
-from penstock.config.setting_types import PartName, Sizes
+from penstock.config.setting_types import ModuleName, PartName, Sizes
 from penstock.types.networks import Encoder, MemoryKind
 
 
@@ -37,6 +37,10 @@ class PolicyConfig(Section):
     per integer. board: small convolutional layers, for arrays of any size. image: convolutional layers for pixels.
     Parts that are not named have the encoder that suits their space (docs/your-environment.md). As an option
     name=encoder,name=encoder."""
+    module: ModuleName | None = None
+    """Your own torch module in place of the encoders: my_package.my_module:MyNet or file.py:MyNet. It is made with one
+    shape per part of the observation, and called with one tensor per part; hidden_sizes are the layers after it
+    (docs/your-environment.md). Unset: encoders."""
     memory: MemoryKind | None = None
     """Recurrent layer between encoders and hidden layers, for tasks in which one observation is not enough. Unset: the
     policy acts on one observation (or on environment.frame_stack of them). A GRU is the cheaper of the two."""

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from penstock.config import alternatives
 from penstock.config.section import Section
-from penstock.config.setting_types import Count, Minutes
+from penstock.config.setting_types import Count, Minutes, RunOrCheckpoint
 from penstock.types.extents import Amounts
 
 
@@ -30,6 +30,9 @@ class RunConfig(Section):
     and include waits for evaluations. Unset: no limit in minutes."""
     stop_at_return: float | None = None
     """Mean return of an evaluation at which training stops early. Unset: train to a limit."""
+    start_from: RunOrCheckpoint | None = None
+    """Folder of a run, or checkpoint file, from whose policy training starts. Its spaces and [policy] settings must be
+    the same. Steps, optimizer and schedules start anew. Unset: a newly initialised policy."""
     dir: str | None = None
     """Folder of the run. Unset: runs/<environment>-<date>-<time>."""
 

@@ -4,7 +4,9 @@ Options and environment variables are text. Numbers, lists and tables are conver
 """
 
 import ast
+import functools
 import json
+import os
 import re
 import types
 import typing
@@ -14,7 +16,7 @@ import pydantic
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from penstock.config.wanted import InWords
-from penstock.environment_names import absolute
+from penstock.environment_names import absolute, name_of
 from penstock.types.replay import MAX_SLOTS
 
 NONE = "None"
@@ -188,6 +190,18 @@ Addresses = Annotated[
     InWords("addresses host:port, separated by commas"),
 ]
 EnvironmentName = Annotated[str, pydantic.AfterValidator(absolute)]
+ModuleName = Annotated[
+    str,
+    pydantic.BeforeValidator(functools.partial(name_of, what="network")),
+    pydantic.AfterValidator(absolute),
+    InWords("a class in a module or a file, such as my_package.my_module:MyNet or file.py:MyNet"),
+]
+RunOrCheckpoint = Annotated[
+    str,
+    pydantic.BeforeValidator(os.fspath),
+    pydantic.AfterValidator(os.path.abspath),
+    InWords("the folder of a run or a .safetensors file"),
+]
 Modules = Annotated[
     tuple[EnvironmentName, ...], pydantic.BeforeValidator(_read_list), InWords("modules, separated by commas")
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from penstock import checkpoint_file
 from penstock.algo import weights as policy_weights
@@ -190,17 +191,10 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     Raises `DamagedFile` if the file is damaged, `ConfigurationError` if it belongs to other spaces, another
     architecture or another release.
     """
-    file = _read(path)
-    saved, present = _policy_of(file), learner.policy
-    if not same_spaces(saved.spec, present.spec) or saved.network != present.network:
-        then, now = contrast(saved.spec, present.spec, _network_differences(saved.network, present.network))
-        raise ConfigurationError(
-            f"{path} does not fit this run: it was saved for {then}, and the run has {now}; resume with the settings it"
-            " was trained with"
-        )
+    file = _fitting(path, learner.policy, "resume with the settings it was trained with")
     try:
         tensors = safetensors.torch.load(file.data)
-        learner.policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+        learner.policy.load_state_dict(_of_policy(tensors))
         learner.optimizer.load(
             {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
         )
@@ -208,6 +202,32 @@ def restore(learner: Learner, path: Path) -> RunProgress:
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
     return _progress(file)
+
+
+def start_from(learner: Learner, path: Path) -> None:
+    """Loads the policy of another run's checkpoint into a learner, and nothing else. Raises as `restore` does."""
+    remedy = "give this run the settings of [policy] and the environment with which it was saved"
+    file = _fitting(path, learner.policy, remedy)
+    try:
+        learner.policy.load_state_dict(_of_policy(safetensors.torch.load(file.data)))
+    except _UNREADABLE as error:
+        raise checkpoint_file.damaged(path, f"its tensors can't be loaded ({error})") from None
+
+
+def _fitting(path: Path, present: Policy, remedy: str) -> CheckpointFile:
+    """Reads a checkpoint that has the spaces and the architecture of a policy, or raises `ConfigurationError`."""
+    file = _read(path)
+    saved = _policy_of(file)
+    if not same_spaces(saved.spec, present.spec) or saved.network != present.network:
+        then, now = contrast(saved.spec, present.spec, _network_differences(saved.network, present.network))
+        raise ConfigurationError(
+            f"{path} does not fit this run: it was saved for {then}, and the run has {now}; {remedy}"
+        )
+    return file
+
+
+def _of_policy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if "/" not in name}
 
 
 def newest(folder: RunFolder) -> Path | None:
@@ -249,8 +269,7 @@ def _set_aside(path: Path) -> Path:
 def _check_tensors(file: CheckpointFile, policy: Policy) -> None:
     """Loads tensors that no digest has verified. Raises `DamagedFile`."""
     try:
-        tensors = safetensors.torch.load(file.data)
-        policy.load_state_dict({name: tensor for name, tensor in tensors.items() if "/" not in name})
+        policy.load_state_dict(_of_policy(safetensors.torch.load(file.data)))
     except _UNREADABLE as error:
         raise checkpoint_file.damaged(file.path, f"its tensors can't be loaded ({error})") from None
 

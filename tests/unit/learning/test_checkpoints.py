@@ -43,6 +43,24 @@ def test_a_restored_learner_continues_bit_for_bit(folder: RunFolder, env_id: str
     assert outcome.statistics == resumed.statistics
 
 
+def test_a_run_starts_from_the_policy_of_another_and_from_nothing_else(folder: RunFolder) -> None:
+    learner, started = trained_learner(), make_learner(seed=77)
+    state = {name: value.clone() for name, value in started.optimizer.state.items()}
+    checkpoints.start_from(started, save(folder, learner))
+    assert same_parameters(learner, started)
+    assert all(torch.equal(value, started.optimizer.state[name]) for name, value in state.items())
+    assert torch.equal(started.generator.get_state(), make_learner(seed=77).generator.get_state())
+
+
+def test_a_run_does_not_start_from_a_policy_of_another_architecture(folder: RunFolder) -> None:
+    path = save(folder, trained_learner())
+    for other in (make_learner("Pendulum-v1"), make_learner(network=Network(hidden_sizes=(8,)))):
+        before = parameters_of(other)
+        with pytest.raises(ConfigurationError, match=r"does not fit this run.*give this run the settings"):
+            checkpoints.start_from(other, path)
+        assert all(torch.equal(value, before[name]) for name, value in parameters_of(other).items())
+
+
 def test_a_learner_that_never_trained_can_be_restored(folder: RunFolder) -> None:
     learner, restored = make_learner(seed=1), make_learner(seed=2)
     checkpoints.restore(restored, save(folder, learner))

@@ -1,0 +1,100 @@
+"""Networks of users, which take the place of the encoders of an observation (`policy.module`)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from penstock import environment_names, foreign_errors
+from penstock.algo.encoders import Activation, Features, Observer
+from penstock.errors import ConfigurationError
+from penstock.module_imports import import_module
+
+_ROWS = 3
+_TOLERANCE = 1e-4
+
+
+class OwnModule(nn.Module):
+    """A user's module, called with rows: the numbers of each leaf have the shape [N, *shape].
+
+    Attributes:
+        features: Width of the module's output.
+    """
+
+    def __init__(self, name: str, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype]) -> None:
+        """Makes the module for leaves of these shapes and types.
+
+        Raises `ConfigurationError` if there is no such module, or it does not return <float>[N, features] whose rows
+        depend on their own inputs alone.
+        """
+        super().__init__()
+        self._dimensions = [len(shape) for shape in shapes]
+        kind = _class_of(name)
+        try:
+            self.module = kind(*shapes)
+            self.features = self._check(name, shapes, types)
+        except ConfigurationError:
+            raise
+        except foreign_errors.MISBEHAVIOUR as error:
+            foreign_errors.let_ctrl_c_pass(error)
+            taken = ", ".join(str(tuple(shape)) for shape in shapes)
+            raise _refusal(
+                name, f"failed for a part of the shape {taken}: {foreign_errors.explain(error)}", "correct it"
+            ) from error
+
+    def forward(self, prepared: Features) -> Tensor:
+        """Returns <float>[..., features] for prepared leaves, [..., *shape]."""
+        parts = (prepared,) if isinstance(prepared, Tensor) else prepared
+        leading = parts[0].shape[: parts[0].ndim - self._dimensions[0]]
+        rows = [part.flatten(0, len(leading) - 1) if len(leading) > 1 else part for part in parts]
+        features: Tensor = self.module(*rows)
+        return features.reshape(*leading, features.shape[-1])
+
+    def _check(self, name: str, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype]) -> int:
+        # A generator of its own, so that the other layers are initialised as without a module.
+        draw = torch.Generator().manual_seed(0)
+        rows = [torch.rand(_ROWS, *shape, generator=draw).to(dtype) for shape, dtype in zip(shapes, types, strict=True)]
+        with torch.no_grad():
+            first, again = self.module(*rows), self.module(*rows)
+            alone = self.module(*(row[:1] for row in rows))
+        if not isinstance(first, Tensor) or first.ndim != 2 or len(first) != _ROWS or not first.is_floating_point():
+            found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
+            raise _refusal(
+                name, f"returned {found} for {_ROWS} rows", f"return a tensor of floats, [{_ROWS}, features]"
+            )
+        for other, rows_of, what in ((again, first, "from call to call"), (alone, first[:1], "with the other rows")):
+            if not torch.allclose(other, rows_of, rtol=_TOLERANCE, atol=_TOLERANCE):
+                raise _refusal(
+                    name,
+                    f"returns other features for the same row {what}",
+                    "leave out dropout and batch normalisation, with which ratios of probabilities are wrong",
+                )
+        return int(first.shape[1])
+
+
+def own_layers(name: str, observer: Observer, activation: Activation) -> tuple[list[nn.Module], int]:
+    """Returns a user's module after an observer, and the number of its features. It chooses its own activations."""
+    types = [torch.int64 if encoder == "embedding" else torch.float32 for encoder in observer.encoders]
+    module = OwnModule(name, [part.shape for part in observer.preparations], types)
+    return [module], module.features
+
+
+def _class_of(name: str) -> type[nn.Module]:
+    place, attribute = environment_names.split(name)
+    if not place or not attribute:
+        raise _refusal(name, "has no module or no class", "write it as my_package.my_module:MyNet or file.py:MyNet")
+    try:
+        found: object = import_module(place)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"policy.module {name!r}: {error}") from error
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise _refusal(name, f"names no class of {place}", "correct the part after the colon")
+    if not isinstance(found, type) or not issubclass(found, nn.Module):
+        raise _refusal(name, "is no subclass of torch.nn.Module", "name a class that is one")
+    return found
+
+
+def _refusal(name: str, fault: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"policy.module {name!r} {fault}; {remedy}")

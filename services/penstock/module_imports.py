@@ -1,0 +1,78 @@
+"""Imports modules of users by name or by file: those of environments and of networks."""
+
+import importlib
+import importlib.util
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from penstock import environment_names, foreign_errors
+from penstock.errors import ConfigurationError
+
+
+def import_modules(places: Sequence[str]) -> None:
+    """Imports modules, given by name or by file. Raises like `import_module`."""
+    for place in places:
+        import_module(place)
+
+
+def import_module(place: str) -> ModuleType:
+    """Imports a module by its name, or by the path of its file. Raises `ConfigurationError` if that fails.
+
+    A file that belongs to a package, or that Python finds by its name, has that name. Any other file has a name of its
+    own, so that it never takes the place of a module. The folder of a file is added to Python's search path, behind all
+    others.
+    """
+    try:
+        return _import_file(Path(place)) if environment_names.is_file(place) else importlib.import_module(place)
+    except ConfigurationError:
+        raise
+    except ModuleNotFoundError as error:
+        itself = error.name is not None and f"{place}.".startswith(f"{error.name}.")
+        elsewhere = ", run penstock in the folder that contains it, or give the path of its file" if itself else ""
+        raise ConfigurationError(f"can't import {place!r}: {error}; install {error.name!r}{elsewhere}") from error
+    except foreign_errors.MISBEHAVIOUR as error:
+        foreign_errors.let_ctrl_c_pass(error)
+        raise ConfigurationError(f"can't import {place!r}: {foreign_errors.explain(error)}; correct it") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigurationError(
+            f"there is no file {path}; correct its path, which must be absolute or relative to {Path.cwd()}"
+        )
+    folder, name = path.parent, path.stem
+    while (folder / "__init__.py").exists():
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    importlib.invalidate_caches()
+    if "." in name or _origin(name) == path:
+        return importlib.import_module(name)
+    return _load(path, f"{name}_{zlib.crc32(str(path).encode()):08x}")
+
+
+def _origin(name: str) -> Path | None:
+    """Returns the file of the module that Python finds by this name; None if there is none."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
+
+
+def _load(path: Path, name: str) -> ModuleType:
+    """Imports a file once under a name that Python does not find by itself."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
