@@ -6,17 +6,25 @@ the environment. Such a file needs the guard `if __name__ == "__main__":`, as wi
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from penstock import environment_names
+from penstock.cli.notebook_display import display_for_python
 from penstock.config import Config
 from penstock.config.names import setting_of, spelled
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.local import launcher
 from penstock.local.launcher import Observer
+from penstock.local.stopping import StopTraining
 from penstock.presets import configure
 from penstock.process.service import SUPERVISED_VARIABLE
+from penstock.run_metrics import RecordReader
 from penstock.summary import Summary
+from penstock.types.status import RunStatus
+
+Callback = Callable[[dict[str, Any]], object]
+"""Function that receives a record of metrics, and returns False to end the run."""
 
 
 def train(
@@ -25,7 +33,8 @@ def train(
     *,
     preset: str | None = None,
     resume: bool = False,
-    observer: Observer = lambda status, news: None,
+    progress: bool | None = None,
+    callback: Callback = lambda record: None,
     **settings: object,
 ) -> Summary:
     """Trains an agent, with all services as processes on this machine, and returns the run's summary.
@@ -35,7 +44,10 @@ def train(
             configuration of the run. An environment uses its preset, as with `penstock.configure`.
         preset: Name of another preset; "none": the defaults.
         resume: Whether to resume the run in `run.dir`.
-        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
+        progress: Whether to show the progress of the run; None: only in a notebook and in a terminal.
+        callback: Function that is called with each record of the run's metrics, a dict: losses, returns and speeds
+            about once per second, and evaluations (docs/reading-a-run.md). If it returns False, the run ends with its
+            summary, and can be resumed. If it raises, the run ends in the same way, and the exception passes.
         settings: Settings, as for `penstock.configure`: `seed=1`, `lr=3e-4`, `environment={"kwargs": {"size": 5}}`.
 
     Raises:
@@ -45,6 +57,27 @@ def train(
     """
     _refuse_in_a_service()
     config = _configuration(what, preset, settings)
+    config = launcher.with_run_dir(config)
+    records = RecordReader(str(config.run.dir))
+
+    def is_to_end() -> bool:
+        return False in [answer for record in records.read() if isinstance(answer := callback(record), bool)]
+
+    with display_for_python(progress) as display:
+
+        def observe(status: RunStatus, news: list[str]) -> None:
+            display(status, news)
+            if is_to_end():
+                raise StopTraining
+
+        summary = _train(config, resume, observe)
+    # Records of the end, such as the evaluation of the best checkpoint.
+    is_to_end()
+    return summary
+
+
+def _train(config: Config, resume: bool, observer: Observer) -> Summary:
+    """Trains an environment that may be registered in this process alone."""
     registered = _registered_entry(config.environment.id)
     if registered == "__main__":
         return launcher.train(_with_import(config, "__main__"), resume=resume, observer=observer)

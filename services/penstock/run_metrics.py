@@ -5,6 +5,7 @@ file, `learning.journal` writes it, and `learning.records` defines the numbers.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,38 @@ def load_metrics(run: str | Path) -> Metrics:
             for kind in ("training", "evaluation", "final_evaluation")
         )
     )
+
+
+class RecordReader:
+    """Reads the records that a run writes from now on, as dicts by name."""
+
+    def __init__(self, run: str | Path) -> None:
+        """Begins after the records that are in the folder already. There may be none, and no folder."""
+        self._path = RunFolder(Path(run)).metrics
+        self._offset, self._inode = 0, -1
+        # A resumed run may replace the file by one that lacks its last records.
+        self._earlier: frozenset[bytes] = frozenset()
+        self._earlier = frozenset(self._lines())
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the records that were written since the last call."""
+        lines = [line for line in self._lines() if line not in self._earlier]
+        return [record for line in lines if (record := _record(line.decode(errors="replace"))) is not None]
+
+    def _lines(self) -> list[bytes]:
+        """Returns the complete lines since the last call, or all lines of a file that is new."""
+        try:
+            with self._path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:
+                    self._inode, self._offset = inode, 0
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        return data[:end].splitlines()
 
 
 def _record(line: str) -> dict[str, Any] | None:

@@ -1,6 +1,8 @@
 """The results of a run: `summary.json`, and the return value of `penstock.train`."""
 
+import base64
 import dataclasses
+import html
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 from penstock.config import RunConfig
 from penstock.errors import ConfigurationError
 from penstock.files import write_json
+from penstock.run_folder import RunFolder
 from penstock.run_metrics import Metrics, load_metrics
 from penstock.types.extents import Extent, RunLimit
 from penstock.types.records import plain, record_of
@@ -112,6 +115,24 @@ class Summary:
     def write(self, path: Path) -> None:
         """Writes the summary atomically."""
         write_json(path, plain(self))
+
+    def _repr_html_(self) -> str:
+        """Returns the main results and the learning curve, for notebooks."""
+        rows = {"environment": f"{self.env_id}, seed {self.seed}", "stopped": self.stopped, "run": self.run_dir}
+        if (found := self.evaluation) is not None:
+            rows["return"] = (
+                f"{found.return_mean:.1f} ± {found.return_std:.1f} of the best checkpoint, over {found.episodes} new"
+                " episodes"
+            )
+        rows["steps"] = f"{self.env_steps:,} in {self.wall_s:.1f} s"
+        if self.env_steps_to_threshold is not None:
+            rows["threshold"] = f"reached after {self.env_steps_to_threshold:,} steps"
+        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
+        try:
+            curve = base64.b64encode(RunFolder(Path(self.run_dir)).learning_curve.read_bytes()).decode()
+        except OSError:
+            return f"<table>{cells}</table>"
+        return f'<table>{cells}</table><img width="640" src="data:image/png;base64,{curve}">'
 
     @classmethod
     def read(cls, path: Path) -> "Summary":

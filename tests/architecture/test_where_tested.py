@@ -36,6 +36,7 @@ ELSEWHERE = {
     "cli/gpu.py": "unit/cli/test_doctor.py",
     "cli/health.py": "integration/test_services.py",
     "cli/help_page.py": "unit/cli/test_options.py",
+    "cli/notebook_display.py": "integration/test_notebook.py",
     "cli/one_line_parser.py": "integration/test_bad_input.py",
     "cli/plot.py": "integration/test_train.py",
     "cli/program.py": "unit/cli/test_options.py",

@@ -12,6 +12,7 @@ from penstock.learning.journal import Journal
 from penstock.learning.records import Record
 from penstock.learning.retried_writes import RetriedWrites
 from penstock.run_folder import RunFolder
+from penstock.run_metrics import RecordReader, load_metrics
 from penstock.types.status import VariantStatus
 from tests.unit.test_summary import SUMMARY
 
@@ -51,6 +52,30 @@ def test_incomplete_lines_are_left_out(tmp_path: Path) -> None:
     with RunFolder(tmp_path).metrics.open("a") as file:
         file.write('[1]\n{"kind": "training"}\n{"kind": "training", "env_steps": 2')
     assert penstock.load_metrics(str(tmp_path)).training["entropy"].tolist() == [0.5]
+
+
+def test_a_reader_returns_complete_new_records_once(tmp_path: Path) -> None:
+    reader = RecordReader(tmp_path)
+    assert reader.read() == []
+    write(tmp_path, Record("training", 10, {"entropy": 0.5}))
+    with RunFolder(tmp_path).metrics.open("a") as file:
+        file.write('{"kind": "training", "env_')
+    assert reader.read() == [{"kind": "training", "env_steps": 10, "entropy": 0.5}]
+    assert reader.read() == []
+    with RunFolder(tmp_path).metrics.open("a") as file:
+        file.write('steps": 20}\n')
+    assert reader.read() == [{"kind": "training", "env_steps": 20}]
+
+
+def test_a_reader_of_a_resumed_run_returns_none_of_the_earlier_records(tmp_path: Path) -> None:
+    write(tmp_path, *(Record("training", steps, {"entropy": 0.5}) for steps in (10, 20, 30)))
+    reader = RecordReader(tmp_path)
+    journal = Journal(RunFolder(tmp_path).metrics, writes=RetriedWrites(print), notice=print)
+    # The newest checkpoint is older than the last record, which is removed.
+    journal.resume(20)
+    journal.write(Record("training", 25, {"entropy": 0.4}))
+    assert [record["env_steps"] for record in reader.read()] == [25]
+    assert load_metrics(tmp_path).training["env_steps"].tolist() == [10, 20, 25]
 
 
 def test_a_folder_without_metrics_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from rich.console import Console, Group, RenderableType
@@ -22,6 +23,10 @@ _CURVE_POINTS = 60
 _BARS = "▁▂▃▄▅▆▇█"
 _VALUE_WIDTHS = (10, 17, 15)
 """Widths of the panel's values, with the gaps after them, in 80 columns. Fixed shares keep the columns in place."""
+
+
+Display = Callable[[RunStatus, list[str]], None]
+"""Function that shows the status of a run, and lines of news."""
 
 
 def make_display(console: Console) -> "PanelDisplay | LineDisplay":
@@ -125,12 +130,13 @@ class PanelDisplay(AbstractContextManager["PanelDisplay"]):
         """Draws the status; news lines stay above the panel."""
         for line in news:
             self._live.console.print(line, markup=False)
+        self._live.update(self.panel(status))
+
+    def panel(self, status: RunStatus) -> RenderableType:
+        """Returns the panel of a status, with the curve of the evaluations so far."""
         if status.last_evaluation is not None and status.last_evaluation.version != self._evaluated_version:
             self._evaluated_version = status.last_evaluation.version
             self._returns.append(status.last_evaluation.return_mean)
-        self._live.update(self._panel(status))
-
-    def _panel(self, status: RunStatus) -> RenderableType:
         title = f"[bold]penstock[/bold] {status.environment_id} · {escape(_state(status))}"
         bar = ProgressBar(total=1.0, completed=status.limit.share if status.limit else 0.0, width=None)
         steps = Table.grid(expand=True, padding=(0, 1))

@@ -52,7 +52,8 @@ def train(
     Args:
         config: All settings; the launcher chooses the addresses and ports of the services itself.
         resume: Whether to resume the run in `config.run.dir`.
-        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends.
+        observer: Callback for the status and news. If it raises, the learner saves a checkpoint and the run ends, with
+            its summary in case of `StopTraining`.
         started: Start time of the command, by `time.monotonic`; None: now.
 
     Raises:
@@ -79,7 +80,8 @@ def train(
         with start.undone():
             folder.create()
             earlier = _identity(folder.summary)
-            _Session(config, folder, start, observer=observer, template=template).run()
+            with contextlib.suppress(stopping.StopTraining):
+                _Session(config, folder, start, observer=observer, template=template).run()
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
     return _conclude(folder, started)

@@ -42,6 +42,10 @@ class Interrupted(KeyboardInterrupt):
         self.saved_steps, self.trained_steps, self.finished = saved_steps, trained_steps, finished
 
 
+class StopTraining(Exception):
+    """Raised by an observer to end the run, which can be resumed, and to get its summary."""
+
+
 def finish(
     learner: Child, status: RunStatus, observer: Callable[[RunStatus, list[str]], None], *, reason: str = ""
 ) -> bool:

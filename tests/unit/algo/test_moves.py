@@ -191,7 +191,5 @@ def test_spaces_without_moves_between_cells_are_refused(
 
 @pytest.mark.parametrize("others", [{"trunk": "shared"}, {"memory": "gru"}])
 def test_settings_that_the_logits_would_not_use_are_refused(others: dict[str, object]) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"policy.moves computes the logits from the board alone"
-    ):
+    with pytest.raises(ConfigurationError, match=r"policy.moves computes the logits from the board alone"):
         Config(policy={"moves": "board", **others})
