@@ -484,8 +484,8 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
         staleness=Ages(3.0, 3.0, 7),
         times=MeanTimes(0.1, 0.2, 0.4, 0.3, 0.125, 0.5, 2.0),
         drops=Drops(8, 3, 5, 9),
-        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12),
-        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12),
+        last=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2),
+        recent=LearningNumbers(0.8, 0.9, 0.1, 0.01, None, 0.4, 0.5, 0.12, 0.1, 0.2),
         recent_batches=2,
         replayed=Replayed(0.0, 0.0, None),
     )

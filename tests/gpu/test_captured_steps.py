@@ -36,9 +36,9 @@ def assert_close(one: Learner, other: Learner) -> None:
 
 def numbers_of(outcome: TrainingOutcome) -> list[float | None]:
     """Returns the losses of a batch and the statistics of its steps."""
-    statistics, learning = outcome.statistics, outcome.statistics.learning
+    learning = outcome.statistics.learning
     moved = [learning.entropy, learning.gradient_norm, learning.approximate_kl, learning.clipped_share]
-    return [statistics.policy_loss, statistics.value_loss, *moved]
+    return [learning.policy_loss, learning.value_loss, *moved]
 
 
 @pytest.mark.parametrize(

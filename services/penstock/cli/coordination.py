@@ -4,9 +4,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.display import limit_text
-from penstock.cli.hints import actors_waiting_share, hints
+from penstock.cli.hints import ENOUGH_BATCHES, actors_waiting_share, hints
 from penstock.cli.replay_figures import replay_figures
+from penstock.cli.run_facts import limit_text
 from penstock.summary import EvaluationOutcome, Summary
 from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, LearningNumbers, Unit, declared
 
@@ -92,7 +92,10 @@ def summary_lines(summary: Summary) -> list[Text]:
     statistics, lines = summary.statistics, []
     if summary.evaluation:
         mean = (f"{summary.evaluation.return_mean:.1f}", "bold")
-        lines.append(named("return", Text.assemble(mean, _spread(summary.evaluation))))
+        best = f": best checkpoint (version {summary.policy_version})"
+        if summary.best_evaluation:
+            best += f", chosen for {summary.best_evaluation.return_mean:.1f} in an evaluation"
+        lines.append(named("return", Text.assemble(mean, _spread(summary.evaluation, "new "), best)))
     for number, variant in enumerate(summary.variants):
         outcome = variant.evaluation
         shown = f"{outcome.return_mean:.1f}{_spread(outcome)}" if outcome else "-"
@@ -103,15 +106,21 @@ def summary_lines(summary: Summary) -> list[Text]:
     if summary.limit is not None:
         lines.append(named("progress", f"{summary.limit.share:.0%}: {limit_text(summary.limit)}"))
     if summary.env_steps_to_threshold is not None and summary.learn_wall_s_to_threshold is not None:
-        reached = f"after {summary.env_steps_to_threshold:,} steps, {summary.learn_wall_s_to_threshold:.1f} s"
-        lines.append(named("threshold", reached))
+        trained = f"{summary.learn_wall_s_to_threshold:.1f} s of training"
+        lines.append(named("threshold", f"after {summary.env_steps_to_threshold:,} steps, {trained}"))
     if figures := replay_figures(summary.samples_per_insert, statistics):
         lines.append(named("replay", figures.line))
     if statistics is not None:
         lines += in_short(statistics)
         # A run that reached its threshold has learnt and needs no hints.
-        lines += advice(statistics) if summary.env_steps_to_threshold is None else []
-    return [*lines, named("wall time", f"{summary.wall_s:.1f} s"), named("run", summary.run_dir)]
+        if summary.env_steps_to_threshold is None:
+            lines += advice(statistics) or _usual(statistics)
+    wall = f"{summary.wall_s:.1f} s, from the command to the end"
+    return [*lines, named("wall time", wall), named("run", summary.run_dir)]
+
+
+def _usual(statistics: CoordinatorStatistics) -> list[Text]:
+    return [named("", "no value of these is unusual")] if statistics.recent_batches >= ENOUGH_BATCHES else []
 
 
 def _learning(statistics: CoordinatorStatistics) -> Table:
@@ -182,5 +191,5 @@ def _text(value: float | None, unit: Unit = "number") -> str:
             return f"{value:.3g}"
 
 
-def _spread(outcome: EvaluationOutcome) -> str:
-    return f" ± {outcome.return_std:.1f} over {outcome.episodes} episodes"
+def _spread(outcome: EvaluationOutcome, kind: str = "") -> str:
+    return f" ± {outcome.return_std:.1f} over {outcome.episodes} {kind}episodes"

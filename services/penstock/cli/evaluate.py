@@ -12,6 +12,7 @@ from penstock.acting.registry import has_native_form
 from penstock.acting.trained import TrainedPolicy, load_policy
 from penstock.apps.environments import variants_of
 from penstock.cli.film import film
+from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.config import Config, build, load_toml, merge
 from penstock.errors import ConfigurationError
@@ -26,7 +27,7 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     named = _parse(arguments)
     use_one_thread()
-    path = find_checkpoint(named.run)
+    path = find_checkpoint(chosen_run(named.run))
     policy = load_policy(path)
     config = _config_of(path, named.env_id)
     environment, max_steps = config.environment, config.evaluation.max_episode_steps
@@ -63,7 +64,11 @@ def command(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(prog="penstock evaluate", description="Play episodes with a trained policy.")
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="run folder (its best checkpoint is played) or checkpoint file"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="run, whose best checkpoint is played, by its folder or its name in runs/, or checkpoint file"
+        " (default: the newest run)",
     )
     parser.add_argument("--episodes", type=int, default=20, help="episodes to play (default: 20)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest ones")

@@ -1,5 +1,6 @@
 """`penstock COMMAND`: runs a command; reports expected errors in one line, with an exit code from `exit_codes`."""
 
+import difflib
 import faulthandler
 import importlib
 import os
@@ -23,6 +24,7 @@ _COMMANDS = {
     "evaluate": "play episodes with a trained policy",
     "plot": "draw the learning curves of runs",
     "status": "show the status of a run",
+    "runs": "list the runs of this folder",
     "replay": "run the replay service; `replay snapshot`, `snapshots` and `restore` take, list and restore snapshots",
     "learner": "run the learner service",
     "actor": "run an actor service",
@@ -76,7 +78,9 @@ def _run(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in _COMMANDS:
-        return _fail(f"unknown command {name!r}; choose from: {', '.join(_COMMANDS)}")
+        close = difflib.get_close_matches(name, _COMMANDS, n=1)
+        meant = f"did you mean {close[0]}? The commands are" if close else "choose from"
+        return _fail(f"unknown command {name!r}; {meant}: {', '.join(_COMMANDS)}")
     try:
         return _execute(name, rest)
     except ConfigurationError as error:

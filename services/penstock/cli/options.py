@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.cli.help_page import help_page
+from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.setting_options import SettingsParser, add_settings, expanded, values_of
 from penstock.config import Config, load_toml
@@ -18,6 +19,9 @@ from penstock.errors import ConfigurationError
 from penstock.local import variables
 from penstock.presets import NO_PRESET, configured
 from penstock.run_folder import RunFolder
+
+_NEWEST = ""
+"""Value of --resume without a run."""
 
 _ENVIRONMENT = "environment, such as CartPole-v1, ALE/Pong-v5, my_module:MyEnv or my_file.py:MyEnv"
 
@@ -70,14 +74,17 @@ def _own_options(*, operand: str, resumes: bool) -> argparse.ArgumentParser:
     parser.add_argument("--preset", metavar="NAME", help="preset to start from; none: the defaults")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
     if resumes:
-        parser.add_argument("--resume", metavar="RUN", type=Path, help="resume the run in this folder")
+        parser.add_argument(
+            "--resume", metavar="RUN", nargs="?", const=_NEWEST, help="resume a run, by default the newest one"
+        )
     parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     parser.add_argument("--help-all", action="store_true", help="show all settings and exit")
     return parser
 
 
 def _combined(named: argparse.Namespace, *, trains: bool) -> Options:
-    resume: Path | None = getattr(named, "resume", None)
+    name: str | None = getattr(named, "resume", None)
+    resume = None if name is None else chosen_run(None if name == _NEWEST else name)
     environment = {"env_id": named.operand} if trains and named.operand else {}
     layers = [variables.settings_of_variables(), environment, values_of(named)]
     preset: str | None = os.environ.get(variables.PRESET) if named.preset is None else named.preset

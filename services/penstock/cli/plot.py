@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.local.learning_curves import draw
 from penstock.run_folder import RunFolder
@@ -12,16 +13,20 @@ def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock plot", description="Draw the learning curves of runs.")
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run folders; runs that differ only by seed share a curve"
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="runs, of which those that differ only by seed share a curve (default: the newest run)",
     )
     parser.add_argument(
+        "-o",
         "--output",
         type=Path,
-        metavar="PNG",
-        help="file to draw (default: learning_curve.png, in the run folder if there is only one)",
+        metavar="FILE",
+        help="file to draw: .png, .svg or .pdf (default: learning_curve.png, in the run folder if there is only one)",
     )
     named = parser.parse_args(list(arguments))
-    folders = [RunFolder(run) for run in named.runs]
+    folders = [RunFolder(chosen_run(run)) for run in named.runs or [None]]
     output = named.output or (folders[0].learning_curve if len(folders) == 1 else Path("learning_curve.png"))
     draw(folders, output)
     print(output)

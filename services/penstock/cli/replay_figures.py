@@ -12,7 +12,7 @@ class ReplayFigures:
     Attributes:
         uses: Uses of segments per collected segment.
         effective: Effective sample share of the last 100 batches.
-        age: Mean age of the replayed segments of the last 100 batches.
+        age: Mean age of the replayed segments of the last 100 batches, in versions.
         age_90: Age that 90% of these segments do not exceed.
         priority: Their mean priority, relative to draws by age alone.
         gain: Priority gain.
@@ -29,8 +29,8 @@ class ReplayFigures:
     def line(self) -> str:
         """The figures in one line."""
         return (
-            f"{self.uses} uses per segment | age {self.age}, 90% within {self.age_90} | priority {self.priority}"
-            f" | gain {self.gain}"
+            f"{self.uses} uses per segment | age {self.age}, 90% within {self.age_90} versions | priority"
+            f" {self.priority} average | gain {self.gain} by priority"
         )
 
 
@@ -42,10 +42,10 @@ def replay_figures(uses: float, statistics: CoordinatorStatistics | None) -> Rep
     return ReplayFigures(
         uses=f"{uses:.1f}",
         effective=_known("{:.0%}", recent.effective_sample_share if recent else None),
-        age=f"{replayed.age_mean:.1f} versions",
-        age_90=f"{replayed.age_90:.1f} versions",
-        priority=_known("{:.1f} x average", replayed.drawn_priority),
-        gain=_known("{:.0%} by priority", last.priority_gain if last else None),
+        age=f"{replayed.age_mean:.1f}",
+        age_90=f"{replayed.age_90:.1f}",
+        priority=_known("{:.1f} x", replayed.drawn_priority),
+        gain=_known("{:.0%}", last.priority_gain if last else None),
     )
 
 

@@ -1,48 +1,99 @@
 """`penstock status`: shows the status of an active run, or the result of an ended one."""
 
+import json
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
-from penstock.cli.coordination import sections, summary_lines
-from penstock.cli.display import replay_lines, status_line, variant_lines
+from penstock.cli.coordination import named, sections, summary_lines
+from penstock.cli.named_run import chosen_run
 from penstock.cli.one_line_parser import OneLineParser
 from penstock.cli.program import how_to_resume
+from penstock.cli.run_facts import fact_lines, variant_lines
 from penstock.config import build, load_toml
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, Unavailable
 from penstock.rpc.clients.status import StatusClient
 from penstock.rpc.health import storage_fails
 from penstock.rpc.loop import LoopThread
 from penstock.run_folder import RunFolder
 from penstock.summary import Summary, nothing_left
+from penstock.types.records import plain
 from penstock.types.status import RunStatus
 
 _TIMEOUT_S = 5.0
 _STUCK_S = 5.0
 """Seconds without a step after which an actor is shown as stuck; less may be a slow environment."""
 
+_INTERVAL_S = 2.0
+"""Seconds between the updates of --watch."""
+
 
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     parser = OneLineParser(prog="penstock status", description="Show the status of a run.")
-    parser.add_argument("run", help="run folder on this machine, or host:port of the learner")
-    named = parser.parse_args(list(arguments))
-    console = Console(highlight=False)
-    folder = RunFolder(Path(named.run))
-    if folder.config.exists() and not folder.services.exists():
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="run, by its folder, its name in runs/, or host:port of its learner (default: the newest run)",
+    )
+    parser.add_argument("--watch", action="store_true", help="update the status every 2 s until the run ends")
+    parser.add_argument("--json", action="store_true", help="print the status as one JSON object")
+    options = parser.parse_args(list(arguments))
+    run = str(chosen_run(options.run)) if options.run is None or ":" not in options.run else options.run
+    folder, console = RunFolder(Path(run)), Console(highlight=False)
+    if not is_ended(folder):
+        with closing(LoopThread()) as thread, closing(StatusClient(thread, _addresses(run)["learner"])) as client:
+            if not options.watch:
+                _show(run, client.get(_TIMEOUT_S), console, as_json=options.json)
+                return 0
+            _watch(run, client, console)
+    if options.json:
+        print(json.dumps(_ended_as_json(folder)))
+    elif folder.config.exists():
         _show_ended(folder, console)
-        return 0
-    with closing(LoopThread()) as thread, closing(StatusClient(thread, _addresses(named.run)["learner"])) as client:
-        status = client.get(_TIMEOUT_S)
-    lines = [status_line(status), *replay_lines(status), *variant_lines(status), *actor_lines(status)]
-    console.print("\n".join(lines), markup=False, soft_wrap=True)
-    for line in disk_lines(named.run):
-        console.print(line, markup=False, soft_wrap=True)
-    if status.coordinator is not None:
-        console.print(sections(status.coordinator), soft_wrap=True)
     return 0
+
+
+def is_ended(folder: RunFolder) -> bool:
+    """Returns whether a path is the folder of a run that is not active."""
+    return folder.config.exists() and not folder.services.exists()
+
+
+def _watch(run: str, client: StatusClient, console: Console) -> None:
+    """Shows the status until the run ends or its learner no longer responds."""
+    with Live(console=console, auto_refresh=False) as live:
+        while not is_ended(RunFolder(Path(run))):
+            try:
+                status = client.get(_TIMEOUT_S)
+            except Unavailable:
+                if ":" in run:
+                    return
+                status = RunStatus(waiting_for="the learner")
+            live.update(view(run, status), refresh=True)
+            time.sleep(_INTERVAL_S)
+
+
+def _show(run: str, status: RunStatus, console: Console, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"run": run, "state": "active", **plain(status)}))
+    else:
+        console.print(view(run, status), soft_wrap=True)
+
+
+def view(run: str, status: RunStatus) -> RenderableType:
+    """Returns everything that is known about an active run."""
+    facts = [named("run", f"{run}, {status.environment_id}" if status.environment_id else run)]
+    facts += [named(name, line) for name, line in fact_lines(status)]
+    lines = [*variant_lines(status), *actor_lines(status), *disk_lines(run)]
+    details = [sections(status.coordinator)] if status.coordinator is not None else []
+    return Group(*facts, *map(Text, lines), *details)
 
 
 def actor_lines(status: RunStatus) -> list[str]:
@@ -80,14 +131,25 @@ def _addresses(run: str) -> dict[str, str]:
     return {"learner": run}
 
 
+def _ended_as_json(folder: RunFolder) -> dict[str, Any]:
+    if folder.summary.exists():
+        return {"run": str(folder.root), "state": "ended", **plain(Summary.read(folder.summary))}
+    return {"run": str(folder.root), "state": "ended", "checkpoint_env_steps": _newest_checkpoint(folder)}
+
+
+def _newest_checkpoint(folder: RunFolder) -> int | None:
+    saved = folder.numbered_checkpoints()
+    return int(saved[-1].stem) if saved else None
+
+
 def _show_ended(folder: RunFolder, console: Console) -> None:
     """Prints the summary of a run that is not active, or its newest checkpoint, and the command to resume it."""
     if folder.summary.exists():
         for line in summary_lines(Summary.read(folder.summary)):
             console.print(line, soft_wrap=True)
     else:
-        saved = folder.numbered_checkpoints()
-        newest = f"its newest checkpoint is at step {int(saved[-1].stem):,}" if saved else "it has no checkpoint"
+        steps = _newest_checkpoint(folder)
+        newest = "it has no checkpoint" if steps is None else f"its newest checkpoint is at step {steps:,}"
         console.print(f"the run in {folder.root} is not active; {newest}", markup=False, soft_wrap=True)
     finished = nothing_left(folder.summary, build(load_toml(folder.config)).run)
     console.print(

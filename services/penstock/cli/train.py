@@ -49,7 +49,7 @@ def command(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     for line in summary_lines(summary):
         console.print(line, soft_wrap=True)
-    film = f"watch it:  {program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
+    film = f"film it:   {program()} evaluate {shlex.quote(summary.run_dir)} --record-video"
     console.print(film, style="dim", markup=False, soft_wrap=True)
     return 0
 

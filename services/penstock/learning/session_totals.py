@@ -129,8 +129,6 @@ class SessionTotals:
         metrics.LEARNER_OLDEST.set(batch.ages.max())
         for age in batch.ages.tolist():
             metrics.LEARNER_STALENESS.observe(age)
-        metrics.LEARNER_LOSS.labels("policy").set(training.policy_loss)
-        metrics.LEARNER_LOSS.labels("value").set(training.value_loss)
         for name, value in training.scalars.items():
             metrics.LEARNER_STATISTIC.labels(name).set(math.nan if value is None else value)
         with self._lock:

@@ -26,8 +26,6 @@ class TrainingStatistics:
 
     Attributes:
         learning: Statistics that the status of the run contains.
-        policy_loss: Mean policy loss of the gradient steps that were not refused; NaN if there are none.
-        value_loss: Mean value loss of the same gradient steps.
         learning_rate: Learning rate for the batch.
         staleness_mean: Mean staleness of the segments, in versions.
         staleness_max: Largest staleness of the segments, in versions.
@@ -36,8 +34,6 @@ class TrainingStatistics:
     """
 
     learning: LearningNumbers
-    policy_loss: float
-    value_loss: float
     learning_rate: float
     staleness_mean: float
     staleness_max: int

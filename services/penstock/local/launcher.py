@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.config import Config
 from penstock.errors import ConfigurationError, PenstockError, Unavailable
 from penstock.files import write_atomically
+from penstock.known_runs import RUNS
 from penstock.local import stopping
 from penstock.local.aborted_start import AbortedStart
 from penstock.local.actor_count import ActorCount
@@ -92,12 +93,12 @@ def with_run_dir(config: Config) -> Config:
     if config.run.dir is not None:
         return config
     name = config.environment.short_name.replace("/", "-").replace(":", "-")
-    return config.changed({"run": {"dir": str(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
+    return config.changed({"run": {"dir": str(RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")}})
 
 
 def _beginning(config: Config) -> RunStatus:
     """Returns the status that is shown before the learner's."""
-    return RunStatus(limit=config.run.limits.nearest(Extent()))
+    return RunStatus(environment_id=config.environment.short_name, limit=config.run.limits.nearest(Extent()))
 
 
 def _check_folder(folder: RunFolder, *, resume: bool) -> None:

@@ -170,7 +170,6 @@ LEARNER_UNSOUND_ROWS = Counter(
 LEARNER_LEFT_OUT_VALUES = Counter(
     "penstock_learner_left_out_values", "Absurd values excluded from the running normalisation, by kind.", ("kind",)
 )
-LEARNER_LOSS = Gauge("penstock_learner_loss", "Loss of the last batch, by kind.", ("kind",))
 LEARNER_STATISTIC = Gauge("penstock_learner_statistic", "Statistic of the last batch, by name.", ("name",))
 LEARNER_ACTORS = Gauge("penstock_learner_actors", "Actors in the run.")
 LEARNER_STUCK_ACTORS = Gauge("penstock_learner_stuck_actors", "Actors that do not answer or whose environment hangs.")

@@ -175,6 +175,8 @@ class LearningNumbers:
     explained_variance: float | None = _learning("explained variance", remark="at most 1")
     gradient_norm: float | None = _learning("gradient norm")
     priority_gain: float | None = _learning("priority gain", "share", "of the second moment")
+    policy_loss: float | None = _learning("policy loss")
+    value_loss: float | None = _learning("value loss", remark="of returns in units of the values")
 
 
 @dataclass(frozen=True, slots=True)

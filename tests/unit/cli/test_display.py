@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from penstock.cli.display import LineDisplay, PanelDisplay, replay_lines, status_line
+from penstock.cli.display import LineDisplay, PanelDisplay
+from penstock.cli.run_facts import replay_lines, status_line
 from penstock.types.evaluation import EvaluationSummary
 from penstock.types.extents import RunLimit
 from penstock.types.statistics import CoordinatorStatistics, LearningNumbers, Replayed
@@ -52,7 +53,12 @@ def test_lines_and_panel_show_the_progress_towards_the_limit_in_force(limit: Run
         panel(status, [])
     assert status_line(status).startswith(LIMITS[limit])
     assert status_line(status).endswith("ETA 1:15")
-    assert f"{LIMITS[limit].replace(' | ', ' · ')}ETA 1:15" in shown.getvalue()
+    assert f"{LIMITS[limit].replace(' | ', ' · ')}0:00 of training · ETA 1:15" in shown.getvalue()
+
+
+def test_a_panel_shows_no_number_before_there_is_one() -> None:
+    (line,) = panel_of(RunStatus(environment_id="A-v0", waiting_for="the replay service to start"), 80)[1:-1]
+    assert line.strip("│ ") == "0:00 since the start"
 
 
 def test_a_stopping_run_is_shown_in_one_short_line() -> None:
@@ -75,7 +81,7 @@ REPLAYING = RunStatus(
         "asynchronous",
         1,
         last=LearningNumbers(priority_gain=0.12),
-        recent=LearningNumbers(effective_sample_share=0.93),
+        recent=LearningNumbers(effective_sample_share=0.93, policy_loss=-0.01234, value_loss=0.4567),
         replayed=Replayed(13.1, 49.0, 11.8),
     ),
 )
@@ -92,9 +98,16 @@ def panel_of(status: RunStatus, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
     lines = panel_of(REPLAYING, width)
-    assert [" ".join(line.strip("│ ").split()) for line in lines[6:8]] == [
-        "uses 8.2 each replay age 13.1 versions priority 11.8 x average",
-        "effective 93% 90% within 49.0 versions gain 12% by priority",
+    assert [" ".join(line.strip("│ ").split()) for line in lines[2:11]] == [
+        "return, last 100 -1234.5 steps/s 123,456",
+        "evaluation of 20 -1234.5 ± 345.6 updates/s 0",
+        "best evaluation -1234.5 ± 345.6 actors 0",
+        "episodes 0 version 0",
+        "policy loss -0.0123 lag, age 0.0, 0.0 versions",
+        "value loss 0.457 buffer 100% of 50,000",
+        "entropy - uses 8.2, 93% effective",
+        "KL per batch - replay age, 90% 13.1, 49.0 versions",
+        "explained variance - priority, gain 11.8 x, 12%",
     ]
     assert not any("…" in line for line in lines)
     assert {len(line) for line in lines[1:]} == {width}
@@ -103,7 +116,7 @@ def test_the_panel_of_a_run_that_replays_shows_every_figure(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_columns_of_the_panel_do_not_move_when_its_numbers_change(width: int) -> None:
     unknown = CoordinatorStatistics("asynchronous", 1, replayed=Replayed(1.0, 1.0))
-    for label in ("return", "lag", "updates/s", "uses", "replay age", "priority", "gain"):
+    for label in ("lag, age", "updates/s", "uses", "replay age, 90%", "priority, gain"):
         places = {
             line.find(f"  {label} ")
             for status in (REPLAYING, RunStatus(phase="training", env_steps=9, coordinator=unknown))
@@ -125,7 +138,7 @@ def test_lines_about_replay_follow_the_status_until_the_run_stops() -> None:
     first, second = shown.getvalue().splitlines()
     assert first == status_line(REPLAYING)
     assert [second] == replay_lines(REPLAYING)
-    assert second.startswith("replay: 8.2 uses per segment | age 13.1 versions, ")
+    assert second.startswith("replay: 8.2 uses per segment | age 13.1, 90% within 49.0 versions")
     assert replay_lines(replace(REPLAYING, phase="stopping")) == []
 
 

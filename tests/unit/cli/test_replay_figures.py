@@ -15,8 +15,7 @@ def test_the_figures_have_their_units() -> None:
     assert figures is not None
     assert figures.effective == "93%"
     assert figures.line == (
-        "8.2 uses per segment | age 3.1 versions, 90% within 9.1 versions | priority 1.8 x average"
-        " | gain -3% by priority"
+        "8.2 uses per segment | age 3.1, 90% within 9.1 versions | priority 1.8 x average | gain -3% by priority"
     )
 
 

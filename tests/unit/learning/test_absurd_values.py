@@ -74,7 +74,7 @@ def results_of(actions: str, setting: str, absurd: tuple[tuple[str, float], ...]
     tail = last[-min(100, ordinary) :]
     return {
         "score": bandit.score(),
-        "value_loss": float(np.mean([each.value_loss for each in tail])),
+        "value_loss": float(np.mean([each.learning.value_loss for each in tail])),
         "explained_variance": float(np.mean([each.learning.explained_variance for each in tail])),
         "return_scale": learner.policy.return_moments.scale().item(),
         "observation_scale": learner.policy.observation_moments.scale().mean().item(),

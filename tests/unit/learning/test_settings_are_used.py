@@ -36,6 +36,7 @@ POLICY = {
     "memory": "gru",
     "memory_size": 8,
     "moves": "observation",
+    "module": "examples.residual_network:Residual",
 }
 PPO = {
     "learning_rate": 1e-2,

@@ -1,0 +1,159 @@
+"""What is known about an active run, as labels and values and in lines."""
+
+import itertools
+
+from penstock.cli.replay_figures import replay_figures
+from penstock.types.evaluation import EvaluationSummary, VariantReturns
+from penstock.types.extents import RunLimit
+from penstock.types.statistics import LearningNumbers
+from penstock.types.status import RunStatus, VariantStatus
+
+_UNKNOWN = "-"
+
+
+def status_line(status: RunStatus) -> str:
+    """Returns the status in one line."""
+    if not status.env_steps or status.phase == "stopping":
+        return state(status)
+    parts = [
+        *progress_parts(status.env_steps, status.limit),
+        f"{status.env_steps_per_s:,.0f} steps/s",
+        f"return {_number(status.return_mean)} (last 100)",
+        f"evaluation {_evaluation(status.last_evaluation)}",
+        f"lag {status.lag_mean:.1f}",
+        f"staleness {status.staleness_mean:.1f}",
+        f"buffer {_share(status):.0%}",
+        f"{status.updates_per_s:,.0f} updates/s",
+        f"ETA {duration(status.remaining_s)}",
+    ]
+    if (phase := state(status)) != "training":
+        parts.append(phase)
+    return " | ".join(parts)
+
+
+def replay_lines(status: RunStatus) -> list[str]:
+    """Returns one line about replay; none if the run has replayed nothing yet, or is stopping."""
+    figures = replay_figures(status.samples_per_insert, status.coordinator)
+    return [f"replay: {figures.line}"] if figures and status.phase != "stopping" else []
+
+
+def progress_parts(env_steps: int, limit: RunLimit | None) -> list[str]:
+    """Returns the environment steps trained, and the progress towards the limit of the run that is in force."""
+    if limit is None:
+        return [f"{env_steps:,} steps"]
+    progress = limit_text(limit)
+    return [progress] if limit.unit == "steps" else [f"{env_steps:,} steps", progress]
+
+
+def limit_text(limit: RunLimit) -> str:
+    """Returns the progress towards a limit, with its unit."""
+    digits = 0 if limit.unit != "minutes" else 1 if limit.total >= 10.0 else 2
+    return f"{limit.done:,.{digits}f}/{limit.total:,.{digits}f} {limit.unit}"
+
+
+def state(status: RunStatus) -> str:
+    """Returns the phase, and the reason for waiting if there is one."""
+    if not status.waiting_for:
+        return status.phase
+    waiting = f"waiting for {status.waiting_for}"
+    return waiting if status.phase in ("waiting", "training") else f"{status.phase}, {waiting}"
+
+
+def variant_lines(status: RunStatus) -> list[str]:
+    """Returns one line for each of the run's environment variants."""
+    evaluated = dict(enumerate(status.last_evaluation.variants if status.last_evaluation else ()))
+    return [
+        f"variant {number} ({variant.arguments}): return {_number(variant.return_mean)}"
+        f" | evaluation {_evaluation(evaluated.get(number))} | {variant.episodes:,} episodes{_shares(variant)}"
+        for number, variant in enumerate(status.variants)
+    ]
+
+
+def learning_facts(status: RunStatus) -> list[tuple[str, str]]:
+    """Returns labels and values about the returns and the training of a run."""
+    evaluation = status.last_evaluation
+    recent = (status.coordinator.recent if status.coordinator else None) or LearningNumbers()
+    return [
+        ("return, last 100", _number(status.return_mean)),
+        (f"evaluation of {evaluation.episodes}" if evaluation else "evaluation", _evaluation(evaluation)),
+        ("best evaluation", _evaluation(status.best_evaluation)),
+        ("episodes", f"{status.episodes:,}"),
+        ("policy loss", _small(recent.policy_loss)),
+        ("value loss", _small(recent.value_loss)),
+        ("entropy", _small(recent.entropy)),
+        ("KL per batch", _small(recent.approximate_kl)),
+        ("explained variance", _small(recent.explained_variance)),
+    ]
+
+
+def data_facts(status: RunStatus) -> list[tuple[str, str]]:
+    """Returns labels and values about the speed of a run and the data that it trains on."""
+    facts = [
+        ("steps/s", f"{status.env_steps_per_s:,.0f}"),
+        ("updates/s", f"{status.updates_per_s:,.0f}"),
+        ("actors", f"{status.actors}"),
+        ("version", f"{status.version:,}"),
+        ("lag, age", f"{status.lag_mean:.1f}, {status.staleness_mean:.1f} versions"),
+        ("buffer", f"{_share(status):.0%} of {status.replay_capacity:,}"),
+    ]
+    if figures := replay_figures(status.samples_per_insert, status.coordinator):
+        facts += [
+            ("uses", f"{figures.uses}, {figures.effective} effective"),
+            ("replay age, 90%", f"{figures.age}, {figures.age_90} versions"),
+            ("priority, gain", f"{figures.priority}, {figures.gain}"),
+        ]
+    return facts
+
+
+def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
+    """Returns what a panel shows as labelled lines."""
+    if not status.env_steps:
+        return [("state", state(status))]
+    learning, data = dict(learning_facts(status)), dict(data_facts(status))
+    progress = [*progress_parts(status.env_steps, status.limit), *clock(status)]
+    returns = (*itertools.islice(learning.items(), 3),)
+    lines = [
+        ("state", state(status)),
+        ("progress", " | ".join(progress)),
+        ("returns", " | ".join(f"{label}: {value}" for label, value in returns)),
+        ("speed", f"{data['steps/s']} steps/s | {data['updates/s']} updates/s | actors: {status.actors}"),
+        ("buffer", data["buffer"]),
+    ]
+    figures = replay_figures(status.samples_per_insert, status.coordinator)
+    return [*lines, ("replay", figures.line)] if figures else lines
+
+
+def clock(status: RunStatus) -> list[str]:
+    """Returns the time of training, and the time that is left."""
+    return [f"{duration(status.elapsed_s)} of training", f"ETA {duration(status.remaining_s)}"]
+
+
+def _share(status: RunStatus) -> float:
+    return status.replay_stored / status.replay_capacity if status.replay_capacity else 0.0
+
+
+def _shares(variant: VariantStatus) -> str:
+    if variant.planned_share is None or variant.fresh_share is None:
+        return ""
+    return f" | {variant.fresh_share:.0%} of collection, {variant.planned_share:.0%} by plan"
+
+
+def _number(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.1f}"
+
+
+def _small(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.3g}"
+
+
+def _evaluation(evaluation: EvaluationSummary | VariantReturns | None) -> str:
+    return "-" if evaluation is None else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Returns a duration as minutes:seconds, or hours:minutes:seconds."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
