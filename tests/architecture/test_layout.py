@@ -12,6 +12,7 @@ import pytest
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
+from penstock.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "services" / "penstock"
@@ -25,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "checkpoint_file": {"errors"},
     "environment_names": {"errors"},
+    "extras": {"errors"},
     "config": {"types", "errors", "environment_names", "gate_law", "run_folder", "config"},
     "run_folder": {"errors"},
     "run_metrics": {"errors", "run_folder"},
@@ -34,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "replay": {"types", "errors", "gate_law", "files", "replay"},
     "telemetry": {"types", "errors", "telemetry"},
     "algo": {"types", "errors", "algo"},
-    "acting": {"types", "errors", "environment_names", "checkpoint_file", "run_folder", "algo", "acting"},
+    "acting": {"types", "errors", "environment_names", "extras", "checkpoint_file", "run_folder", "algo", "acting"},
     "learning": {
         "types",
         "errors",
@@ -70,6 +72,7 @@ ALLOWED: dict[str, set[str]] = {
     "local": {
         "types",
         "errors",
+        "extras",
         "exit_codes",
         "config",
         "gate_law",
@@ -83,6 +86,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {
         "types",
         "errors",
+        "extras",
         "exit_codes",
         "config",
         "presets",
@@ -111,6 +115,7 @@ ONLY_IN: dict[str, set[str]] = {
     "numba": {"replay"},
     "rich": {"cli"},
     "matplotlib": {"local"},
+    "moviepy": {"cli"},
     "pickle": set(),
 }
 NOT_IMPORTED_BY: dict[str, set[str]] = {
@@ -210,10 +215,10 @@ def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folde
 @pytest.mark.parametrize(
     ("service", "use", "unused"),
     [
-        ("replay", "pass", ("torch", "gymnasium", "matplotlib")),
+        ("replay", "pass", ("torch", "gymnasium", *EXTRA_OF)),
         # numba takes 120 MB and half a second, which processes that only transfer segments do not need.
-        ("actor", "pass", ("numba", "matplotlib")),
-        ("learner", TRAINING, ("numba", "matplotlib", "torch._dynamo")),
+        ("actor", "pass", ("numba", *EXTRA_OF)),
+        ("learner", TRAINING, ("numba", "torch._dynamo", *EXTRA_OF)),
     ],
 )
 def test_a_service_does_not_load_what_it_does_not_use(service: str, use: str, unused: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 
-from penstock import environment_names
+from penstock import environment_names, extras
 from penstock.acting import faults
 from penstock.acting.packages import package_of, plugins
 from penstock.errors import ConfigurationError, UnknownEnvironment
@@ -72,6 +72,8 @@ def import_module(place: str) -> ModuleType:
     except ConfigurationError:
         raise
     except ModuleNotFoundError as error:
+        if error.name in extras.EXTRA_OF:
+            raise extras.lacking(f"the import of {place!r}", error.name) from error
         itself = error.name is not None and f"{place}.".startswith(f"{error.name}.")
         elsewhere = ", run penstock in the folder that contains it, or give the path of its file" if itself else ""
         raise ConfigurationError(f"can't import {place!r}: {error}; install {error.name!r}{elsewhere}") from error
@@ -136,9 +138,7 @@ def _import_package_of(env_id: str) -> None:
         for plugin in plugins():
             import_module(plugin)
         return
-    if importlib.util.find_spec(package.module) is None:
-        raise UnknownEnvironment(
-            f"the environment {env_id!r} is from the package {package.module}, which is not installed; install it with"
-            f" pip install {package.installation}"
-        )
+    if extras.missing(package.module):
+        how = extras.installation(package.module, package.installation)
+        raise UnknownEnvironment(f"the environment {env_id!r} needs {package.module}; {how}")
     import_module(package.module)
