@@ -72,9 +72,9 @@ compose-settings: install ### generate the settings that Docker Compose reads fr
 
 # The lock omits torch's local version (+cpu), so that a GPU machine can install the CUDA build of the same release.
 lock: install ### resolve the dependencies into requirements.lock
-	$(BIN)/pip-compile --quiet --extra dev --extra gpu --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
+	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file requirements.lock pyproject.toml
-	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|#|$$)/d' requirements.lock
+	sed -i -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(pip==|penstock @|#|$$)/d' requirements.lock
 
 # The first run of a comparison installs each peer into an environment in build/peers.
 bench-%: install

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from penstock import environment_names, foreign_errors
+from penstock import environment_names, extras, foreign_errors
 from penstock.errors import ConfigurationError
 
 
@@ -30,6 +30,8 @@ def import_module(place: str) -> ModuleType:
     except ConfigurationError:
         raise
     except ModuleNotFoundError as error:
+        if error.name in extras.EXTRA_OF:
+            raise extras.lacking(f"the import of {place!r}", error.name) from error
         itself = error.name is not None and f"{place}.".startswith(f"{error.name}.")
         elsewhere = ", run penstock in the folder that contains it, or give the path of its file" if itself else ""
         raise ConfigurationError(f"can't import {place!r}: {error}; install {error.name!r}{elsewhere}") from error

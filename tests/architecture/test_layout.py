@@ -12,6 +12,7 @@ import pytest
 
 from helpers.processes import WITH_HELPERS
 from helpers.timing import PATIENCE_S
+from penstock.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "services" / "penstock"
@@ -26,7 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint_file": {"errors"},
     "environment_names": {"errors"},
     "foreign_errors": set(),
-    "module_imports": {"environment_names", "errors", "foreign_errors"},
+    "module_imports": {"environment_names", "errors", "extras", "foreign_errors"},
+    "extras": {"errors"},
     "config": {"types", "errors", "environment_names", "gate_law", "run_folder", "config"},
     "run_folder": {"errors"},
     "run_metrics": {"errors", "run_folder"},
@@ -41,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "types",
         "errors",
         "environment_names",
+        "extras",
         "foreign_errors",
         "module_imports",
         "checkpoint_file",
@@ -84,6 +87,7 @@ ALLOWED: dict[str, set[str]] = {
     "local": {
         "types",
         "errors",
+        "extras",
         "exit_codes",
         "config",
         "gate_law",
@@ -98,6 +102,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {
         "types",
         "errors",
+        "extras",
         "exit_codes",
         "module_imports",
         "config",
@@ -140,6 +145,7 @@ ONLY_IN: dict[str, set[str]] = {
     "numba": {"replay"},
     "rich": {"cli"},
     "matplotlib": {"local"},
+    "moviepy": {"cli"},
     "pickle": set(),
 }
 NOT_IMPORTED_BY: dict[str, set[str]] = {
@@ -239,10 +245,10 @@ def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folde
 @pytest.mark.parametrize(
     ("service", "use", "unused"),
     [
-        ("replay", "pass", ("torch", "gymnasium", "matplotlib")),
+        ("replay", "pass", ("torch", "gymnasium", *EXTRA_OF)),
         # numba takes 120 MB and half a second, which processes that only transfer segments do not need.
-        ("actor", "pass", ("numba", "matplotlib")),
-        ("learner", TRAINING, ("numba", "matplotlib", "torch._dynamo")),
+        ("actor", "pass", ("numba", *EXTRA_OF)),
+        ("learner", TRAINING, ("numba", "torch._dynamo", *EXTRA_OF)),
     ],
 )
 def test_a_service_does_not_load_what_it_does_not_use(service: str, use: str, unused: tuple[str, ...]) -> None:

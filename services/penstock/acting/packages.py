@@ -16,7 +16,7 @@ class Package:
     Attributes:
         module: Module that registers them when it is imported.
         ids: Pattern that all of their ids match.
-        installation: Argument of `pip install`.
+        installation: Argument of `pip install`, unless an extra of Penstock installs the module.
     """
 
     module: str
@@ -24,7 +24,7 @@ class Package:
     installation: str
 
 
-def _package(module: str, ids: str, installation: str) -> Package:
+def _package(module: str, ids: str, installation: str = "") -> Package:
     return Package(module, re.compile(ids), installation)
 
 
@@ -42,9 +42,8 @@ WELL_KNOWN = (
     _package(
         "ale_py",
         rf"ALE/|\w+(NoFrameskip|Deterministic)(-|$)|\w+-ram\w*(-|$)|({'|'.join(_GAMES.split())})(-v\d+)?$",
-        "'penstock[atari]'",
     ),
-    _package("minigrid", r"(MiniGrid|BabyAI)-", "minigrid"),
+    _package("minigrid", r"(MiniGrid|BabyAI)-"),
     _package(
         "highway_env",
         r"(highway|merge|roundabout|intersection|parking|racetrack|exit|two-way|u-turn|lane-keeping)-",

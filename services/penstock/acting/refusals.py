@@ -7,7 +7,7 @@ import re
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from penstock import foreign_errors
+from penstock import extras, foreign_errors
 from penstock.errors import ConfigurationError, UnknownEnvironment
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -32,8 +32,8 @@ def _reason(error: BaseException, found: str | EnvSpec) -> str:
         joined = text if text.endswith("?") else f"{text}."
         options = "--env-id package:Name-v0, --env-id file.py:Name or --env-import package"
         return f"{joined} Your own environment needs {options}"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"{text}; install {error.name}"
+    if module := extras.missing_module(error):
+        return f"it needs {module}; {extras.installation(module)}"
     # The reason and the remedy are Gymnasium's: a missing extra, or another version.
     if isinstance(error, gymnasium.error.Error) and text:
         return text

@@ -1,12 +1,9 @@
 """Finds environments by their names (`penstock.environment_names`), and imports the modules that have them."""
 
-import importlib
-import importlib.util
-
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 
-from penstock import environment_names
+from penstock import environment_names, extras
 from penstock.acting.packages import package_of, plugins
 from penstock.errors import ConfigurationError, UnknownEnvironment
 from penstock.module_imports import import_module
@@ -65,9 +62,7 @@ def _import_package_of(env_id: str) -> None:
         for plugin in plugins():
             import_module(plugin)
         return
-    if importlib.util.find_spec(package.module) is None:
-        raise UnknownEnvironment(
-            f"the environment {env_id!r} is from the package {package.module}, which is not installed; install it with"
-            f" pip install {package.installation}"
-        )
+    if extras.missing(package.module):
+        how = extras.installation(package.module, package.installation)
+        raise UnknownEnvironment(f"the environment {env_id!r} needs {package.module}; {how}")
     import_module(package.module)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from penstock import extras
 from penstock.acting.evaluation import evaluate
 from penstock.acting.inference import use_one_thread
 from penstock.acting.registry import has_native_form
@@ -26,6 +27,8 @@ from penstock.types.spaces import EnvironmentSpec
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     named = _parse(arguments)
+    if named.record_video:
+        extras.require("moviepy", "penstock evaluate --record-video")
     use_one_thread()
     path = find_checkpoint(chosen_run(named.run))
     policy = load_policy(path)

@@ -1,6 +1,7 @@
 """Films of episodes: renderings of the environment or, for a policy that acts on images, its observations."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import extras
 from penstock.acting import masks
 from penstock.acting.evaluation import evaluate
 from penstock.acting.frames import with_frames
@@ -51,8 +53,16 @@ def _film_rendering(
     import_modules(environment.imports)
     try:
         rendered = gymnasium.make(find(environment.id), render_mode="rgb_array", **kwargs)
-        filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
+        # Many environments import what draws them when they draw.
+        rendered.reset()
+        rendered.render()
+        with warnings.catch_warnings():
+            # Gymnasium warns of a folder that exists.
+            warnings.simplefilter("ignore")
+            filmed = RecordVideo(rendered, str(folder), name_prefix=f"version-{policy.version}", disable_logger=True)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        if module := extras.missing_module(error):
+            raise extras.lacking(f"the film of {environment.id}", module) from None
         raise ConfigurationError(f"can't film {environment.id}: {error}") from None
     trained = policy.policy.spec
     spec = describe(environment.id, filmed.observation_space, filmed.action_space, mask_bits=trained.mask_bits)

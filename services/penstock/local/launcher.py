@@ -19,7 +19,7 @@ from penstock.local.actor_count import ActorCount
 from penstock.local.actors import Actors
 from penstock.local.children import Children, service_command
 from penstock.local.environment_check import check_environment
-from penstock.local.learning_curves import draw
+from penstock.local.learning_curves import draw, why_not_drawn
 from penstock.local.places import Places, choose_places
 from penstock.local.ports import release_ports
 from penstock.local.store_size import conversion, free_bytes, with_store
@@ -71,6 +71,8 @@ def train(
     # The template imports the services' modules while the environment is checked.
     with Template() as template:
         store_bytes = check_environment(config, lambda line: observer(checking, [line]))
+        if line := why_not_drawn():
+            observer(checking, [line])
         config = with_run_dir(config)
         config = with_store(config, store_bytes, free_bytes(Path(config.run.dir or ".")))
         if line := conversion(config, store_bytes):
@@ -251,7 +253,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _conclude(folder: RunFolder, started: float) -> Summary:
     try:
-        if folder.metrics.exists():
+        if folder.metrics.exists() and not why_not_drawn():
             draw([folder], folder.learning_curve)
         summary = Summary.read(folder.summary).timed(time.monotonic() - started)
         summary.write(folder.summary)

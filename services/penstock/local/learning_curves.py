@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import extras
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
@@ -75,8 +76,19 @@ def _label(settings: tuple[tuple[str, str], ...], shared: set[tuple[str, str]]) 
     return ", ".join([*apart[:_MAX_DIFFERENCES], *hidden])
 
 
+def why_not_drawn() -> str:
+    """Returns one line that explains why the curves of runs can't be drawn; empty if they can."""
+    if not extras.missing("matplotlib"):
+        return ""
+    return f"the learning curve will not be drawn, because it needs matplotlib; {extras.installation('matplotlib')}"
+
+
 def draw(folders: Sequence[RunFolder], output: Path) -> None:
-    """Draws the curves of runs into a PNG file. Raises `ConfigurationError` if a run or the file can't be used."""
+    """Draws the curves of runs into a PNG file.
+
+    Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
+    """
+    extras.require("matplotlib", "penstock plot")
     import matplotlib as mpl
 
     mpl.use("Agg")

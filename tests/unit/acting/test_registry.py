@@ -101,7 +101,9 @@ def test_ids_of_gymnasium_belong_to_no_other_package() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("minigrid") is not None, reason="minigrid is installed")
 def test_a_package_that_is_not_installed_is_named_with_its_installation() -> None:
     assert "minigrid" in {each.module for each in WELL_KNOWN}
-    with pytest.raises(UnknownEnvironment, match=r"package minigrid.*pip install minigrid$"):
+    with pytest.raises(
+        UnknownEnvironment, match=r"needs minigrid; install it with: pip install 'penstock\[minigrid\]'$"
+    ):
         find("MiniGrid-Empty-5x5-v0")
 
 

@@ -1,0 +1,54 @@
+"""Optional packages: which extra of Penstock installs which, and the one-line error if one is missing."""
+
+import importlib.util
+
+from penstock.errors import ConfigurationError
+
+EXTRA_OF = {
+    "Box2D": "box2d",
+    "ale_py": "atari",
+    "matplotlib": "plot",
+    "minigrid": "minigrid",
+    "moviepy": "video",
+    "mujoco": "mujoco",
+    "pygame": "video",
+}
+"""Extras by the modules that they install. Their requirements are in pyproject.toml."""
+
+
+def missing(module: str) -> bool:
+    """Returns whether a module is not installed. It does not import the module."""
+    return importlib.util.find_spec(module) is None
+
+
+def installation(module: str, otherwise: str = "") -> str:
+    """Returns how to install a module, as the end of a message.
+
+    `otherwise` is the argument of `pip install` for a module that no extra installs, if it is not the module's name.
+    """
+    package = f"'penstock[{EXTRA_OF[module]}]'" if module in EXTRA_OF else otherwise or module
+    return f"install it with: pip install {package}"
+
+
+def lacking(user: str, module: str) -> ConfigurationError:
+    """Returns the error for a missing module: `user`, a command or an environment, needs it."""
+    return ConfigurationError(f"{user} needs {module}; {installation(module)}")
+
+
+def require(module: str, user: str) -> None:
+    """Raises `ConfigurationError` if a module that `user` needs is not installed."""
+    if missing(module):
+        raise lacking(user, module)
+
+
+def missing_module(error: BaseException) -> str | None:
+    """Returns the top-level module whose absence caused an exception; None if that is not its cause.
+
+    Gymnasium raises its own exception from Python's.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            return cause.name.partition(".")[0]
+        cause = cause.__cause__
+    return None
