@@ -93,6 +93,7 @@ ALLOWED: dict[str, set[str]] = {
         "gate_law",
         "files",
         "run_folder",
+        "run_metrics",
         "known_runs",
         "summary",
         "rpc",

@@ -16,7 +16,7 @@ from penstock.types.status import RunStatus
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reading-a-run.md").read_text()
-TRAINED = Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0)
+TRAINED = Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0, ended_return=None)
 
 
 def documented(heading: str) -> set[str]:

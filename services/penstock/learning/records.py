@@ -29,9 +29,18 @@ class Record:
 
     @classmethod
     def of_training(
-        cls, status: RunStatus, statistics: TrainingStatistics, times: MeanTimes, training_s: float
+        cls,
+        status: RunStatus,
+        statistics: TrainingStatistics,
+        times: MeanTimes,
+        training_s: float,
+        *,
+        ended_return: float | None,
     ) -> "Record":
-        """Returns a record of the last batch, with mean times since the previous record and seconds of training."""
+        """Returns a record of the last batch, with seconds of training.
+
+        `times` and `ended_return`, the mean return of training episodes, are those since the previous record.
+        """
         coordinator, learning = status.coordinator, plain(statistics)
         replayed = coordinator.replayed if coordinator else None
         values = {
@@ -43,6 +52,7 @@ class Record:
             "updates_per_s": round(status.updates_per_s, 1),
             "episodes": status.episodes,
             "return_mean": status.return_mean,
+            "episode_return_mean": _rounded(ended_return),
             "replay_stored": status.replay_stored,
             "samples_per_insert": round(status.samples_per_insert, 3),
             "off_policy_degree": coordinator.off_policy_degree if coordinator else None,

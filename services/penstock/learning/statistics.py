@@ -62,6 +62,7 @@ class RunStatistics:
         self._first_step_at, self._stood_still_s = math.inf, 0.0
         self._env_steps_taken = earlier_steps_taken
         self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
+        self._ended, self._ended_return = 0, 0.0
         self._episodes = 0
         self._variants = VariantStatistics(variants)
         self._trail: deque[tuple[float, Extent]] = deque()
@@ -102,10 +103,19 @@ class RunStatistics:
             returns = [episode.episode_return for episode in report.episodes]
             self._returns.extend(returns)
             self._episodes += len(report.episodes)
+            self._ended += len(returns)
+            self._ended_return += sum(returns)
             metrics.EPISODES.inc(len(report.episodes))
             if self._returns:
                 metrics.EPISODE_RETURN.set(sum(self._returns) / len(self._returns))
             self._variants.ended(variant, returns)
+
+    def take_ended_return(self) -> float | None:
+        """Returns the mean return of the training episodes that ended since the last call; None if there are none."""
+        with self._lock:
+            mean = self._ended_return / self._ended if self._ended else None
+            self._ended, self._ended_return = 0, 0.0
+        return mean
 
     def set_plan(self, plan: SamplingPlan, *, chosen: bool) -> None:
         """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""

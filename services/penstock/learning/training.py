@@ -342,7 +342,13 @@ class TrainingRun:
             totals = session.totals()
             times, self._noted_totals = totals.since(self._noted_totals).times, totals
             self._records.write(
-                Record.of_training(self._statistics.status(), training, times, self._statistics.training_s)
+                Record.of_training(
+                    self._statistics.status(),
+                    training,
+                    times,
+                    self._statistics.training_s,
+                    ended_return=self._statistics.take_ended_return(),
+                )
             )
 
     def _snapshot(self) -> checkpoints.Snapshot:

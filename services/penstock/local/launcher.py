@@ -83,8 +83,14 @@ def train(
         with start.undone():
             folder.create()
             earlier = _identity(folder.summary)
-            with contextlib.suppress(stopping.StopTraining):
+            try:
                 _Session(config, folder, start, observer=observer, template=template).run()
+            except stopping.StopTraining:
+                pass
+            except stopping.Interrupted:
+                with contextlib.suppress(OSError, PenstockError):
+                    _draw(folder)
+                raise
     if _identity(folder.summary) == earlier:
         raise PenstockError(f"the run ended without a summary; see the logs in {folder.logs}")
     return _conclude(folder, started)
@@ -251,10 +257,14 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
+def _draw(folder: RunFolder) -> None:
+    if folder.metrics.exists() and not why_not_drawn():
+        draw([folder], folder.learning_curve)
+
+
 def _conclude(folder: RunFolder, started: float) -> Summary:
     try:
-        if folder.metrics.exists() and not why_not_drawn():
-            draw([folder], folder.learning_curve)
+        _draw(folder)
         summary = Summary.read(folder.summary).timed(time.monotonic() - started)
         summary.write(folder.summary)
     except OSError as error:

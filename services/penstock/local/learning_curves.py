@@ -1,8 +1,7 @@
 """Learning curves: read from the folders of runs and drawn into a file. Runs that differ only by seed share a curve."""
 
-import contextlib
-import json
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from penstock import extras
 from penstock.config import build, load_toml
 from penstock.errors import ConfigurationError
 from penstock.run_folder import RunFolder
+from penstock.run_metrics import Columns, load_metrics
 
 _GRID_POINTS = 200
 _MAX_DIFFERENCES = 3
@@ -21,44 +21,64 @@ _MAX_DIFFERENCES = 3
 _COLOURS = ("#1f6feb", "#d1681a", "#2da44e", "#8250df", "#bf3989", "#57606a")
 
 
+_DETAILS = {
+    "value_loss": "value loss",
+    "entropy": "entropy, nats",
+    "staleness_mean": "age of data, versions",
+    "env_steps_per_s": "steps/s",
+}
+"""Numbers of training that are drawn below the returns, with their labels."""
+
+_MOST_MARKERS = 60
+"""Most points of a curve that are marked. A curve with one point is invisible without a marker."""
+
+Points = NDArray[np.float64]
+"""<float64>[N, 2] environment steps and values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run's returns over environment steps: <float64>[N, 2] steps and mean returns of each kind.
+    """A run's curves over environment steps: mean returns of training episodes and of evaluations, and details.
 
-    Runs that agree in `settings`, which are all settings except the seed and the folder, share a curve.
+    Runs that agree in `settings`, which are all settings except the seed and the folder, share a curve. `details` are
+    the curves of `_DETAILS`, by name.
     """
 
     environment_id: str
     settings: tuple[tuple[str, str], ...]
     seed: int
     threshold: float | None
-    training: NDArray[np.float64]
-    evaluation: NDArray[np.float64]
+    training: Points
+    evaluation: Points
+    details: Mapping[str, Points]
 
 
 def read_curve(folder: RunFolder) -> Curve:
-    """Reads a run's curve. Raises `ConfigurationError` if the folder contains no run, or no metrics yet."""
+    """Reads a run's curves. Raises `ConfigurationError` if the folder contains no run, or no metrics yet."""
     if not folder.config.exists() or not folder.metrics.exists():
         raise ConfigurationError(
             f"{folder.root} contains no run with metrics; choose a folder that `penstock train` created"
         )
-    config = build(load_toml(folder.config))
-    points: dict[str, list[tuple[float, float]]] = {"training": [], "evaluation": []}
-    for line in folder.metrics.read_text().splitlines():
-        # The last line of an active or killed run may be incomplete.
-        with contextlib.suppress(ValueError):
-            record = json.loads(line)
-            if record["kind"] in points and record["return_mean"] is not None:
-                points[record["kind"]].append((record["env_steps"], record["return_mean"]))
+    config, metrics = build(load_toml(folder.config)), load_metrics(folder.root)
     sections = config.model_dump(exclude={"run": {"seed", "dir"}}).items()
+    # Runs of earlier releases have no returns of the episodes since the previous record.
+    training = "episode_return_mean" if "episode_return_mean" in metrics.training else "return_mean"
     return Curve(
         environment_id=config.environment.short_name,
         settings=tuple((f"{name}.{key}", str(value)) for name, values in sections for key, value in values.items()),
         seed=config.run.seed,
         threshold=config.evaluation.threshold,
-        training=np.array(points["training"], np.float64).reshape(-1, 2),
-        evaluation=np.array(points["evaluation"], np.float64).reshape(-1, 2),
+        training=_points(metrics.training, training),
+        evaluation=_points(metrics.evaluation, "return_mean"),
+        details={name: _points(metrics.training, name) for name in _DETAILS},
     )
+
+
+def _points(columns: Columns, name: str) -> Points:
+    if name not in columns:
+        return np.empty((0, 2))
+    known = np.isfinite(columns[name])
+    return np.stack([columns["env_steps"][known], columns[name][known]], 1)
 
 
 def gather_by_settings(curves: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:
@@ -84,7 +104,7 @@ def why_not_drawn() -> str:
 
 
 def draw(folders: Sequence[RunFolder], output: Path) -> None:
-    """Draws the curves of runs into a PNG file.
+    """Draws the curves of runs into a file: PNG, SVG, PDF or another kind, by the end of its name.
 
     Raises `ConfigurationError` if a run or the file can't be used, or if matplotlib is missing.
     """
@@ -96,52 +116,66 @@ def draw(folders: Sequence[RunFolder], output: Path) -> None:
 
     curves = [read_curve(folder) for folder in folders]
     environments = list(dict.fromkeys(curve.environment_id for curve in curves))
-    figure, rows = pyplot.subplots(
-        len(environments), figsize=(7.2, 4.0 * len(environments)), dpi=144, layout="constrained", squeeze=False
-    )
-    for axes, environment in zip(rows[:, 0], environments, strict=True):
+    figure = pyplot.figure(figsize=(7.2, 5.6 * len(environments)), dpi=144, layout="constrained")
+    for part, environment in zip(figure.subfigures(len(environments), squeeze=False)[:, 0], environments, strict=True):
+        axes = part.subplot_mosaic([["returns"] * len(_DETAILS), list(_DETAILS)], height_ratios=[3, 1])
         _draw_environment(axes, environment, [curve for curve in curves if curve.environment_id == environment])
     try:
         figure.savefig(output)
     except OSError as error:
         raise ConfigurationError(f"can't write {output}: {error.strerror}; choose another --output") from None
+    except ValueError:
+        known = ", ".join(f".{suffix}" for suffix in sorted(figure.canvas.get_supported_filetypes()))
+        raise ConfigurationError(
+            f"can't write {output}, because its kind is not known; end its name with one of: {known}"
+        ) from None
     finally:
         pyplot.close(figure)
 
 
-def _draw_environment(axes: Any, environment_id: str, curves: list[Curve]) -> None:
+def _draw_environment(axes: Mapping[str, Any], environment_id: str, curves: list[Curve]) -> None:
     groups = gather_by_settings(curves)
-    for colour, (label, group) in zip(_COLOURS * len(groups), groups, strict=False):
-        _draw_group(axes, group, label=label, colour=colour)
+    returns = axes["returns"]
+    for colour, (label, group) in zip(itertools.cycle(_COLOURS), groups, strict=False):
+        seeds = f"{len(group)} seeds, mean and range" if len(group) > 1 else f"seed {group[0].seed}"
+        suffix = f"{label}, {seeds}" if label else seeds
+        _draw_curve(returns, [each.training for each in group], colour, 0.45, f"training episodes ({suffix})")
+        _draw_curve(returns, [each.evaluation for each in group], colour, 1.0, f"evaluations ({suffix})")
+        for name in _DETAILS:
+            _draw_curve(axes[name], [each.details[name] for each in group], colour, 1.0)
     threshold = curves[0].threshold
     if threshold is not None:
-        axes.axhline(threshold, color="#57606a", linestyle=":", linewidth=1.0, label=f"threshold {threshold:g}")
-    axes.set_title(environment_id, loc="left", fontsize=10)
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("episode return")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="best", fontsize=8)
+        returns.axhline(threshold, color="#57606a", linestyle=":", linewidth=1.0, label=f"threshold {threshold:g}")
+    returns.set_title(environment_id, loc="left", fontsize=10)
+    returns.set_xlabel("environment steps")
+    returns.set_ylabel("episode return")
+    returns.legend(frameon=False, loc="best", fontsize=8)
+    for name, label in _DETAILS.items():
+        axes[name].set_title(label, loc="left", fontsize=8)
+        axes[name].tick_params(labelsize=7)
+    # The first values are a hundred times the later ones.
+    axes["value_loss"].set_yscale("log")
+    for each in axes.values():
+        each.set_xlim(left=0)
+        each.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value else "0")
+        each.grid(alpha=0.25, linewidth=0.6)
+        each.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_group(axes: Any, curves: list[Curve], *, label: str, colour: str) -> None:
-    """Draws evaluations as a thick line, training episodes as a thin one; several seeds as mean and range."""
-    seeds = f"{len(curves)} seeds, mean and range" if len(curves) > 1 else f"seed {curves[0].seed}"
-    suffix = f"{label}, {seeds}" if label else seeds
-    kinds = (("training", 0.45, 1.2, 0.08), ("evaluation", 1.0, 2.0, 0.18))
-    for kind, opacity, width, shade in kinds:
-        drawn = [values for curve in curves if len(values := getattr(curve, kind))]
-        if not drawn:
-            continue
-        steps, mean, low, high = _gather(drawn)
-        axes.plot(steps, mean, color=colour, alpha=opacity, linewidth=width, label=f"{kind} ({suffix})")
-        if len(drawn) > 1:
-            axes.fill_between(steps, low, high, color=colour, alpha=shade, linewidth=0)
+def _draw_curve(axes: Any, curves: list[Points], colour: str, opacity: float, label: str = "") -> None:
+    """Draws one curve with markers, or the mean and the range of several."""
+    drawn = [points for points in curves if len(points)]
+    if not drawn:
+        return
+    steps, mean, low, high = _gather(drawn)
+    marker = "." if len(drawn) == 1 and len(steps) <= _MOST_MARKERS else ""
+    axes.plot(steps, mean, color=colour, alpha=opacity, linewidth=1.4, marker=marker, label=label or None)
+    if len(drawn) > 1:
+        axes.fill_between(steps, low, high, color=colour, alpha=0.18 * opacity, linewidth=0)
 
 
 def _gather(
-    curves: list[NDArray[np.float64]],
+    curves: list[Points],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Returns steps, and the mean, minimum and maximum of the curves; a shorter curve keeps its last value."""
     if len(curves) == 1:

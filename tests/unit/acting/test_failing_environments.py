@@ -148,7 +148,7 @@ def test_a_failure_of_a_vectorised_form_names_the_environment_if_it_is_known(
 ) -> None:
     environments = vector(kind, count, mode)
     if kind.startswith("reset"):
-        environments.envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
+        environments._envs._envs.envs[0].unwrapped._at = 0  # type: ignore[attr-defined]
     assert message in str(failure_of(environments))
 
 

@@ -122,8 +122,8 @@ def test_the_journal_records_variants_if_the_run_has_any(tmp_path: Path) -> None
     notices: list[str] = []
     journal = Journal(tmp_path / "metrics.jsonl", writes=RetriedWrites(notices.append), notice=notices.append)
     variants = (VariantStatus("g=1", 7, -3.5, 0.75, 0.5),)
-    journal.write(Record.of_training(RunStatus(variants=variants), TRAINING, MeanTimes(), 1.0))
-    journal.write(Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0))
+    journal.write(Record.of_training(RunStatus(variants=variants), TRAINING, MeanTimes(), 1.0, ended_return=None))
+    journal.write(Record.of_training(RunStatus(), TRAINING, MeanTimes(), 1.0, ended_return=None))
     journal.write(Record.of_evaluation(EVALUATION, 1.0, final=False))
     journal.write(Record.of_evaluation(dataclasses.replace(EVALUATION, variants=()), 1.0, final=True))
     with_variants, without, evaluated, evaluated_without = map(json.loads, (tmp_path / "metrics.jsonl").open())
