@@ -127,7 +127,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "nothing_but_truncated_checkpoints": truncated,
     "a_checkpoint_of_another_architecture": other_architecture,
     "a_file_where_the_store_should_be": file_for_store,
-    "an_unknown_command": lambda place: Mistake(["trian"], ["'trian'", "choose from: train, "]),
+    "an_unknown_command": lambda place: Mistake(["trian"], ["'trian'", "did you mean train?"]),
     "an_unknown_environment": lambda place: Mistake(
         train("--env-id=Nothing-v0", f"--run-dir={place.root / 'unknown'}"),
         ["'Nothing-v0'", "--env-id", "--env-import"],
@@ -135,7 +135,7 @@ MISTAKES: dict[str, Callable[[Place], Mistake]] = {
     "a_package_that_is_not_there": lambda place: Mistake(
         train("--env-import=no_such_package", f"--run-dir={place.root / 'package'}"), ["'no_such_package'"]
     ),
-    "an_unknown_option": lambda place: Mistake(train("--ppo.epoch=3"), ["--ppo.epoch=3", "penstock train --help"]),
+    "an_unknown_option": lambda place: Mistake(train("--ppo.epoch=3"), ["--ppo.epoch", "did you mean --ppo.epochs?"]),
     "a_value_of_the_wrong_type": lambda place: Mistake(train("--seed=one"), ["run.seed", "'one'"]),
     "settings_that_would_deadlock": lambda place: Mistake(
         train("--preset=cartpole_no_replay", "--envs-per-actor=256"),

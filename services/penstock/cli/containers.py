@@ -28,7 +28,7 @@ def check_containers(folder: Path) -> Iterator[Finding]:
     try:
         info = json.loads(_docker("info", "--format", "{{json .}}").stdout)
     except json.JSONDecodeError:
-        yield Finding("Docker", None, "not installed or not responding; `penstock train` does not need it")
+        yield Finding("Docker", None, "`penstock train` does not need it; not installed or not responding")
         return
     if not info.get("ServerVersion"):
         yield Finding("Docker", None, _without_engine(" ".join((info.get("ServerErrors") or ["no answer"])[0].split())))
@@ -47,7 +47,7 @@ def _without_engine(reason: str) -> str:
         todo = "this user has no access to the engine; add it to the group docker, and log in again"
     else:
         todo = "the engine is not running; start it"
-    return f"{todo} ({reason}); `penstock train` does not need it"
+    return f"`penstock train` does not need it; for Docker Compose: {todo} ({reason})"
 
 
 def _check_compose() -> Finding:

@@ -29,7 +29,7 @@ _LEAST_SHARED_BYTES = 2**26
 def command(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = parse(
-        "penstock doctor", "Check whether this machine meets the requirements of the settings.", arguments, trains=False
+        "penstock doctor", "Check whether this machine can run what `penstock train` would run.", arguments, trains=True
     )
     console, fit = Console(highlight=False), True
     for finding in examine(options.config):
@@ -49,8 +49,7 @@ def examine(config: Config) -> Iterator[Finding]:
     yield check_shared_memory()
     yield check_ports(config)
     yield check_gpu(config)
-    if "environment" in config.model_fields_set:
-        yield check_environments(config)
+    yield check_environments(config)
     yield from check_containers(Path.cwd())
 
 
@@ -79,7 +78,7 @@ def check_versions() -> Finding:
 def check_processors(config: Config) -> Finding:
     """Checks whether there are at most two actors per core."""
     cores, actors = usable_cores(), config.train.actors
-    detail = f"{cores} cores for a learner and {actors} actors"
+    detail = f"{cores} cores for a learner and {actors} {'actor' if actors == 1 else 'actors'}"
     if isinstance(actors, int) and actors > 2 * cores:
         return Finding("processors", False, f"{detail}; lower train.actors, or set it to auto")
     return Finding("processors", True, detail)

@@ -1,6 +1,7 @@
 """Films of episodes: renderings of the environment or, for a policy that acts on images, its observations."""
 
 import os
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,28 @@ _ENLARGEMENT = 4
 
 
 def film(
-    policy: TrainedPolicy, environment: EnvironmentConfig, kwargs: dict[str, Any], *, folder: Path, seed: int
+    policy: TrainedPolicy,
+    environment: EnvironmentConfig,
+    kwargs: dict[str, Any],
+    *,
+    folder: Path,
+    seed: int,
+    output: Path | None,
 ) -> Path:
-    """Films an episode with the variant's arguments in the folder; returns the film's path.
+    """Films an episode with the variant's arguments; returns the film's path, `output` or one in the folder.
 
     Raises `ConfigurationError` if the environment can't be made or rendered.
     """
     folder.mkdir(parents=True, exist_ok=True)
     leaves = policy.policy.spec.observation.leaves
     film_into = _film_observations if len(leaves) == 1 and is_image(leaves[0].space) else _film_rendering
-    return film_into(policy, environment, kwargs, folder=folder, seed=seed)
+    filmed = film_into(policy, environment, kwargs, folder=folder, seed=seed)
+    if output is None:
+        return filmed
+    try:
+        return Path(shutil.move(filmed, output))
+    except OSError as error:
+        raise ConfigurationError(f"can't write {output}: {error.strerror}; the film is {filmed}") from None
 
 
 def _film_rendering(

@@ -174,20 +174,23 @@ def test_every_finding_is_one_line_in_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "40")
     doctor.command([])
     lines = capsys.readouterr().out.splitlines()
-    subjects = ["versions", "processors", "memory", "disk", "shared memory", "ports", "GPU", "Docker"]
+    subjects = ["versions", "processors", "memory", "disk", "shared memory", "ports", "GPU", "environment", "Docker"]
     assert [line[4:22].strip() for line in lines] == subjects
 
 
-def test_only_a_configured_environment_is_created_and_stepped() -> None:
+def test_the_environment_is_created_and_stepped() -> None:
     finding = doctor.check_environments(build({"environment": {"id": "CartPole-v1"}}))
     assert finding.fit and "CartPole-v1 was created, reset and stepped" in finding.detail
     finding = doctor.check_environments(build({"environment": {"id": "Nope-v0"}}))
     assert finding.fit is False and "can't make the environment 'Nope-v0'" in finding.detail
 
 
-def test_the_command_checks_the_environment_if_one_is_configured(
+def test_the_command_checks_the_environment_that_would_be_trained(
     commands: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert doctor.command(["--env-id=FrozenLake-v1", "--policy.encoders", "observation=board"]) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line[4:].startswith("environment")]
     assert line.startswith("no") and "board needs two or three dimensions" in line
+    doctor.command(["Pendulum-v1"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line[4:].startswith("environment")]
+    assert line.startswith("ok") and "Pendulum-v1 was created" in line

@@ -1,0 +1,92 @@
+"""Plays episodes for `penstock evaluate`: prints their returns, and films one on request."""
+
+import argparse
+import secrets
+from contextlib import closing
+from pathlib import Path
+
+from penstock.acting.evaluation import evaluate
+from penstock.acting.inference import use_one_thread
+from penstock.acting.registry import has_native_form
+from penstock.acting.trained import TrainedPolicy, load_policy
+from penstock.apps.environments import variants_of
+from penstock.cli.film import film
+from penstock.config import Config, build, load_toml, merge
+from penstock.errors import ConfigurationError
+from penstock.module_imports import import_modules
+from penstock.run_folder import RunFolder, find_checkpoint
+from penstock.types.differences import same_spaces
+from penstock.types.evaluation import EvaluationResult, EvaluationTask, VariantReturns
+from penstock.types.spaces import EnvironmentSpec
+
+
+def play(named: argparse.Namespace) -> None:
+    """Plays the episodes that these options of `penstock evaluate` name."""
+    use_one_thread()
+    path = find_checkpoint(named.run)
+    policy = load_policy(path)
+    config = _config_of(path, named.env_id)
+    environment, max_steps = config.environment, config.evaluation.max_episode_steps
+    variants = _chosen_variants(config, named.variant)
+    if named.episodes < len(variants):
+        raise ConfigurationError(
+            f"{named.episodes} episodes can't be spread over the run's {len(variants)} environment variants; raise"
+            " --episodes, or choose one variant with --variant"
+        )
+    kwargs = [environment.variant_kwargs[variant] for variant in variants]
+    seed = secrets.randbits(63) if named.seed is None else named.seed
+    task = EvaluationTask(
+        0, policy.weights, named.episodes, not named.stochastic, seed, len(variants), max_episode_steps=max_steps
+    )
+    with closing(variants_of(environment, kwargs).make_mixed(named.episodes)) as environments:
+        _check_same_spaces(path, policy, environments.spec)
+        result = evaluate(task, environments, lambda: False)
+    assert result is not None
+    print(f"{environment.id}, version {result.version} of {path}, seed {seed}")
+    print(f"return {_spread(result)} over {named.episodes} episodes")
+    lowest, highest, length = min(result.returns), max(result.returns), sum(result.steps) / named.episodes
+    print(f"from {lowest:.1f} to {highest:.1f}, mean length {length:.0f} steps")
+    if result.unfinished:
+        print(f"{result.unfinished} episodes did not end within {max_steps:,} steps; their returns so far are counted")
+    if environment.variants:
+        for variant, returns in zip(variants, result.by_variant(len(variants)), strict=True):
+            print(f"variant {variant} ({environment.variant_names[variant]}): return {_spread(returns)}")
+    if named.record_video:
+        folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+        print(film(policy, environment, kwargs[0], folder=folder / "videos", seed=seed, output=named.output))
+
+
+def _spread(returns: EvaluationResult | VariantReturns) -> str:
+    return f"{returns.return_mean:.1f} ± {returns.return_std:.1f}"
+
+
+def _chosen_variants(config: Config, named: int | None) -> list[int]:
+    """Returns the numbers of the variants to play; only 0 if the run has no variants."""
+    known = len(config.environment.variant_kwargs)
+    if named is None:
+        return list(range(known))
+    if not config.environment.variants or not 0 <= named < known:
+        present = f"{known} variants, numbered from 0" if config.environment.variants else "no variants"
+        raise ConfigurationError(f"environment variant {named} does not exist; the run has {present}")
+    return [named]
+
+
+def _check_same_spaces(path: Path, policy: TrainedPolicy, spec: EnvironmentSpec) -> None:
+    trained = policy.policy.spec
+    if not same_spaces(trained, spec):
+        raise ConfigurationError(
+            f"{path} was trained for {trained.id}, whose spaces or action masks differ from those of {spec.id}"
+        )
+
+
+def _config_of(path: Path, env_id: str | None) -> Config:
+    folder = RunFolder(path.parent.parent)
+    values = load_toml(folder.config) if folder.config.exists() else {}
+    if not values and env_id is None:
+        raise ConfigurationError(f"{path} is not in a run folder; pass --env-id")
+    config = build(values)
+    if env_id is None:
+        return config
+    import_modules(config.environment.imports)
+    vectorization = config.environment.vectorization if has_native_form(env_id) else "sync"
+    return build(merge(values, {"environment": {"id": env_id, "vectorization": vectorization}}))
