@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install train test all-environments check format docs e2e clean proto dashboards compose-settings lock torture
+.PHONY: help help-all install train test all-environments package check format docs e2e clean proto dashboards compose-settings lock torture
 
 TABLE := awk -F '|' '{ printf "%-28s %s\n", $$1, $$2 }'
 
@@ -43,6 +43,9 @@ all-environments: install ### train on every environment of Gymnasium, ALE, Mini
 
 e2e: install ## test the stack of docker-compose.yml; needs Docker
 	@$(BIN)/python -m tests.e2e.drill $(ARGS)
+
+package: install ## build sdist and wheel, install the wheel into an empty environment, and train there
+	@$(BIN)/python -m tests.package.first_installation $(ARGS)
 
 check: install ## check formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -6,6 +6,8 @@ from tests.e2e.stack import Failure, Stack, command
 
 TAG = "e2e"
 IMAGES = ("penstock-actor", "penstock-learner")
+_OPTIONAL = {"penstock-actor": "ale_py", "penstock-learner": ""}
+"""Optional packages of each image, without the build argument PACKAGES."""
 
 _INSIDE = """
 import os, shutil, sys
@@ -18,12 +20,16 @@ except OSError:
     written = False
 print(os.getuid(), written, *(name for name in ("gcc", "cc", "ld", "pytest") if shutil.which(name)), sep=",")
 print(*sorted(path.name for path in site.glob("nvidia*") if path.is_dir() and path.suffix != ".dist-info"))
+from penstock.extras import EXTRA_OF, missing
+print(*(name for name in EXTRA_OF if not missing(name)))
 """
 
 
 def look_inside(image: str) -> str:
     """Returns the user and the contents of an image. Raises `Failure` if they are not as expected."""
-    user_and_tools, cuda, *_ = _python_in(image, _INSIDE).split("\n")
+    user_and_tools, cuda, optional, *_ = _python_in(image, _INSIDE).split("\n")
+    if optional != _OPTIONAL[image]:
+        raise Failure(f"optional packages: {optional or 'none'}, expected {_OPTIONAL[image] or 'none'}")
     if user_and_tools != "10001,False" or (cuda and image != "penstock-learner"):
         raise Failure(f"uid, whether / can be written, tools: {user_and_tools}; CUDA packages: {cuda or 'none'}")
     # Like a service of compose: numba needs to write next to its compiled code.
