@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-_FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>\S*)\n(?P<text>.*?)^```$", re.M | re.S)
+_NOT_RUN = r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?"
+_FENCE = re.compile(rf"^{_NOT_RUN}```(?P<language>\S*)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @dataclass(frozen=True)
