@@ -121,9 +121,18 @@ def test_the_restore_service_uses_the_folders_of_the_other_services(
 
 def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
     learner = compose("compose.cpu.yaml")["services"]["learner"]
-    actor = STACK["services"]["actor"]
-    assert (learner["image"], learner["build"]) == (actor["image"], actor["build"])
+    assert learner["image"] == STACK["services"]["actor"]["image"]
     assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
+
+
+@pytest.mark.parametrize("override", [None, "compose.cpu.yaml"])
+def test_one_service_builds_each_image(override: str | None) -> None:
+    services = {name: dict(definition) for name, definition in STACK["services"].items()}
+    for name, definition in (compose(override)["services"] if override else {}).items():
+        services[name] |= definition
+    ours = [each for each in services.values() if each["image"].startswith("penstock-")]
+    building = [each["image"] for each in ours if each.get("build")]
+    assert sorted(building) == sorted({each["image"] for each in ours})
 
 
 def test_the_example_env_file_contains_the_defaults_of_compose() -> None:

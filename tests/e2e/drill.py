@@ -7,10 +7,12 @@ Writes build/e2e/report.md. If a requirement was missed, it also writes the serv
 import argparse
 import contextlib
 import json
+import re
 import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from functools import partial
 
 from helpers.timing import PATIENCE_S, Bound, wait_for
@@ -113,9 +115,18 @@ class Drill:
         self._report.begin("building the images")
         started = time.monotonic()
         # Also the CUDA image, although it can't be run here.
-        Stack("penstock", FILES[:1], ENVIRONMENT).compose("build", "learner")
-        self._stack.compose("build")
+        printed = Stack("penstock", FILES[:1], ENVIRONMENT).compose(
+            "--progress=plain", "build", with_errors=True
+        ) + self._stack.compose("--progress=plain", "build", with_errors=True)
         self._report.note("both images are built", f"{time.monotonic() - started:.0f} s")
+        written = Counter(re.findall(rf"naming to \S*?(penstock-\w+):{TAG} ", printed))
+        # The second command builds the CPU image again, from the cache.
+        self._report.check(
+            "images written by `docker compose build`, with a GPU and without",
+            written == {"penstock-learner": 1, "penstock-actor": 2},
+            ", ".join(f"{count} x {image}" for image, count in sorted(written.items())) or "none",
+            "each one once",
+        )
         for image in IMAGES:
             what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
             self._report.attempt(what, required, partial(look_inside, image))
