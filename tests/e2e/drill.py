@@ -18,6 +18,7 @@ from functools import partial
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
+from tests.e2e.health_checks import check_s, declared, share_of_a_core
 from tests.e2e.images import IMAGES, TAG, bare_start_s, look_inside
 from tests.e2e.panels import Prometheus, count, missing_at_last
 from tests.e2e.progress import SERVICES, Progress
@@ -50,6 +51,8 @@ ALL_MULTIPLE = 40.0
 
 The drill makes each start 8 times, scales, and stops.
 """
+HEALTH_MULTIPLE = 2.0
+"""Largest ratio of a health check's processor time to that of an empty one. One that starts Python takes many times."""
 LEARNT_STEPS = 300_000
 """Environment steps after which CartPole's preset has learnt: three times the steps of its normal run."""
 
@@ -75,6 +78,7 @@ class Drill:
         try:
             scale(self._stack, self._report, self._recovery)
             self.check_prometheus()
+            self.check_health()
             for service in SERVICES:
                 self._recovery.check_start(service)
                 self._recovery.kill_process(service)
@@ -141,6 +145,22 @@ class Drill:
             "every service to be ready",
         )
         return seconds
+
+    def check_health(self) -> None:
+        """Measures the processor time of the stack's health checks."""
+        self._report.begin("health checks")
+        file = "/tmp/ready"
+        own_s, empty_s = (
+            check_s(check, ready_file=file) for check in (declared(self._stack, "actor"), ["CMD-SHELL", "true"])
+        )
+        self._report.check(
+            "processor time of a health check, with Docker's; of an empty one",
+            own_s <= HEALTH_MULTIPLE * empty_s,
+            f"{1000 * own_s:.0f} ms; {1000 * empty_s:.0f} ms",
+            f"at most {HEALTH_MULTIPLE:.0f} times",
+        )
+        share = share_of_a_core(self._stack, own_s)
+        self._report.note("health checks of the stack with 16 actors", f"{share:.2%} of a core")
 
     def check_prometheus(self) -> None:
         """Queries Prometheus' HTTP API for all targets, panels and rules."""

@@ -135,7 +135,7 @@ def _serving(session: Session, roster: Roster) -> Iterator[_Serving]:
         max_actors=settings.max_actors,
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )
-    thread.run(servicer.server.start(settings.listen))
+    thread.run(servicer.server.start(settings.listen, session.config.telemetry.ready_file))
     disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
         yield thread, servicer, snapshots
