@@ -16,6 +16,7 @@ from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
 from penstock.learning.devices import check_execution, torch_device, use_threads
 from penstock.learning.learner import Learner
+from penstock.learning.progress_log import ProgressLog
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts, Session
@@ -56,7 +57,7 @@ def run(config: Config) -> None:
         use_threads(settings.threads)
         session = open_session(config, folder, checkpoints.recover(folder))
         roster = _roster_of(session)
-        with _serving(session, roster) as serving:
+        with _serving(session, roster) as serving, _progress_logged(session, service):
             service.logger.info(
                 "serving",
                 listen=settings.listen,
@@ -189,6 +190,15 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
     progress = dataclasses.asdict(conclusion.progress)
     service.logger.info("trained", stopped=conclusion.stopped, batches_by=source.reads, **progress)
     return conclusion
+
+
+@contextlib.contextmanager
+def _progress_logged(session: Session, service: Service) -> Iterator[None]:
+    """Logs progress inside the context, unless the launcher shows it."""
+    with contextlib.ExitStack() as stack:
+        if not service.supervised:
+            stack.enter_context(contextlib.closing(ProgressLog(session.statistics.status, service.logger)))
+        yield
 
 
 @contextlib.contextmanager
