@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
@@ -56,6 +57,8 @@ def run(config: Config) -> None:
             service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
         session = open_session(config, folder, checkpoints.recover(folder))
+        if not service.supervised:
+            log_resumed(folder, session.recovered, config, service.logger)
         roster = _roster_of(session)
         with _serving(session, roster) as serving, _progress_logged(session, service):
             service.logger.info(
@@ -64,7 +67,7 @@ def run(config: Config) -> None:
                 device=str(device),
                 execution=settings.execution,
                 precision=settings.precision,
-                resumed_from=str(session.recovered.path),
+                resumed_from=str(path) if (path := session.recovered.path) else None,
             )
             service.wait_until(lambda: roster.schema is not None, _ACTOR_WAIT_S)
             if roster.schema is None or roster.spec is None:
@@ -93,7 +96,8 @@ def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
     folder = RunFolder(Path(config.run.dir))
     if reason := nothing_left(folder.summary, config.run):
         # The learner was killed after the run's end, or started again: the results must not be replaced.
-        logger.warning("run already finished", reason=reason)
+        changes = changed_settings(folder.config, config)
+        logger.warning("run already finished", reason=reason, unused_settings=changes, hint=HOW_TO_BEGIN)
         return None
     folder.create()
     for leftover in [*remove_leftovers(folder.root), *remove_leftovers(folder.checkpoints)]:
