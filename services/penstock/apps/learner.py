@@ -24,6 +24,7 @@ from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion
 from penstock.process.disk_watch import DiskWatch
+from penstock.process.run_info import show_run
 from penstock.process.service import Service
 from penstock.rpc.clients.sharded_source import open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
@@ -51,6 +52,7 @@ def run(config: Config) -> None:
         folder = _prepared_folder(config, service.logger)
         if folder is None:
             return
+        show_run(folder.root.name, config.environment.short_name)
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
         if missing := gpu_metrics.show(device):
