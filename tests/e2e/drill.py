@@ -18,7 +18,7 @@ from functools import partial
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
-from tests.e2e.health_checks import check_s, declared, share_of_a_core
+from tests.e2e.health_checks import check_cost
 from tests.e2e.images import IMAGES, TAG, bare_start_s, look_inside
 from tests.e2e.panels import Prometheus, count, missing_at_last
 from tests.e2e.progress import SERVICES, Progress
@@ -26,6 +26,7 @@ from tests.e2e.recovery import ACTORS, PAUSED_S, Recovery
 from tests.e2e.report import Report
 from tests.e2e.scaling import scale
 from tests.e2e.stack import ROOT, Failure, Stack, command
+from tests.e2e.stopping import stop
 from tests.e2e.versions import VersionWatch
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/compose.yaml")
@@ -51,8 +52,6 @@ ALL_MULTIPLE = 40.0
 
 The drill makes each start 8 times, scales, and stops.
 """
-HEALTH_MULTIPLE = 2.0
-"""Largest ratio of a health check's processor time to that of an empty one. One that starts Python takes many times."""
 LEARNT_STEPS = 300_000
 """Environment steps after which CartPole's preset has learnt: three times the steps of its normal run."""
 
@@ -78,7 +77,7 @@ class Drill:
         try:
             scale(self._stack, self._report, self._recovery)
             self.check_prometheus()
-            self.check_health()
+            check_cost(self._stack, self._report)
             for service in SERVICES:
                 self._recovery.check_start(service)
                 self._recovery.kill_process(service)
@@ -146,22 +145,6 @@ class Drill:
         )
         return seconds
 
-    def check_health(self) -> None:
-        """Measures the processor time of the stack's health checks."""
-        self._report.begin("health checks")
-        file = "/tmp/ready"
-        own_s, empty_s = (
-            check_s(check, ready_file=file) for check in (declared(self._stack, "actor"), ["CMD-SHELL", "true"])
-        )
-        self._report.check(
-            "processor time of a health check, with Docker's; of an empty one",
-            own_s <= HEALTH_MULTIPLE * empty_s,
-            f"{1000 * own_s:.0f} ms; {1000 * empty_s:.0f} ms",
-            f"at most {HEALTH_MULTIPLE:.0f} times",
-        )
-        share = share_of_a_core(self._stack, own_s)
-        self._report.note("health checks of the stack with 16 actors", f"{share:.2%} of a core")
-
     def check_prometheus(self) -> None:
         """Queries Prometheus' HTTP API for all targets, panels and rules."""
         self._report.begin("what Prometheus shows")
@@ -196,10 +179,17 @@ class Drill:
         """Stops and starts the whole project; returns the seconds from `up` until the first gradient."""
         self._report.begin("docker compose down, up")
         steps_before = self._environment_steps()
-        stored, started = self._progress.stored(), time.monotonic()
+        stored = self._progress.stored()
+        stop(self._stack, self._report)
         self._stack.compose("down")
-        self._report.note("down", f"{time.monotonic() - started:.1f} s")
         seconds = self._up()
+        resumed = self._progress.last_event("learner", "run resumed")
+        self._report.check(
+            "the learner's log says that the run is resumed",
+            resumed["env_steps"] > 0 and not resumed["changed_settings"],
+            f"from {resumed['env_steps']:,} steps",
+            "yes",
+        )
         found, steps = self._progress.last_event("replay", "recovered"), self._environment_steps()
         self._recovery.check_checkpoint()
         self._report.check(

@@ -8,8 +8,12 @@ from pathlib import Path
 
 from helpers.timing import PATIENCE_S, wait_for
 from tests.e2e.images import TAG
+from tests.e2e.report import Report
 from tests.e2e.stack import Stack, command
 
+_MULTIPLE = 2.0
+"""Largest ratio of a check's processor time to that of an empty one. A check that starts Python takes far more."""
+_READY_FILE = "/tmp/ready"
 _CONTAINERS = 4
 _MEASURED_S = 20.0
 _MANY_ACTORS = 16
@@ -17,18 +21,35 @@ _ENGINE = ("dockerd", "containerd")
 """Beginnings of the names of Docker's processes. A container's shim counts all processes that it has started."""
 
 
-def check_s(check: Sequence[str], *, ready_file: str) -> float:
+def check_cost(stack: Stack, report: Report) -> None:
+    """Compares the processor time of the stack's health check with that of an empty one."""
+    report.begin("health checks")
+    services = json.loads(stack.compose("config", "--format=json"))["services"]
+    own_s, empty_s = _check_s(services["actor"]["healthcheck"]["test"]), _check_s(["CMD-SHELL", "true"])
+    report.check(
+        "processor time of a health check, with Docker's; of an empty one",
+        own_s <= _MULTIPLE * empty_s,
+        f"{1000 * own_s:.0f} ms; {1000 * empty_s:.0f} ms",
+        f"at most {_MULTIPLE:.0f} times",
+    )
+    intervals = {name: each["healthcheck"]["interval"] for name, each in services.items() if "healthcheck" in each}
+    number = {"actor": _MANY_ACTORS}
+    share = sum(number.get(name, 1) * own_s / _seconds(interval) for name, interval in intervals.items())
+    report.note(f"health checks of the stack with {_MANY_ACTORS} actors", f"{share:.2%} of a core")
+
+
+def _check_s(check: Sequence[str]) -> float:
     """Returns the seconds of a core that one health check takes, measured in containers whose check runs once a second.
 
-    `check` is as in a Compose file, and `ready_file` is touched in them as a service does.
+    `check` is as in a Compose file, and the ready file is touched in them as a service does.
     """
     options = ["--health-cmd", check[-1].replace("$$", "$"), "--health-interval=1s", "--health-retries=1"]
-    touching = f"while sleep 5; do touch {ready_file}; done"
+    touching = f"while sleep 5; do touch {_READY_FILE}; done"
     run = ["docker", "run", "--detach", "--rm", "--init", "--tmpfs=/tmp:uid=10001", "--entrypoint=sh"]
     image, ids = f"penstock-actor:{TAG}", list[str]()
     try:
         for _ in range(_CONTAINERS):
-            ids.append(command(*run, *options, image, "-c", f"touch {ready_file}; {touching}").strip())
+            ids.append(command(*run, *options, image, "-c", f"touch {_READY_FILE}; {touching}").strip())
         wait_for(lambda: all(_checks(each) for each in ids), "every container to be healthy")
         used_s = _engine_s()
         time.sleep(_MEASURED_S)
@@ -37,20 +58,6 @@ def check_s(check: Sequence[str], *, ready_file: str) -> float:
         command("docker", "rm", "--force", *ids)
     # The interval begins when a check has ended, so this counts a few checks too many.
     return seconds / (_CONTAINERS * _MEASURED_S)
-
-
-def share_of_a_core(stack: Stack, seconds: float) -> float:
-    """Returns the share of a core that the checks of a stack with 16 actors take, at the intervals of its files."""
-    services = json.loads(stack.compose("config", "--format=json"))["services"]
-    checks = {name: each["healthcheck"]["interval"] for name, each in services.items() if "healthcheck" in each}
-    number = {"actor": _MANY_ACTORS}
-    return sum(number.get(name, 1) * seconds / _seconds(interval) for name, interval in checks.items())
-
-
-def declared(stack: Stack, service: str) -> list[str]:
-    """Returns the command of a service's health check in the stack's files."""
-    services = json.loads(stack.compose("config", "--format=json"))["services"]
-    return list(services[service]["healthcheck"]["test"])
 
 
 def _seconds(duration: str) -> float:
