@@ -35,6 +35,7 @@ CONFIGURATIONS = (
     ("docker-compose.yml", "compose.cpu.yaml"),
     ("docker-compose.yml", "compose.admin.yaml"),
     ("docker-compose.yml", "compose.cpu.yaml", "compose.admin.yaml"),
+    ("docker-compose.yml", "compose.alertmanager.yaml"),
     FILES,
 )
 RUN = "/var/lib/penstock/runs/cartpole"
@@ -106,7 +107,7 @@ class Drill:
     def check_files(self) -> None:
         """Checks that compose accepts all combinations of files."""
         self._report.begin("the files of docker compose")
-        environment = {"GRAFANA_PASSWORD_FILE": "/dev/null"}
+        environment = {"GRAFANA_PASSWORD_FILE": "/dev/null", "ALERT_WEBHOOK_FILE": "/dev/null"}
         for files in CONFIGURATIONS:
             output = Stack("penstock", files, environment).compose("config", "--quiet", with_errors=True)
             self._report.check(
