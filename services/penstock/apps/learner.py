@@ -11,7 +11,7 @@ from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_re
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
-from penstock.files import remove_leftovers, restored_after, write_atomically
+from penstock.files import remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
@@ -31,12 +31,13 @@ from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
-from penstock.run_folder import RunFolder
+from penstock.run_folder import RunFolder, replay_services
 from penstock.summary import nothing_left
 from penstock.telemetry.logs import Logger
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
+_ANY_HOST = ("0.0.0.0", "[::]")
 
 _Serving = tuple[LoopThread, RunServicer, RunSnapshots]
 
@@ -62,7 +63,7 @@ def run(config: Config) -> None:
         if not service.supervised:
             log_resumed(folder, session.recovered, config, service.logger)
         roster = _roster_of(session)
-        with _serving(session, roster) as serving, _progress_logged(session, service):
+        with _serving(session, roster) as serving, _seen_by_users(session, service):
             service.logger.info(
                 "serving",
                 listen=settings.listen,
@@ -199,12 +200,22 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
 
 
 @contextlib.contextmanager
-def _progress_logged(session: Session, service: Service) -> Iterator[None]:
-    """Logs progress inside the context, unless the launcher shows it."""
-    with contextlib.ExitStack() as stack:
-        if not service.supervised:
-            stack.enter_context(contextlib.closing(ProgressLog(session.statistics.status, service.logger)))
+def _seen_by_users(session: Session, service: Service) -> Iterator[None]:
+    """Logs progress and lists the services' addresses inside the context, unless a launcher does."""
+    if service.supervised:
         yield
+        return
+    file, settings = session.folder.services, session.config.learner
+    host, _, port = settings.listen.rpartition(":")
+    own = f"127.0.0.1:{port}" if host in _ANY_HOST else settings.listen
+    replay = dict(zip(replay_services(len(settings.replay_addresses)), settings.replay_addresses, strict=True))
+    session.writes.write(file.name, partial(write_json, file, {**replay, "learner": own}))
+    try:
+        with contextlib.closing(ProgressLog(session.statistics.status, service.logger)):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
