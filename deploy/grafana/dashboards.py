@@ -35,6 +35,11 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 FOLDER = Path(__file__).parent
+OF_RUN = ' and on () (penstock_run_info{job="learner", run=~"$run"} or up{run=~"$run"})'
+"""Part of a query that keeps the times in which a selected run was active, as one learner trains at a time.
+
+The metric `up` has no label `run`, so it matches if all runs are selected: panels then have data without a learner.
+"""
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
@@ -90,7 +95,10 @@ def _dashboard(
         # Four, three or two charts per line, so that no line has a gap.
         charts_a_line = next(count for count in (4, 3, 2, 1) if len(panels) % count == 0)
         for panel in panels:
-            built = _number(**panel) if "number" in panel else _chart(**panel).span(24 // charts_a_line)
+            of_run = OF_RUN if "run" in (variables or {}) and not panel.pop("all_runs", False) else ""
+            built = _number(of_run, **panel) if "number" in panel else _chart(of_run, **panel)
+            if "chart" in panel:
+                built.span(24 // charts_a_line)
             builder.with_panel(built)
     dashboard = builder.build()
     for shown in dashboard.links or []:
@@ -113,6 +121,7 @@ def _variable(name: str, query: str) -> grafana.QueryVariable:
 
 
 def _chart(
+    of_run: str,
     *,
     chart: str,
     description: str,
@@ -123,7 +132,7 @@ def _chart(
     least: float | None = None,
     most: float | None = None,
 ) -> timeseries.Panel:
-    """Builds a chart over time. `limit` is a dashed line; `least` and `most` bound the axis."""
+    """Builds a chart over time. `of_run` ends its queries; `limit` is a dashed line; `least`, `most` bound the axis."""
     legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
     panel = (
         timeseries.Panel()
@@ -149,11 +158,13 @@ def _chart(
     if most is not None:
         panel.max(most)
     for letter, (text, expression) in zip("ABCDEF", queries.items(), strict=False):
-        panel.with_target(_query(letter, expression, text))
+        panel.with_target(_query(letter, expression, of_run, text))
     return panel
 
 
-def _number(*, number: str, description: str, unit: str, query: str, limit: float | None = None) -> stat.Panel:
+def _number(
+    of_run: str, *, number: str, description: str, unit: str, query: str, limit: float | None = None
+) -> stat.Panel:
     """Builds a panel with the latest value, a sixth of the screen wide; red from `limit` on."""
     return (
         stat.Panel()
@@ -167,7 +178,7 @@ def _number(*, number: str, description: str, unit: str, query: str, limit: floa
         .thresholds(_thresholds(limit))
         .graph_mode(BigValueGraphMode.AREA)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-        .with_target(_query("A", query, number))
+        .with_target(_query("A", query, of_run, number))
     )
 
 
@@ -178,8 +189,14 @@ def _thresholds(limit: float | None) -> grafana.ThresholdsConfig:
     return grafana.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-def _query(letter: str, expression: str, legend: str) -> prometheus.Dataquery:
-    return prometheus.Dataquery().ref_id(letter).expr(expression.strip()).legend_format(legend).range()
+def _query(letter: str, expression: str, of_run: str, legend: str) -> prometheus.Dataquery:
+    return (
+        prometheus.Dataquery()
+        .ref_id(letter)
+        .expr(f"({expression.strip()}){of_run}" if of_run else expression.strip())
+        .legend_format(legend)
+        .range()
+    )
 
 
 if __name__ == "__main__":

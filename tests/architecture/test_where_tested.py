@@ -121,6 +121,7 @@ ELSEWHERE = {
     "rpc/health.py": "contract/test_errors_and_health.py",
     "rpc/loop.py": "contract/test_connections.py",
     "rpc/methods.py": "contract/test_errors_and_health.py",
+    "rpc/ready_file.py": "contract/test_ready_file.py",
     "rpc/server.py": "contract/test_errors_and_health.py",
     "rpc/service.py": "contract/test_errors_and_health.py",
     "rpc/servicers/append.py": "contract/test_replay_service.py",

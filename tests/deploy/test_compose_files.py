@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from helpers.timing import PATIENCE_S
 from penstock.cli.options import parse
 from penstock.config import Config, build, setting_names
 from penstock.local.variables import OF_COMPOSE, PRESET
+from penstock.rpc.ready_file import INTERVAL_S
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("replay", "learner", "actor", "evaluator")
@@ -44,6 +46,20 @@ def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Config:
     return parse(f"penstock {service}", "", options, trains=False).config
 
 
+@pytest.mark.parametrize(("age_s", "healthy"), [(0.0, True), (2 * INTERVAL_S, True), (3600.0, False), (None, False)])
+def test_a_container_is_healthy_while_its_service_touches_its_file(
+    age_s: float | None, healthy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, check = STACK["services"]["actor"]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    file = tmp_path / "ready"
+    if age_s is not None:
+        file.touch()
+        os.utime(file, (time.time() - age_s,) * 2)
+    shown = check.replace("$$", "$").replace(str(settings_of("actor", monkeypatch).telemetry.ready_file), str(file))
+    assert (subprocess.run(["/bin/sh", "-c", shown], timeout=PATIENCE_S, check=False).returncode == 0) is healthy
+
+
 def bytes_of(limit: str) -> int:
     return int(limit[:-1]) * UNITS[limit[-1]]
 
@@ -60,9 +76,8 @@ def test_services_read_their_settings_and_serve_metrics_where_prometheus_scrapes
 ) -> None:
     config = settings_of(service, monkeypatch)
     own = getattr(config, {"evaluator": "evaluation"}.get(service, service))
-    host, _, port = own.listen.rpartition(":")
-    assert host == "0.0.0.0"
-    assert STACK["services"][service]["healthcheck"]["test"][-1] == f"127.0.0.1:{port}"
+    assert own.listen.startswith("0.0.0.0:")
+    assert f"find {config.telemetry.ready_file} " in STACK["services"][service]["healthcheck"]["test"][-1]
     jobs = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
     scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in jobs}[service]
     assert (scraped["names"], scraped["port"]) == ([service], own.metrics_port)
@@ -121,9 +136,18 @@ def test_the_restore_service_uses_the_folders_of_the_other_services(
 
 def test_the_cpu_override_uses_the_image_of_the_actors() -> None:
     learner = compose("compose.cpu.yaml")["services"]["learner"]
-    actor = STACK["services"]["actor"]
-    assert (learner["image"], learner["build"]) == (actor["image"], actor["build"])
+    assert learner["image"] == STACK["services"]["actor"]["image"]
     assert learner["deploy"] is None and STACK["services"]["learner"]["deploy"]
+
+
+@pytest.mark.parametrize("override", [None, "compose.cpu.yaml"])
+def test_one_service_builds_each_image(override: str | None) -> None:
+    services = {name: dict(definition) for name, definition in STACK["services"].items()}
+    for name, definition in (compose(override)["services"] if override else {}).items():
+        services[name] |= definition
+    ours = [each for each in services.values() if each["image"].startswith("penstock-")]
+    building = [each["image"] for each in ours if each.get("build")]
+    assert sorted(building) == sorted({each["image"] for each in ours})
 
 
 def test_the_example_env_file_contains_the_defaults_of_compose() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -118,8 +119,47 @@ def test_every_alert_has_a_summary_a_severity_and_a_link_to_the_runbook(alert: s
     # With the values, or those whom it concerns.
     assert "{{" in rule["annotations"]["description"]
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-    assert ROOT / page == OPERATIONS
+    assert page == "{{ $externalLabels.runbook }}"
     assert anchor == alert.lower() and anchor in anchors(OPERATIONS)
+
+
+def test_the_address_of_the_runbook_is_a_url_that_alerts_do_not_carry_as_a_label() -> None:
+    settings = load_yaml("prometheus", "prometheus.yml")
+    address = urlsplit(settings["global"]["external_labels"]["runbook"])
+    assert address.scheme in {"http", "https"} and address.netloc
+    assert Path(address.path).with_suffix(".md").name == OPERATIONS.name
+    assert settings["alerting"]["alert_relabel_configs"] == [{"action": "labeldrop", "regex": "runbook"}]
+
+
+def test_the_example_of_a_channel_is_a_service_that_prometheus_finds_and_has_its_secret() -> None:
+    [finding] = load_yaml("prometheus", "prometheus.yml")["alerting"]["alertmanagers"]
+    override = yaml.safe_load((ROOT / "compose.alertmanager.yaml").read_text())
+    [(name, service)] = override["services"].items()
+    assert (finding["dns_sd_configs"][0]["names"], finding["dns_sd_configs"][0]["port"]) == ([name], 9093)
+    config = load_yaml("alertmanager", "alertmanager.yml")
+    [channel] = [each for receiver in config["receivers"] for each in receiver.get("slack_configs", ())]
+    assert channel["api_url_file"] == f"/run/secrets/{service['secrets'][0]}"
+    assert "./deploy/alertmanager:/etc/alertmanager:ro" in service["volumes"]
+
+
+def test_the_example_of_a_channel_sends_every_alert_except_information() -> None:
+    config = load_yaml("alertmanager", "alertmanager.yml")
+    route, names = config["route"], {receiver["name"] for receiver in config["receivers"]}
+    assert {route["receiver"], *(each["receiver"] for each in route["routes"])} == names
+    [silent] = route["routes"]
+    assert silent == {"receiver": "none", "matchers": ["severity = info"]}
+    named = {match for rule in config["inhibit_rules"] for each in rule.values() for match in each}
+    severities = {rule["labels"]["severity"] for rule in ALERTS.values()}
+    assert {match.removeprefix("severity = ") for match in named} <= severities
+
+
+@pytest.mark.skipif(
+    shutil.which("amtool") is None, reason="amtool is not installed (Debian: apt install prometheus-alertmanager)"
+)
+def test_amtool_accepts_the_example_of_a_channel() -> None:
+    file = GRAFANA.parent / "alertmanager" / "alertmanager.yml"
+    checked = subprocess.run(["amtool", "check-config", file], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_runbook_has_a_section_for_each_alert_and_for_no_other() -> None:

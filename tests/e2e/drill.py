@@ -7,15 +7,18 @@ Writes build/e2e/report.md. If a requirement was missed, it also writes the serv
 import argparse
 import contextlib
 import json
+import re
 import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from functools import partial
 
 from helpers.timing import PATIENCE_S, Bound, wait_for
 from tests.e2e.alerts import Alert
 from tests.e2e.baselines import Baseline, compare
+from tests.e2e.health_checks import check_cost
 from tests.e2e.images import IMAGES, TAG, bare_start_s, look_inside
 from tests.e2e.panels import Prometheus, count, missing_at_last
 from tests.e2e.progress import SERVICES, Progress
@@ -23,6 +26,7 @@ from tests.e2e.recovery import ACTORS, PAUSED_S, Recovery
 from tests.e2e.report import Report
 from tests.e2e.scaling import scale
 from tests.e2e.stack import ROOT, Failure, Stack, command
+from tests.e2e.stopping import stop
 from tests.e2e.versions import VersionWatch
 
 FILES = ("docker-compose.yml", "compose.cpu.yaml", "tests/e2e/compose.yaml")
@@ -31,6 +35,7 @@ CONFIGURATIONS = (
     ("docker-compose.yml", "compose.cpu.yaml"),
     ("docker-compose.yml", "compose.admin.yaml"),
     ("docker-compose.yml", "compose.cpu.yaml", "compose.admin.yaml"),
+    ("docker-compose.yml", "compose.alertmanager.yaml"),
     FILES,
 )
 RUN = "/var/lib/penstock/runs/cartpole"
@@ -73,6 +78,7 @@ class Drill:
         try:
             scale(self._stack, self._report, self._recovery)
             self.check_prometheus()
+            check_cost(self._stack, self._report)
             for service in SERVICES:
                 self._recovery.check_start(service)
                 self._recovery.kill_process(service)
@@ -101,7 +107,7 @@ class Drill:
     def check_files(self) -> None:
         """Checks that compose accepts all combinations of files."""
         self._report.begin("the files of docker compose")
-        environment = {"GRAFANA_PASSWORD_FILE": "/dev/null"}
+        environment = {"GRAFANA_PASSWORD_FILE": "/dev/null", "ALERT_WEBHOOK_FILE": "/dev/null"}
         for files in CONFIGURATIONS:
             output = Stack("penstock", files, environment).compose("config", "--quiet", with_errors=True)
             self._report.check(
@@ -113,9 +119,18 @@ class Drill:
         self._report.begin("building the images")
         started = time.monotonic()
         # Also the CUDA image, although it can't be run here.
-        Stack("penstock", FILES[:1], ENVIRONMENT).compose("build", "learner")
-        self._stack.compose("build")
+        printed = Stack("penstock", FILES[:1], ENVIRONMENT).compose(
+            "--progress=plain", "build", with_errors=True
+        ) + self._stack.compose("--progress=plain", "build", with_errors=True)
         self._report.note("both images are built", f"{time.monotonic() - started:.0f} s")
+        written = Counter(re.findall(rf"naming to \S*?(penstock-\w+):{TAG} ", printed))
+        # The second command builds the CPU image again, from the cache.
+        self._report.check(
+            "images written by `docker compose build`, with a GPU and without",
+            written == {"penstock-learner": 1, "penstock-actor": 2},
+            ", ".join(f"{count} x {image}" for image, count in sorted(written.items())) or "none",
+            "each one once",
+        )
         for image in IMAGES:
             what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
             self._report.attempt(what, required, partial(look_inside, image))
@@ -165,10 +180,17 @@ class Drill:
         """Stops and starts the whole project; returns the seconds from `up` until the first gradient."""
         self._report.begin("docker compose down, up")
         steps_before = self._environment_steps()
-        stored, started = self._progress.stored(), time.monotonic()
+        stored = self._progress.stored()
+        stop(self._stack, self._report)
         self._stack.compose("down")
-        self._report.note("down", f"{time.monotonic() - started:.1f} s")
         seconds = self._up()
+        resumed = self._progress.last_event("learner", "run resumed")
+        self._report.check(
+            "the learner's log says that the run is resumed",
+            resumed["env_steps"] > 0 and not resumed["changed_settings"],
+            f"from {resumed['env_steps']:,} steps",
+            "yes",
+        )
         found, steps = self._progress.last_event("replay", "recovered"), self._environment_steps()
         self._recovery.check_checkpoint()
         self._report.check(

@@ -111,7 +111,7 @@ class Recovery:
     def check_checkpoint(self) -> None:
         """Checks that a restarted learner has its state from a checkpoint."""
         path = self._progress.last_event("learner", "serving")["resumed_from"]
-        self._report.check("the learner continues from its checkpoint", path != "None", path.rpartition("/")[2], "yes")
+        self._report.check("the learner continues from its checkpoint", bool(path), str(path).rpartition("/")[2], "yes")
 
     def _start(self, service: str) -> float:
         return self._progress.start(service, actors=self.actors)

@@ -78,12 +78,14 @@ class Container:
         id: Id of the container, which is unchanged by restarts.
         address: IP address; empty while it does not run.
         started_at: Start time of its process as Docker writes it, which every restart changes.
+        exit_code: Exit code of its last process; 0 while it runs.
     """
 
     service: str
     id: str
     address: str
     started_at: str
+    exit_code: int
 
     def metrics(self) -> Metrics | None:
         """Returns the metrics; None while the service does not answer."""
@@ -140,6 +142,11 @@ class Stack:
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in found if entry.get("event") == event]
 
+    def traces(self, service: str) -> bool:
+        """Returns whether the log of a replica has a traceback."""
+        logs = (command("docker", "logs", each.id, with_errors=True) for each in self.containers(service))
+        return any("Traceback (most recent call last)" in log for log in logs)
+
 
 def look_again(container: Container) -> Container:
     """Inspects the same replica again."""
@@ -149,4 +156,4 @@ def look_again(container: Container) -> Container:
 def _container(service: str, found: dict[str, Any]) -> Container:
     networks = found["NetworkSettings"]["Networks"].values()
     address = next((network["IPAddress"] for network in networks), "")
-    return Container(service, found["Id"], address, found["State"]["StartedAt"])
+    return Container(service, found["Id"], address, found["State"]["StartedAt"], found["State"]["ExitCode"])

@@ -140,6 +140,27 @@ def test_a_service_logs_the_peer_that_it_waits_for(service: str, tmp_path: Path)
         command.until(lambda: f":{missing_peer} can't be reached" in command.stderr, "the log of the missing peer")
 
 
+def test_a_learner_service_lists_its_address_in_the_runs_folder_while_it_serves(tmp_path: Path) -> None:
+    listed = tmp_path / "learner" / "services.json"
+    with ExitStack() as stack:
+        grpc, *_, missing_peer = ports = free_ports(5)
+        command = start(stack, tmp_path, "learner", ports)
+        command.until(listed.exists, "the list of addresses")
+        assert json.loads(listed.read_text()) == {"replay": f"{HOST}:{missing_peer}", "learner": f"{HOST}:{grpc}"}
+        status = run("status", str(listed.parent))
+        assert status.code == 0, status.stderr
+        command.process.send_signal(signal.SIGTERM)
+        assert end_in_time(command).code == 0
+    assert not listed.exists()
+
+
+def test_status_of_a_learner_that_starts_says_that_it_is_not_listening_yet() -> None:
+    (port,) = free_ports(1)
+    status = run("status", f"{HOST}:{port}")
+    reason = f"the learner at {HOST}:{port} can't be reached: it is not listening yet, or it has ended; see its log"
+    assert status.stderr == f"penstock: {reason}\n"
+
+
 def test_health_reports_a_missing_service_as_not_serving(alone: dict[str, Alone]) -> None:
     (port, *_) = alone["replay"].ports
     end = run("health", f"{HOST}:{port}")

@@ -51,7 +51,7 @@ def _collect(
 ) -> None:
     settings, schema = config.actor, segment_schema(environments.spec, **config.recorded)
     thread = LoopThread()
-    server = thread.run(serve_health_only(settings.listen))
+    server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
     membership = Membership(
         thread,
         settings.learner_address,

@@ -34,7 +34,7 @@ def run(config: Config) -> None:
             log=service.logger,
         )
         thread = LoopThread()
-        server = thread.run(serve_health_only(settings.listen))
+        server = thread.run(serve_health_only(settings.listen, config.telemetry.ready_file))
         work = EvaluationWork(thread, settings.learner_address, evaluator.environments.spec)
         try:
             with contextlib.suppress(RunFinished):

@@ -7,33 +7,37 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from penstock.apps.earlier_session import HOW_TO_BEGIN, changed_settings, log_resumed
 from penstock.apps.run_summary import summary_of
 from penstock.config import Config
 from penstock.errors import ConfigurationError, SchemaMismatch, TrainingFailed
-from penstock.files import remove_leftovers, restored_after, write_atomically
+from penstock.files import remove_leftovers, restored_after, write_atomically, write_json
 from penstock.learning import checkpoints, gpu_metrics
 from penstock.learning.assembly import learner_of, open_session, training_run
 from penstock.learning.batches import BatchFeed, check_schema
 from penstock.learning.devices import check_execution, torch_device, use_threads
 from penstock.learning.learner import Learner
+from penstock.learning.progress_log import ProgressLog
 from penstock.learning.roster import Roster, spread_temperatures
 from penstock.learning.run_snapshots import RunSnapshots
 from penstock.learning.session import LearnerParts, Session
 from penstock.learning.statistics import RunStatistics
 from penstock.learning.training import Conclusion
 from penstock.process.disk_watch import DiskWatch
+from penstock.process.run_info import show_run
 from penstock.process.service import Service
 from penstock.rpc.clients.sharded_source import open_batch_source
 from penstock.rpc.clients.snapshots import StoreSnapshots
 from penstock.rpc.loop import LoopThread
 from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
-from penstock.run_folder import RunFolder, find_checkpoint
+from penstock.run_folder import RunFolder, find_checkpoint, replay_services
 from penstock.summary import nothing_left
 from penstock.telemetry.logs import Logger
 
 _ACTOR_WAIT_S = 0.05
 _FAREWELL_S = 3.0
+_ANY_HOST = ("0.0.0.0", "[::]")
 
 _Serving = tuple[LoopThread, RunServicer, RunSnapshots]
 
@@ -49,21 +53,24 @@ def run(config: Config) -> None:
         folder = _prepared_folder(config, service.logger)
         if folder is None:
             return
+        show_run(folder.root.name, config.environment.short_name)
         device = torch_device(settings.device)
         check_execution(device, settings.execution)
         if missing := gpu_metrics.show(device):
             service.logger.warning("GPU utilisation not exported", reason=missing)
         use_threads(settings.threads)
         session = open_session(config, folder, checkpoints.recover(folder))
+        if not service.supervised:
+            log_resumed(folder, session.recovered, config, service.logger)
         roster = _roster_of(session)
-        with _serving(session, roster) as serving:
+        with _serving(session, roster) as serving, _seen_by_users(session, service):
             service.logger.info(
                 "serving",
                 listen=settings.listen,
                 device=str(device),
                 execution=settings.execution,
                 precision=settings.precision,
-                resumed_from=str(session.recovered.path),
+                resumed_from=str(path) if (path := session.recovered.path) else None,
             )
             service.wait_until(lambda: roster.schema is not None, _ACTOR_WAIT_S)
             if roster.schema is None or roster.spec is None:
@@ -94,7 +101,8 @@ def _prepared_folder(config: Config, logger: Logger) -> RunFolder | None:
     folder = RunFolder(Path(config.run.dir))
     if reason := nothing_left(folder.summary, config.run):
         # The learner was killed after the run's end, or started again: the results must not be replaced.
-        logger.warning("run already finished", reason=reason)
+        changes = changed_settings(folder.config, config)
+        logger.warning("run already finished", reason=reason, unused_settings=changes, hint=HOW_TO_BEGIN)
         return None
     folder.create()
     for leftover in [*remove_leftovers(folder.root), *remove_leftovers(folder.checkpoints)]:
@@ -137,7 +145,7 @@ def _serving(session: Session, roster: Roster) -> Iterator[_Serving]:
         max_actors=settings.max_actors,
         more_methods=RunSnapshotServicer(snapshots).behaviours,
     )
-    thread.run(servicer.server.start(settings.listen))
+    thread.run(servicer.server.start(settings.listen, session.config.telemetry.ready_file))
     disk_watch = DiskWatch(session.folder.root, lambda sound: thread.run(servicer.server.report_storage(sound)))
     try:
         yield thread, servicer, snapshots
@@ -191,6 +199,25 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
     progress = dataclasses.asdict(conclusion.progress)
     service.logger.info("trained", stopped=conclusion.stopped, batches_by=source.reads, **progress)
     return conclusion
+
+
+@contextlib.contextmanager
+def _seen_by_users(session: Session, service: Service) -> Iterator[None]:
+    """Logs progress and lists the services' addresses inside the context, unless a launcher does."""
+    if service.supervised:
+        yield
+        return
+    file, settings = session.folder.services, session.config.learner
+    host, _, port = settings.listen.rpartition(":")
+    own = f"127.0.0.1:{port}" if host in _ANY_HOST else settings.listen
+    replay = dict(zip(replay_services(len(settings.replay_addresses)), settings.replay_addresses, strict=True))
+    session.writes.write(file.name, partial(write_json, file, {**replay, "learner": own}))
+    try:
+        with contextlib.closing(ProgressLog(session.statistics.status, service.logger)):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

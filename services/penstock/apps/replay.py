@@ -39,7 +39,7 @@ def run(config: Config) -> None:
             bytes_per_s=int(settings.snapshot_bytes_per_s),
             ended=partial(snapshot_telemetry.note, logger=service.logger),
         )
-        asyncio.run(_serve(settings, service, buffer, snapshots, Scrub(buffer)))
+        asyncio.run(_serve(config, service, buffer, snapshots, Scrub(buffer)))
         snapshots.stop()
         store.flush()
 
@@ -72,16 +72,15 @@ def _open_store(settings: ReplayConfig, logger: Logger) -> RingStore:
     return store
 
 
-async def _serve(
-    settings: ReplayConfig, service: Service, buffer: ReplayBuffer, snapshots: Snapshots, scrub: Scrub
-) -> None:
+async def _serve(config: Config, service: Service, buffer: ReplayBuffer, snapshots: Snapshots, scrub: Scrub) -> None:
+    settings = config.replay
     servicer = ReplayServicer(
         buffer,
         max_actors=settings.max_actors,
         staging_bytes=int(settings.staging_bytes),
         more_methods=SnapshotServicer(snapshots).behaviours,
     )
-    await servicer.server.start(settings.listen)
+    await servicer.server.start(settings.listen, config.telemetry.ready_file)
     size = settings.store_size
     service.logger.info("serving", listen=settings.listen, **{size.setting: size.amount})
     loop = asyncio.get_running_loop()

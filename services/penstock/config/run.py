@@ -77,9 +77,12 @@ class TrainConfig(Section):
 
 
 class TelemetryConfig(Section):
-    """[telemetry] Logs."""
+    """[telemetry] Logs, and the file for health checks."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity of the events that are logged."""
     log_format: Literal["auto", "json", "text"] = "auto"
     """Format of log lines. auto: text in a terminal, JSON elsewhere."""
+    ready_file: str | None = None
+    """File that a service touches every 5 s while its gRPC server is ready, for health checks that start no Python;
+    each service on a machine needs its own. Unset: none."""

@@ -12,13 +12,14 @@ from penstock.config import Config, setting_names
 from penstock.config.sections import fields
 from penstock.config.setting_types import NONE, is_table, read_scalar, read_table
 from penstock.errors import ConfigurationError
+from penstock.process import run_info
 from penstock.process.service import SUPERVISED_VARIABLE
 
 SETTING_PREFIX = "PENSTOCK__"
-PRESET = "PENSTOCK_PRESET"
-"""Variable that names the preset if --preset does not; docker-compose.yml reads it as well."""
+PRESET = run_info.PRESET
 
 OF_COMPOSE = (
+    run_info.COMMIT,
     "PENSTOCK_RUN",
     "PENSTOCK_ACTORS",
     "PENSTOCK_PACKAGES",

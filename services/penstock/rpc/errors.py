@@ -56,6 +56,8 @@ def from_rpc(error: grpc.aio.AioRpcError, peer: str) -> PenstockError:
         return _WITHOUT_NAME[error.code()](f"{peer}: {details}")
     if error.code() == grpc.StatusCode.UNKNOWN:
         return errors.PeerFailed(f"{peer} failed with an error that it did not expect ({details}); see its log")
+    if "Connection refused" in details:
+        return errors.Unavailable(f"{peer} can't be reached: it is not listening yet, or it has ended; see its log")
     return errors.Unavailable(f"{peer} can't be reached or did not answer ({error.code().name}: {details})")
 
 

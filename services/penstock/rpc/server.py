@@ -3,6 +3,7 @@
 import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from penstock.errors import ConfigurationError
 from penstock.rpc.health import STORAGE
+from penstock.rpc.ready_file import ReadyFile
 from penstock.rpc.service import Capacity, Handler, Method, ServicerContext, handler
 
 MAX_MESSAGE_BYTES = 4 * 2**20
@@ -92,10 +94,14 @@ class Server:
         for service, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._services = list(services)
+        self._ready: ReadyFile | None = None
         self.port = 0
 
-    async def start(self, listen: str) -> None:
-        """Starts to serve and reports so. Raises `ConfigurationError` if the address is not available."""
+    async def start(self, listen: str, ready_file: str | None = None) -> None:
+        """Starts to serve and reports so, also in `ready_file`, which is touched until `stop`.
+
+        Raises `ConfigurationError` if the address is not available or the file can't be written.
+        """
         try:
             self.port = self._server.add_insecure_port(listen)
         except RuntimeError:
@@ -107,9 +113,12 @@ class Server:
             )
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._ready = ReadyFile(Path(ready_file)) if ready_file else None
 
     async def stop(self) -> None:
         """Reports that it stops serving, gives open calls a moment to end, then cancels them."""
+        if self._ready is not None:
+            self._ready.close()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.stop(_DRAIN_S)
         # gRPC prints a traceback for each of its own tasks that the end of the loop would cancel.
@@ -131,8 +140,8 @@ def _is_of_grpc(task: "asyncio.Task[Any]") -> bool:
     return getattr(task.get_coro(), "__qualname__", "").startswith("_schedule_rpc_coro")
 
 
-async def serve_health_only(listen: str) -> Server:
+async def serve_health_only(listen: str, ready_file: str | None = None) -> Server:
     """Starts a server with the health service alone. Raises as `Server.start`."""
     server = Server({}, max_streams=16)
-    await server.start(listen)
+    await server.start(listen, ready_file)
     return server

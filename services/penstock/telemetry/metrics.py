@@ -91,6 +91,11 @@ REPLAY_SNAPSHOT_BYTES = Gauge(
 )
 
 # The learner.
+RUN_INFO = Gauge(
+    "penstock_run_info",
+    "1, with the name of the run's folder, the environment's id, the preset and the commit of the code.",
+    ("run", "environment", "preset", "commit"),
+)
 LEARNER_VERSION = Gauge("penstock_learner_policy_version", "Policy version, which is the number of trained batches.")
 LEARNER_ENV_STEPS = Gauge("penstock_learner_environment_steps", "Environment steps trained.")
 LEARNER_PROGRESS = Gauge("penstock_learner_progress_share", "Largest share of a limit of the run that is done, 0 to 1.")

@@ -76,8 +76,9 @@ def test_a_learner_started_on_a_finished_run_logs_this_and_exits_with_code_0(fol
     FINISHED.write(folder.summary)
     before = files_of(folder)
     command = [sys.executable, "-m", "penstock", "learner", "--config", str(folder.config)]
-    command += [f"--run.dir={folder.root}", "--learner.metrics-port=0"]
+    command += [f"--run.dir={folder.root}", "--learner.metrics-port=0", "--ppo.epochs=3"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=dict(os.environ))
     assert ended.returncode == 0, ended.stderr
     assert "run already finished" in ended.stderr and "1,000 steps" in ended.stderr
+    assert "ppo.epochs: 3, was " in ended.stderr and "PENSTOCK_RUN=NAME" in ended.stderr
     assert files_of(folder) == before

@@ -1,0 +1,32 @@
+"""`docker compose stop`, as `down` stops the services: their exit codes, and what their logs have until then."""
+
+import time
+
+from helpers.timing import wait_for
+from tests.e2e.progress import SERVICES
+from tests.e2e.report import Report
+from tests.e2e.stack import Stack
+
+
+def stop(stack: Stack, report: Report) -> None:
+    """Waits for a line of progress in the learner's log, stops all services, and checks how they ended."""
+    wait_for(lambda: stack.events("learner", "progress"), "a line of progress, one minute after the learner's start")
+    line = stack.events("learner", "progress")[-1]
+    report.check(
+        "the learner's log has a line of progress per minute",
+        line["env_steps"] > 0 and line["limit_share"] is not None,
+        f"{line['env_steps']:,} steps, {line['env_steps_per_s']:,.0f} per second, return {line['return_mean']}",
+        "yes",
+    )
+    started = time.monotonic()
+    stack.compose("stop")
+    report.note("stop", f"{time.monotonic() - started:.1f} s")
+    ends = {service: [each.exit_code for each in stack.containers(service)] for service in SERVICES}
+    report.check(
+        "exit codes of the stopped services",
+        not any(code for codes in ends.values() for code in codes),
+        "; ".join(f"{service} {', '.join(map(str, codes))}" for service, codes in ends.items()),
+        "0",
+    )
+    traced = [service for service in SERVICES if stack.traces(service)]
+    report.check("tracebacks in their logs", not traced, ", ".join(traced) or "none", "none")
