@@ -129,7 +129,7 @@ class Drill:
             "images written by `docker compose build`, with a GPU and without",
             written == {"penstock-learner": 1, "penstock-actor": 2},
             ", ".join(f"{count} x {image}" for image, count in sorted(written.items())) or "none",
-            "each one once",
+            "each one once by each command",
         )
         for image in IMAGES:
             what, required = f"{image}: user, root file system, tools", "uid 10001, read-only, none"
