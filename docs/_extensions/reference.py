@@ -13,6 +13,7 @@ import batch_picture
 import environment_results
 import environment_support
 import prometheus_client
+import installation_results
 import side_by_side_results
 import tomli_w
 from pydantic.fields import FieldInfo
@@ -36,6 +37,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: batch_picture.write_picture())
     app.connect("builder-inited", lambda app: environment_support.write_page())
     app.connect("builder-inited", lambda app: environment_results.write_page())
+    app.connect("builder-inited", lambda app: installation_results.write_page())
     app.connect("builder-inited", lambda app: side_by_side_results.write_pages())
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 

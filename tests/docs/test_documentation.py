@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import environment_results
 import environment_support
 import gymnasium
+import installation_results
 import pytest
 import side_by_side_results
 
@@ -36,6 +38,7 @@ PROGRAMS = {
     "tar",
     "mkdir",
     "python",
+    "pip",
     "pytest",
     "ssh",
     "chown",
@@ -52,6 +55,17 @@ def test_the_table_of_supported_environments_is_current() -> None:
 def test_the_tables_of_trained_environments_are_current() -> None:
     text = environment_results.PAGE.read_text()
     assert environment_results.with_tables(text) == text, "run `make docs`"
+
+
+def test_the_tables_of_the_installation_are_current() -> None:
+    text = installation_results.PAGE.read_text()
+    assert installation_results.with_tables(text) == text, "run `make docs`"
+
+
+@pytest.mark.parametrize("page", ["Makefile", "README.md", "docs/getting-started.md"])
+def test_the_size_of_the_development_environment_is_measured(page: str) -> None:
+    result = json.loads((ROOT / "docs" / "results" / "development.json").read_text())
+    assert f"{result['size_mb'] / 1e3:.1f} GB" in (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize("page", side_by_side_results.PAGES)

@@ -37,7 +37,7 @@ class Installed:
     def install(self, *requirements: str) -> float:
         """Installs requirements, in the versions of requirements.lock; returns the seconds, with downloads."""
         started = time.monotonic()
-        pip = [self.folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(self.folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
         command = [*pip, f"--constraint={ROOT / 'requirements.lock'}", *requirements]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return time.monotonic() - started
@@ -110,7 +110,7 @@ def check_messages(environment: Installed, folder: Path, run: str) -> dict[str, 
 
     Returns the MB that each extra added. Raises `Failure` if a message is wrong, or a command fails.
     """
-    added = {}
+    added: dict[str, float] = {}
     for extra, arguments in {"plot": ("plot",), "video": ("evaluate", "--record-video", "--episodes=1")}.items():
         arguments = (arguments[0], run, *arguments[1:])
         said = environment.run(folder, *arguments)
