@@ -1,5 +1,6 @@
 """The runs of this folder: those that `penstock train` put into runs/, and which of them a command means."""
 
+import difflib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ def known_runs(root: Path = RUNS) -> list[RunFolder]:
 def run_named(name: str | None) -> Path:
     """Returns the folder of a run, or the file, with this path or name below runs/; None: the newest run.
 
-    A path that does not exist is returned unchanged. Raises `ConfigurationError` if there is no run to choose.
+    Another path that does not exist is returned unchanged. Raises `ConfigurationError` if there is no run to choose, or
+    the name resembles that of a run.
     """
     if name is None:
         newest = next(iter(known_runs()), None)
@@ -31,7 +33,14 @@ def run_named(name: str | None) -> Path:
             )
         return newest.root
     path = Path(name)
-    return RUNS / name if not path.exists() and (RUNS / name).exists() else path
+    if path.exists():
+        return path
+    if (RUNS / name).exists():
+        return RUNS / name
+    close = difflib.get_close_matches(path.name, [run.root.name for run in known_runs()], n=1)
+    if close:
+        raise ConfigurationError(f"there is no run {name!r}; did you mean {RUNS / close[0]}?")
+    return path
 
 
 def _runs_in(root: Path) -> Iterator[RunFolder]:

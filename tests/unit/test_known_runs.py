@@ -39,6 +39,14 @@ def test_a_run_is_named_by_its_path_or_by_its_name(here: Path) -> None:
     assert run_named("nowhere") == Path("nowhere")
 
 
+def test_a_name_that_resembles_a_run_has_a_suggestion(here: Path) -> None:
+    (here / "runs" / "c").rename(here / "runs" / "CartPole-v1-20261125-180709")
+    with pytest.raises(
+        ConfigurationError, match=r"no run 'runs/Cartpole-v1-20261125'; did you mean runs/CartPole-v1-2"
+    ):
+        run_named("runs/Cartpole-v1-20261125")
+
+
 @pytest.mark.parametrize(("options", "seed"), [(["--resume"], 2), (["--resume", "a"], 1), (["--resume", "runs/c"], 0)])
 def test_a_run_is_resumed_by_name(here: Path, options: list[str], seed: int) -> None:
     parsed = parse("penstock train", "", [*options, "--total-steps", "9"], trains=True)
