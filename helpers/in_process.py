@@ -202,7 +202,6 @@ def open_session(
         desk=outside,
         snapshots=RunSnapshots(None, session.statistics, interval_s=0.0),
         stopping=stopping,
-        largest_window=lambda: 1,
     )
     return Session(config, learner, session.statistics, session.writes, assembly.training_run(session, parts))
 

@@ -302,7 +302,6 @@ def learn(
         desk=desk,
         snapshots=RunSnapshots(None, session.statistics, interval_s=0.0),
         stopping=stopping,
-        largest_window=lambda: 1,
     )
     conclusion = training_run(session, parts).run()
     session.writes.finish("free space")

@@ -95,7 +95,7 @@ class LearnerKiller:
             next_batch=0,
             batch_segments=sampling.batch_segments,
             fresh_segments=sampling.fresh_segments,
-            off_policy_degree=sampling.first_degree,
+            off_policy_degree=sampling.off_policy_degree,
             publish_interval=sampling.publish_interval,
             alpha=sampling.first_alpha,
             epsilon=sampling.epsilon,

@@ -453,10 +453,10 @@ def test_reports_of_actors_reach_the_status_of_the_run(loopback: Loopback, tmp_p
 def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopback: Loopback, tmp_path: Path) -> None:
     server = loopback.run(tmp_path / "roster.json")
     client, statistics = loopback.status(server.address), server.statistics
-    statistics.session.set_plan(PLAN, chosen=True)
+    statistics.session.set_plan(PLAN)
     begun = client.get(PATIENCE_S).coordinator
     # Unknown values are absent in the message, and not 0.
-    assert begun == CoordinatorStatistics("chosen", PLAN.off_policy_degree, PLAN.alpha)
+    assert begun == CoordinatorStatistics("asynchronous", PLAN.off_policy_degree, PLAN.alpha)
     loopback.membership(server).report(report(1.0, env_steps=10))
     until(lambda: client.get(PATIENCE_S).episodes == 1, "the report")
     statistics.session.waited(WaitReason(Awaited.FRESH_SEGMENTS), 0.25)
@@ -472,7 +472,7 @@ def test_every_statistic_of_the_coordinator_reaches_the_status_of_the_run(loopba
     coordinator = client.get(PATIENCE_S).coordinator
     assert coordinator is not None and coordinator == statistics.session.statistics()
     assert replace(coordinator, waits=()) == CoordinatorStatistics(
-        mode="chosen",
+        mode="asynchronous",
         off_policy_degree=PLAN.off_policy_degree,
         alpha=PLAN.alpha,
         segments_collected=6,

@@ -191,7 +191,6 @@ def _train(session: Session, service: Service, serving: _Serving, roster: Roster
             desk=servicer,
             snapshots=snapshots,
             stopping=lambda: service.stopping,
-            largest_window=largest_window,
         )
         conclusion = training_run(session, parts).run()
         if conclusion.stopped != "interrupted":

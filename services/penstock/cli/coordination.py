@@ -58,8 +58,6 @@ def in_words(statistics: CoordinatorStatistics) -> str:
             return "synchronous: collection and training alternate"
         case "asynchronous":
             return f"asynchronous: collection {ahead}"
-        case "chosen":
-            return f"adjusted during training: collection currently {ahead}"
 
 
 def in_short(statistics: CoordinatorStatistics) -> list[Text]:

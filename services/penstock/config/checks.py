@@ -59,7 +59,7 @@ def _moves(config: Sections) -> str | None:
 
 
 def _gate(config: Sections) -> str | None:
-    fresh, degree, window = config.sampling.fresh_segments, config.sampling.first_degree, config.actor.environments
+    fresh, degree, window = config.sampling.fresh_segments, config.sampling.off_policy_degree, config.actor.environments
     reason = (
         shards_conflict(fresh, config.shards)
         or window_conflict(fresh, degree, window)
@@ -74,7 +74,7 @@ def _replay(config: Sections) -> str | None:
         return None
     age = replay_law.first_replay_age(
         fresh=fresh,
-        degree=sampling.first_degree,
+        degree=sampling.off_policy_degree,
         publish_interval=sampling.publish_interval,
         prefetched=config.learner.prefetch_batches,
     )
@@ -128,7 +128,7 @@ def _collection(config: Sections) -> str | None:
         sampling.collection,
         variants=len(config.environment.variants),
         fresh=sampling.fresh_segments,
-        degree=sampling.first_degree,
+        degree=sampling.off_policy_degree,
     )
 
 

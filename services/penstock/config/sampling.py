@@ -24,9 +24,8 @@ class SamplingConfig(Section):
     """Share of fresh segments in a batch, which were not trained yet; the rest is replayed by priority. By default each
     segment is used four times, which needs fewer environment steps than twice (docs/RESULTS.md). 1: no replay. 0: all
     segments are replayed as soon as they are stored, and collection is not limited."""
-    off_policy_degree: Annotated[int, Field(ge=-1)] = 1
-    """Batches that collection may run ahead of training. 0: synchronous. -1: adjusted during training; raised while
-    the learner waits, as long as the effective sample size of fresh data stays large enough."""
+    off_policy_degree: NonNegativeInt = 1
+    """Batches that collection may run ahead of training. 0: synchronous."""
     publish_interval: PositiveInt = 1
     """Batches from one publication of the weights to the next."""
     alpha: Annotated[float, Field(ge=0.0, le=replay_law.LARGEST_ALPHA)] | Literal["auto"] = _ALPHA
@@ -68,11 +67,6 @@ class SamplingConfig(Section):
     def first_alpha(self) -> float:
         """Exponent of the priority in the draws at the start of a run."""
         return 0.0 if self.alpha == "auto" else self.alpha
-
-    @property
-    def first_degree(self) -> int:
-        """The off-policy degree at the start of a run."""
-        return 1 if self.off_policy_degree < 0 else self.off_policy_degree
 
     @pydantic.model_validator(mode="after")
     def _check_share(self) -> "SamplingConfig":

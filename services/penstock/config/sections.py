@@ -63,7 +63,7 @@ class Sections(Constant):
             actors=self.train.least_actors,
             window=self.actor.environments,
             fresh_fraction=self.sampling.fresh_fraction,
-            degree=self.sampling.first_degree,
+            degree=self.sampling.off_policy_degree,
             shards=self.shards,
         )
 
@@ -81,7 +81,7 @@ class Sections(Constant):
         sampling = self.sampling
         return least_store(
             fresh=sampling.fresh_segments,
-            degree=sampling.first_degree,
+            degree=sampling.off_policy_degree,
             batch=sampling.batch_segments,
             replay_from=sampling.min_replay_segments,
             window=self.actor.environments,

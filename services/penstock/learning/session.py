@@ -29,8 +29,7 @@ class Session:
 class LearnerParts:
     """The learner of a session, and its connections to the other services.
 
-    `stopping` is called between batches and returns whether to end the session. `largest_window` returns the segments
-    in the largest window of any actor.
+    `stopping` is called between batches and returns whether to end the session.
     """
 
     learner: Learner
@@ -40,4 +39,3 @@ class LearnerParts:
     desk: EvaluationDesk
     snapshots: RunSnapshots
     stopping: Callable[[], bool]
-    largest_window: Callable[[], int]

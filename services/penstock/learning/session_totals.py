@@ -86,7 +86,6 @@ class SessionTotals:
         self._clock = clock
         self._totals = Totals()
         self._plan: SamplingPlan | None = None
-        self._chosen = False
         self._began = self._until = math.nan
         self._waits: defaultdict[WaitReason, float] = defaultdict(float)
         self._counts: StoreCounts | None = None
@@ -98,15 +97,15 @@ class SessionTotals:
         self._first_entropy: float | None = None
         self._oldest_fresh = self._oldest = 0
 
-    def set_plan(self, plan: SamplingPlan, *, chosen: bool) -> None:
-        """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
+    def set_plan(self, plan: SamplingPlan) -> None:
+        """Sets the plan by which batches are requested."""
         metrics.LEARNER_OFF_POLICY_DEGREE.set(plan.off_policy_degree)
         metrics.LEARNER_ALPHA.set(plan.alpha)
         metrics.LEARNER_STALENESS_BOUND.set(max(plan.max_staleness, plan.off_policy_degree + plan.publish_interval - 1))
         with self._lock:
             if self._plan is None:
                 self._began = self._until = self._clock()
-            self._plan, self._chosen = plan, chosen
+            self._plan = plan
 
     def report(self, report: ActorReport) -> None:
         """Adds an actor's times."""
@@ -214,7 +213,7 @@ class SessionTotals:
     def _statistics(self, plan: SamplingPlan) -> CoordinatorStatistics:
         totals, counts, last = self._totals, self._counts or StoreCounts(), self._last
         return CoordinatorStatistics(
-            mode="chosen" if self._chosen else "asynchronous" if plan.off_policy_degree else "synchronous",
+            mode="asynchronous" if plan.off_policy_degree else "synchronous",
             off_policy_degree=plan.off_policy_degree,
             alpha=plan.alpha,
             segments_collected=self._collected,

@@ -117,9 +117,9 @@ class RunStatistics:
             self._ended, self._ended_return = 0, 0.0
         return mean
 
-    def set_plan(self, plan: SamplingPlan, *, chosen: bool) -> None:
-        """Sets the plan by which batches are requested. `chosen`: the learner chooses its off-policy degree."""
-        self.session.set_plan(plan, chosen=chosen)
+    def set_plan(self, plan: SamplingPlan) -> None:
+        """Sets the plan by which batches are requested."""
+        self.session.set_plan(plan)
         with self._lock:
             self._variants.planned(plan)
 

@@ -19,7 +19,6 @@ from penstock.errors import Diverged, SchemaMismatch, Unavailable
 from penstock.learning import checkpoints
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.collection import CollectionWeights
-from penstock.learning.degree import LARGEST, ChosenDegree, least_degree
 from penstock.learning.evaluations import Evaluations
 from penstock.learning.learner import TrainingOutcome
 from penstock.learning.priority_gain import chosen_alpha
@@ -80,7 +79,7 @@ class TrainingRun:
         config, statistics, resumed = session.config, session.statistics, session.recovered.progress
         self._config, self._folder, self._statistics, self._writes = config, session.folder, statistics, session.writes
         self._learner, self._feed, self._source, self._sink = parts.learner, parts.feed, parts.source, parts.sink
-        self._snapshots, self._stopping, self._largest_window = parts.snapshots, parts.stopping, parts.largest_window
+        self._snapshots, self._stopping = parts.snapshots, parts.stopping
         self._records, self._evaluations, self._refusals = records, evaluations, Refusals(config, statistics)
         newest = resumed.version if resumed.env_steps else None
         self._versions = VersionMark(session.folder.versions, newest, notice=statistics.notice)
@@ -92,11 +91,9 @@ class TrainingRun:
         self._journal_due = Recurrence(config.run.limits.share_of(_JOURNAL_SHARE), self._extent)
         self._noted_version = self._progress.version
         self._noted_totals = statistics.session.totals()
-        self._chosen = ChosenDegree(config.sampling.first_degree) if config.sampling.off_policy_degree < 0 else None
         self._collection = CollectionWeights(
             config.sampling, max(1, len(config.environment.variants)), config.evaluation.threshold
         )
-        self._waited_s, self._batch_at = 0.0, time.monotonic()
         self._inserted: int | None = None
 
     def run(self) -> Conclusion:
@@ -190,7 +187,6 @@ class TrainingRun:
         if batch is None:
             reason = self._source.waiting_for
             self._statistics.waits(reason or "")
-        self._waited_s += waited_s
         self._statistics.session.waited(reason or WaitReason(Awaited.FRESH_SEGMENTS), waited_s)
         return batch
 
@@ -227,7 +223,6 @@ class TrainingRun:
             train_s=train_s,
         )
         self._choose_alpha(outcome)
-        self._choose_degree(batch, outcome)
         self._choose_weights(batch, outcome)
         self._refusals.observe(outcome)
 
@@ -273,24 +268,6 @@ class TrainingRun:
         self._source.adjust(self._plan)
         self._note_plan()
 
-    def _choose_degree(self, batch: Batch, outcome: TrainingOutcome) -> None:
-        now, waited_s = time.monotonic(), self._waited_s
-        elapsed_s, self._batch_at, self._waited_s = now - self._batch_at, now, 0.0
-        if self._chosen is None:
-            return
-        # The outstanding segments and the batch being drawn must fit at the same time.
-        room = (batch.counts.capacity - self._plan.batch_segments) // max(1, self._plan.fresh_segments) - 1
-        if self._chosen.observe(
-            waited_s=waited_s,
-            elapsed_s=elapsed_s,
-            effective_share=outcome.statistics.learning.fresh_effective_share or 0.0,
-            smallest=least_degree(
-                self._largest_window(), self._plan.fresh_segments, len(self._config.learner.replay_addresses)
-            ),
-            largest=min(LARGEST, room),
-        ):
-            self._adjust(off_policy_degree=self._chosen.degree)
-
     def _choose_weights(self, batch: Batch, outcome: TrainingOutcome) -> None:
         self._collection.observe(batch.head.slots, outcome.fresh_errors)
         weights = self._collection.review(self._statistics.variant_returns)
@@ -298,7 +275,7 @@ class TrainingRun:
             self._adjust(slot_weights=weights)
 
     def _note_plan(self) -> None:
-        self._statistics.set_plan(self._plan, chosen=self._chosen is not None)
+        self._statistics.set_plan(self._plan)
 
     def _publish(self) -> None:
         self._learner.check_finite()
@@ -329,8 +306,6 @@ class TrainingRun:
         self._evaluations.wait(self._stopping)
         waited_s = time.monotonic() - started
         self._statistics.stood_still(waited_s)
-        # The wait must not count as time between two batches.
-        self._batch_at += waited_s
         # Otherwise an evaluation longer than its interval in minutes would be due again after every batch.
         self._evaluations.restart_interval(self._extent)
 
@@ -391,7 +366,7 @@ def plan_of(sampling: SamplingConfig, *, session: int, next_batch: int, seed: in
         "session": session,
         "next_batch": next_batch,
         "seed": seed,
-        "off_policy_degree": sampling.first_degree,
+        "off_policy_degree": sampling.off_policy_degree,
         "alpha": sampling.first_alpha,
     }
     names = {field.name for field in dataclasses.fields(SamplingPlan) if hasattr(sampling, field.name)} - own.keys()

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from penstock.types.waits import Awaited, WaitReason
 
 Unit = Literal["count", "seconds", "share", "number"]
-Mode = Literal["synchronous", "asynchronous", "chosen"]
-"""Mode of collection; chosen: asynchronous, with a degree that the learner chooses."""
+Mode = Literal["synchronous", "asynchronous"]
+"""Mode of collection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from penstock.types.statistics import Ages, CoordinatorStatistics, Drops, Learni
 from penstock.types.waits import WaitReason
 
 STATISTICS = CoordinatorStatistics(
-    mode="chosen",
+    mode="asynchronous",
     off_policy_degree=2,
     alpha=0.6,
     segments_collected=168,
@@ -40,7 +40,7 @@ def shown(statistics: CoordinatorStatistics) -> str:
 def test_the_sections_show_every_statistic() -> None:
     text = shown(STATISTICS)
     for part in (
-        "adjusted during training: collection currently up to 2 batches ahead of training",
+        "asynchronous: collection up to 2 batches ahead of training",
         "10.5 collected, 1,010 trained, 3 evaluations",
         "by priority (alpha 0.6) and age; priorities lower the second moment of the gradient by 15%",
         "1.2 versions now, 1.0 on average, 2 at most",

@@ -126,7 +126,7 @@ def test_every_activity_of_actors_is_in_one_mean_time() -> None:
 
 def test_every_mean_time_is_computed_from_the_totals() -> None:
     session = SessionTotals(lambda: 0.0)
-    session.set_plan(PLAN, chosen=False)
+    session.set_plan(PLAN)
     session.report(some(ActorReport))
     session.waited(WaitReason(Awaited.ACTORS), 1.0)
     session.trained(counted_batch(), TRAINING, fresh_steps=10, train_s=1.0)

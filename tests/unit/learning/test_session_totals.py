@@ -27,7 +27,7 @@ class Clock:
 
 def begin_session(clock: Clock | None = None) -> SessionTotals:
     session = SessionTotals(clock or Clock())
-    session.set_plan(PLAN, chosen=False)
+    session.set_plan(PLAN)
     return session
 
 
@@ -51,13 +51,10 @@ def test_values_are_absent_before_the_first_batch() -> None:
     assert (statistics.lag, statistics.recent, statistics.times.batch_train_s) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("degree", "chosen", "mode"),
-    [(0, False, "synchronous"), (2, False, "asynchronous"), (2, True, "chosen")],
-)
-def test_the_mode_follows_from_the_degree_and_its_choice(degree: int, chosen: bool, mode: str) -> None:
+@pytest.mark.parametrize(("degree", "mode"), [(0, "synchronous"), (2, "asynchronous")])
+def test_the_mode_follows_from_the_degree(degree: int, mode: str) -> None:
     session = begin_session()
-    session.set_plan(replace(PLAN, off_policy_degree=degree), chosen=chosen)
+    session.set_plan(replace(PLAN, off_policy_degree=degree))
     statistics = statistics_of(session)
     assert (statistics.mode, statistics.off_policy_degree) == (mode, degree)
 

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from helpers.in_process import WINDOW_STEPS, InProcess, conclude, open_session
 from helpers.training import SMALL, make_learner
 from penstock.errors import Diverged, SchemaMismatch, TrainingFailed, Unavailable
-from penstock.learning import checkpoints, degree
+from penstock.learning import checkpoints
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.checkpoints import RunProgress
 from penstock.learning.learner import TrainingOutcome
@@ -179,51 +179,6 @@ def test_a_failed_commit_ends_the_run_after_a_checkpoint(folder: RunFolder) -> N
     assert saved_version(folder) == 1
 
 
-class Timed(InProcess):
-    """Services with a clock on which a batch takes 1 s, including a wait of 0.06 s, and an evaluation 100 s."""
-
-    now = 0.0
-
-    def next(self, timeout_s: float) -> Batch | None:
-        self.now += 0.06
-        return super().next(timeout_s)
-
-    def commit(self, batch: Batch, priorities: NDArray[np.float64]) -> Future[CommitOutcome]:
-        self.now += 0.94
-        return super().commit(batch, priorities)
-
-    def result(self, timeout_s: float) -> EvaluationResult | None:
-        self.now += 100.0 if timeout_s else 0.0
-        return super().result(timeout_s)
-
-
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
-    """Returns services with a clock. The degree is reviewed after every fourth batch instead of every 32nd."""
-    outside = Timed()
-    monkeypatch.setattr(time, "monotonic", lambda: outside.now)
-    monkeypatch.setattr(degree, "_REVIEW_BATCHES", 4)
-    return outside
-
-
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_the_waiting_share_excludes_evaluations(folder: RunFolder, timed: Timed, mode: str) -> None:
-    evaluation: dict[str, object] = {"interval_steps": 60, "mode": mode}
-    conclude(folder, timed, lambda: False, batches=5, off_policy_degree=-1, evaluation=evaluation)
-    assert [plan.off_policy_degree for plan in timed.plans] == [1, 2]
-    assert len({plan.session for plan in timed.plans}) == 1
-
-
-@pytest.mark.parametrize(("capacity", "degrees"), [(15, [1]), (16, [1, 2])])
-def test_the_capacity_of_the_store_bounds_how_far_collection_runs_ahead(
-    folder: RunFolder, timed: Timed, capacity: int, degrees: list[int]
-) -> None:
-    # Degree 2 needs room for three outstanding batches of 4 segments and for the batch that is drawn.
-    timed.capacity = capacity
-    conclude(folder, timed, lambda: False, batches=5, off_policy_degree=-1)
-    assert [plan.off_policy_degree for plan in timed.plans] == degrees
-
-
 def test_a_run_stops_when_an_evaluation_reaches_stop_at_return(folder: RunFolder) -> None:
     outside = InProcess(returns=(100.0, 474.9, 475.0, 500.0))
     evaluation = {"interval_steps": 60, "mode": "synchronous"}
@@ -265,11 +220,6 @@ def test_a_threshold_reached_by_an_evaluation_that_is_not_the_best_is_saved_at_o
     progress = session.run.run().progress
     assert seen[0] is None
     assert seen[1] == progress.env_steps_to_threshold is not None
-
-
-def test_a_configured_degree_does_not_change(folder: RunFolder, timed: Timed) -> None:
-    conclude(folder, timed, lambda: False, batches=5)
-    assert [plan.off_policy_degree for plan in timed.plans] == [1]
 
 
 EVERY_TWO_BATCHES: dict[str, object] = {"interval_steps": 2 * WINDOW_STEPS - 60}

@@ -65,7 +65,7 @@ def test_a_run_without_variants_has_none_in_its_status() -> None:
 def test_shares_of_collection_are_those_of_the_plan_and_of_the_trained_segments() -> None:
     run = statistics("g=1", "g=2")
     before = [sample("penstock_learner_fresh_segments_total", variant=variant) for variant in "01"]
-    run.set_plan(replace(PLAN, slot_weights=(3.0, 1.0), least_share=0.2), chosen=False)
+    run.set_plan(replace(PLAN, slot_weights=(3.0, 1.0), least_share=0.2))
     assert [each.planned_share for each in run.status().variants] == [0.75, 0.25]
     assert [sample("penstock_learner_collection_share", variant=variant) for variant in "01"] == [0.75, 0.25]
     assert [each.fresh_share for each in run.status().variants] == [None, None]
@@ -78,7 +78,7 @@ def test_shares_of_collection_are_those_of_the_plan_and_of_the_trained_segments(
 
 def test_a_run_without_variants_collects_everything_in_variant_0() -> None:
     run = statistics()
-    run.set_plan(PLAN, chosen=False)
+    run.set_plan(PLAN)
     assert sample("penstock_learner_collection_share", variant="0") == 1.0
     before = sample("penstock_learner_fresh_segments_total", variant="0")
     train(run, slots=[0, 1, 2])

@@ -20,7 +20,7 @@ def plan_of(config: Config) -> SamplingPlan:
         PLAN,
         batch_segments=sampling.batch_segments,
         fresh_segments=sampling.fresh_segments,
-        off_policy_degree=sampling.first_degree,
+        off_policy_degree=sampling.off_policy_degree,
         # Shards leave the decision about the first replay to the learner.
         min_replay_segments=0 if config.train.replay_shards > 1 else sampling.min_replay_segments,
     )
