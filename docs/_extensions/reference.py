@@ -12,8 +12,8 @@ from typing import Any
 import batch_picture
 import environment_results
 import environment_support
-import prometheus_client
 import installation_results
+import prometheus_client
 import side_by_side_results
 import tomli_w
 from pydantic.fields import FieldInfo
