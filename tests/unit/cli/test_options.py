@@ -259,4 +259,5 @@ def test_training_prints_the_chosen_preset_and_the_sizes_of_batches_first(
     ):
         with pytest.raises(ConfigurationError, match="can't make the environment"):
             train.command(arguments)
-        assert capsys.readouterr().out == printed
+        # On a slow machine, further lines say how long the check takes.
+        assert capsys.readouterr().out.startswith(printed)
