@@ -344,7 +344,8 @@ def test_a_slow_reader_skips_versions_and_delays_no_other_reader(loopback: Loopb
     versions: list[int] = []
     while not versions or versions[-1] < 8:
         versions.append(receive_weights(slow).version)
-    assert versions == [1, 8]
+    # On a slow machine, gRPC's buffers may have taken one more version before they were full.
+    assert versions in ([1, 8], [1, 2, 8])
 
 
 def test_weights_that_differ_from_their_digest_are_refused(loopback: Loopback, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_an_ended_run_is_described_in_two_lines() -> None:
     assert learning == (
         "learning     effective sample share 91%, clipped ratios 12%, KL 0.004, entropy 0.61, explained variance 0.7"
     )
-    assert pace == "pace         chosen, lag 1.0, staleness 10.0 versions; per batch 2 ms waiting, 45 ms training"
+    assert pace == "pace         asynchronous, lag 1.0, staleness 10.0 versions; per batch 2 ms waiting, 45 ms training"
 
 
 @pytest.mark.parametrize(
