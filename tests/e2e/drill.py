@@ -212,14 +212,19 @@ class Drill:
         self._report.begin("the outcome of the run")
         wait_for(lambda: self._environment_steps() >= LEARNT_STEPS, f"{LEARNT_STEPS:,} environment steps")
         self._stack.compose("stop", "learner")
-        for action in ("evaluate", "plot"):
-            self._report.attempt(
-                f"`docker compose run --rm evaluator {action} {RUN}`",
-                "yes",
-                partial(self._stack.compose, "run", "--rm", "--no-deps", "evaluator", action, RUN),
-            )
+        self._report.attempt(
+            f"`docker compose run --rm evaluator evaluate {RUN}`",
+            "yes",
+            partial(self._stack.compose, "run", "--rm", "--no-deps", "evaluator", "evaluate", RUN),
+        )
         folder = FOLDER / "run"
         self._stack.compose("cp", f"learner:{RUN}", str(folder))
+        # The images have no matplotlib.
+        self._report.attempt(
+            "`penstock plot` of the run's folder, copied to the host",
+            "yes",
+            partial(command, sys.executable, "-m", "penstock", "plot", str(folder)),
+        )
         entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         best = max((entry["return_mean"] for entry in entries if entry["kind"] == "evaluation"), default=0.0)
         self._report.check("best evaluation of the whole run", best >= 475.0, f"{best:.1f}", "475 or more")
