@@ -61,7 +61,8 @@ def train(
     records = RecordReader(str(config.run.dir))
 
     def is_to_end() -> bool:
-        return False in [answer for record in records.read() if isinstance(answer := callback(record), bool)]
+        answers = [callback(record) for record in records.read()]
+        return any(answer is False for answer in answers)
 
     with display_for_python(progress) as display:
 

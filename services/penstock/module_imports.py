@@ -40,6 +40,14 @@ def import_module(place: str) -> ModuleType:
         raise ConfigurationError(f"can't import {place!r}: {foreign_errors.explain(error)}; correct it") from error
 
 
+def import_named(place: str, name: str) -> object:
+    """Returns what a module has under a name, possibly with dots; None if it has nothing. Raises as `import_module`."""
+    found: object = import_module(place)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(

@@ -90,6 +90,11 @@ class RunFolder:
         found = (path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdigit())
         return sorted(found, key=lambda path: int(path.stem))
 
+    def newest_checkpoint_steps(self) -> int | None:
+        """Returns the environment steps of the newest numbered checkpoint; None if there is none."""
+        numbered = self.numbered_checkpoints()
+        return int(numbered[-1].stem) if numbered else None
+
 
 def find_checkpoint(path: Path) -> Path:
     """Returns the file itself, or a run's checkpoint to use. Raises `ConfigurationError` if there is none."""

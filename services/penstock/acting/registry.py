@@ -6,7 +6,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env
 from penstock import environment_names, extras
 from penstock.acting.packages import package_of, plugins
 from penstock.errors import ConfigurationError, UnknownEnvironment
-from penstock.module_imports import import_module
+from penstock.module_imports import import_module, import_named
 
 
 def find(name: str) -> str | EnvSpec:
@@ -21,11 +21,9 @@ def find(name: str) -> str | EnvSpec:
             _import_package_of(name)
         return name
     try:
-        entry: object = import_module(place)
+        entry = import_named(place, rest)
     except ConfigurationError as error:
         raise ConfigurationError(f"can't make the environment {name!r}: {error}") from error
-    for part in rest.split("."):
-        entry = getattr(entry, part, None)
     if callable(entry):
         return EnvSpec(id=rest, entry_point=entry)
     if not _is_registered(rest) and rest.isidentifier():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from penstock import environment_names, foreign_errors
 from penstock.algo.encoders import Activation, Features, Observer
 from penstock.errors import ConfigurationError
-from penstock.module_imports import import_module
+from penstock.module_imports import import_named
 
 _ROWS = 3
 _TOLERANCE = 1e-4
@@ -84,11 +84,9 @@ def _class_of(name: str) -> type[nn.Module]:
     if not place or not attribute:
         raise _refusal(name, "has no module or no class", "write it as my_package.my_module:MyNet or file.py:MyNet")
     try:
-        found: object = import_module(place)
+        found = import_named(place, attribute)
     except ConfigurationError as error:
         raise ConfigurationError(f"policy.module {name!r}: {error}") from error
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
     if found is None:
         raise _refusal(name, f"names no class of {place}", "correct the part after the colon")
     if not isinstance(found, type) or not issubclass(found, nn.Module):

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from penstock.known_runs import run_named
 
-RUN_HELP = "run: its folder, or its name in runs/ (default: the newest run)"
-
 
 def chosen_run(name: str | None) -> Path:
     """Returns the path of a run; None: the newest one, whose folder is printed. Raises as `run_named`."""

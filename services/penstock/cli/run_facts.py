@@ -1,7 +1,5 @@
 """What is known about an active run, as labels and values and in lines."""
 
-import itertools
-
 from penstock.cli.replay_figures import replay_figures
 from penstock.types.evaluation import EvaluationSummary, VariantReturns
 from penstock.types.extents import RunLimit
@@ -109,9 +107,8 @@ def fact_lines(status: RunStatus) -> list[tuple[str, str]]:
     """Returns what a panel shows as labelled lines."""
     if not status.env_steps:
         return [("state", state(status))]
-    learning, data = dict(learning_facts(status)), dict(data_facts(status))
+    returns, data = learning_facts(status)[:3], dict(data_facts(status))
     progress = [*progress_parts(status.env_steps, status.limit), *clock(status)]
-    returns = (*itertools.islice(learning.items(), 3),)
     lines = [
         ("state", state(status)),
         ("progress", " | ".join(progress)),
@@ -147,13 +144,13 @@ def _small(value: float | None) -> str:
 
 
 def _evaluation(evaluation: EvaluationSummary | VariantReturns | None) -> str:
-    return "-" if evaluation is None else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f}"
+    return _UNKNOWN if evaluation is None else f"{evaluation.return_mean:.1f} ± {evaluation.return_std:.1f}"
 
 
 def duration(seconds: float | None) -> str:
     """Returns a duration as minutes:seconds, or hours:minutes:seconds."""
     if seconds is None:
-        return "-"
+        return _UNKNOWN
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -134,12 +134,7 @@ def _addresses(run: str) -> dict[str, str]:
 def _ended_as_json(folder: RunFolder) -> dict[str, Any]:
     if folder.summary.exists():
         return {"run": str(folder.root), "state": "ended", **plain(Summary.read(folder.summary))}
-    return {"run": str(folder.root), "state": "ended", "checkpoint_env_steps": _newest_checkpoint(folder)}
-
-
-def _newest_checkpoint(folder: RunFolder) -> int | None:
-    saved = folder.numbered_checkpoints()
-    return int(saved[-1].stem) if saved else None
+    return {"run": str(folder.root), "state": "ended", "checkpoint_env_steps": folder.newest_checkpoint_steps()}
 
 
 def _show_ended(folder: RunFolder, console: Console) -> None:
@@ -148,7 +143,7 @@ def _show_ended(folder: RunFolder, console: Console) -> None:
         for line in summary_lines(Summary.read(folder.summary)):
             console.print(line, soft_wrap=True)
     else:
-        steps = _newest_checkpoint(folder)
+        steps = folder.newest_checkpoint_steps()
         newest = "it has no checkpoint" if steps is None else f"its newest checkpoint is at step {steps:,}"
         console.print(f"the run in {folder.root} is not active; {newest}", markup=False, soft_wrap=True)
     finished = nothing_left(folder.summary, build(load_toml(folder.config)).run)

@@ -32,7 +32,7 @@ class RunConfig(Section):
     """Mean return of an evaluation at which training stops early. Unset: train to a limit."""
     start_from: RunOrCheckpoint | None = None
     """Folder of a run, or checkpoint file, from whose policy training starts. Its spaces and [policy] settings must be
-    the same. Steps, optimizer and schedules start anew. Unset: a newly initialised policy."""
+    the same. The run has a new optimizer and counts its own steps. Unset: a newly initialised policy."""
     dir: str | None = None
     """Folder of the run. Unset: runs/<environment>-<date>-<time>."""
 

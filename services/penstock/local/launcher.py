@@ -238,8 +238,7 @@ class _Session:
         reason = str(error) if isinstance(error, PenstockError) else ""
         finished = stopping.finish(learner, self._status, self._observer, reason=reason)
         if isinstance(error, KeyboardInterrupt) and self._start.has_trained:
-            checkpoints = self._folder.numbered_checkpoints()
-            saved_steps = int(checkpoints[-1].stem) if checkpoints else None
+            saved_steps = self._folder.newest_checkpoint_steps()
             raise stopping.Interrupted(saved_steps, self._status.env_steps, finished) from None
 
 
