@@ -20,9 +20,9 @@ from penstock.algo.distributions import (
 from penstock.algo.spaces import bounded
 from penstock.types.spaces import BoxSpace, DiscreteSpace, MultiBinarySpace, MultiDiscreteSpace, Space, Tree
 
-_LOG_STD_RANGE = (-5.0, 2.0)
+LOG_STD_RANGE = (-5.0, 2.0)
 _SQUASHED_LOG_STD_RANGE = (-5.0, 0.7)
-"""Narrower than `_LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
+"""Narrower than `LOG_STD_RANGE`, because a larger deviation before a tanh only moves actions to their bounds, and
 because `SquashedGaussian.entropy` is accurate only up to this deviation."""
 
 
@@ -91,7 +91,7 @@ class GaussianHead(nn.Module):
         mean, log_std = outputs.chunk(2, -1) if log_std is None else (outputs, log_std)
         if self._squash:
             return SquashedGaussian(mean, bound(log_std, *_SQUASHED_LOG_STD_RANGE), self._bounded)
-        return DiagonalGaussian(mean, bound(log_std, *_LOG_STD_RANGE))
+        return DiagonalGaussian(mean, bound(log_std, *LOG_STD_RANGE))
 
 
 LeafHead = CategoricalHead | MultiCategoricalHead | GaussianHead

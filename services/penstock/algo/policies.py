@@ -177,7 +177,7 @@ class Policy(nn.Module):
             assert state is not None and begun is not None
             state = self.memory.step(self.encoder(features), state, begun)
             features = state[:, 0]
-        return self._distribution(self._after_trunk(features), legal), state
+        return self._head.distribution(self.actor(self._after_trunk(features)), self.log_std, legal), state
 
     def evaluate(self, inputs: Inputs, *, burn_in: int = 0, bootstraps: bool = False) -> tuple[Joint, Tensor]:
         """Returns the distribution at the rows with actions, and the values of all rows but those of the burn-in.
@@ -191,9 +191,16 @@ class Policy(nn.Module):
         """
         features = self._features(inputs, burn_in)
         acting = _rows(features, slice(None, -1)) if bootstraps else features
-        legal = None if inputs.mask is None else unpack(inputs.mask, self.spec.mask_bits)
         value: Tensor = self.critic(features).squeeze(-1)
-        return self._distribution(acting, legal), value
+        return self.distribution_of(self.actor(acting), inputs.mask), value
+
+    def distribution_of(self, outputs: Tensor, mask: Tensor | None) -> Joint:
+        """Returns the distribution at rows with these outputs of the actor, <float32>[..., outputs].
+
+        `mask` is as in `Inputs`.
+        """
+        legal = None if mask is None else unpack(mask, self.spec.mask_bits)
+        return self._head.distribution(outputs, self.log_std, legal)
 
     def scale_rewards(self, reward: Tensor) -> Tensor:
         """Converts rewards to the units of the values."""
@@ -240,8 +247,6 @@ class Policy(nn.Module):
         shared: Features = self.trunk(features) if self.network.trunk == "shared" else features
         return shared
 
-    def _distribution(self, features: Features, legal: Tensor | None) -> Joint:
-        return self._head.distribution(self.actor(features), self.log_std, legal)
 
 
 def _rows(features: Features, rows: slice) -> Features:

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-_MAX_LOG = 20.0
+LARGEST_LOG = 20.0
+"""Bound on the magnitude of a log ratio."""
 
 LARGEST_SPREAD = 1e6
 """Factor by which a plausible number may exceed others of its kind. A larger number is the fault of an environment's
@@ -11,4 +12,4 @@ reward, a diverged network, or a client. Sparse rewards and rare events are orde
 
 def ratio_of(log_ratio: Tensor) -> Tensor:
     """Returns exp(log_ratio), any shape, clamped to [exp(-20), exp(20)] to keep sums and products of ratios finite."""
-    return log_ratio.clamp(-_MAX_LOG, _MAX_LOG).exp()
+    return log_ratio.clamp(-LARGEST_LOG, LARGEST_LOG).exp()

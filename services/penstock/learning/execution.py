@@ -40,8 +40,11 @@ class Descent(Protocol):
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
         """Sets the steps of the batch. No batch of the run has more than `most_steps` rows."""
 
-    def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
+    def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Splits row numbers, <int64>[N], into minibatches of nearly equal size and takes a gradient step on each."""
+
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Returns a function that writes the gradient of the loss of some rows into that of the parameters."""
 
 
 class Eager:
@@ -54,9 +57,14 @@ class Eager:
         """Implements `Descent`."""
         self._steps, self._settings = steps, settings
 
-    def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
+    def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Implements `Descent`."""
-        return [self._step(minibatch, self._settings) for minibatch in self._steps.take(order).split(minibatches)]
+        parts = self._steps.take(order).split(minibatches)
+        return Descended.joined([self._step(minibatch, self._settings) for minibatch in parts])
+
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Implements `Descent`."""
+        return self._step.gradients(steps, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +120,18 @@ class FixedShapes:
             self._take = self._prepare(functools.partial(self._inputs.descend, self._step))
         self._inputs.load(steps, settings)
 
-    def descend(self, order: Tensor, minibatches: int) -> list[Descended]:
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Implements `Descent`. Executes operation by operation."""
+        return self._step.gradients(steps, settings)
+
+    def descend(self, order: Tensor, minibatches: int) -> Descended:
         """Implements `Descent`."""
         done = []
         for rows in torch.tensor_split(order, minibatches):
             self._inputs.choose(rows)
             descended = self._take()
             done.append(dataclasses.replace(descended, log_prob=descended.log_prob[: rows.shape[0]]))
-        return done
+        return Descended.joined(done)
 
 
 class Captured:

@@ -4,7 +4,7 @@ A step whose gradient has no finite norm is refused: it changes neither the para
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from penstock.config import Precision
 from penstock.learning.adam import Adam
 from penstock.learning.devices import autocast
 
-_LARGEST_NORM = 1e18
+LARGEST_NORM = 1e18
 """Bound on the norm of a gradient. Adam stores its square, which is still finite in float32."""
 
 
@@ -83,13 +83,13 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Descended:
-    """Results of a gradient step, on the device, where the step may still be running.
+    """Results of one gradient step, or of the M steps of an epoch, on the device, where they may still be running.
 
     Attributes:
-        log_prob: <float32>[N] log probabilities of the actions before the step, with the shape of `Steps`.
-        policy_loss, value_loss, entropy: Losses as in `Losses`.
-        gradient_norm: Norm of the gradient before clipping.
-        refused: 1 if the step was refused, else 0.
+        log_prob: <float32>[N] log probabilities of the actions before their step, with the shape of `Steps`.
+        policy_loss, value_loss, entropy: <float32>[] or <float32>[M] losses as in `Losses`.
+        gradient_norm: <float32>[] or <float32>[M] norm of the gradient before clipping.
+        refused: <float32>[] or <float32>[M], 1 if the step was refused, else 0.
     """
 
     log_prob: Tensor
@@ -103,6 +103,12 @@ class Descended:
     def scalars(self) -> tuple[Tensor, ...]:
         """All results except the log probabilities, in order."""
         return tuple(getattr(self, name) for name in self.__slots__[1:])
+
+    @staticmethod
+    def joined(steps: Sequence["Descended"]) -> "Descended":
+        """Returns the results of an epoch from those of its single steps."""
+        scalars = zip(*(step.scalars for step in steps), strict=True)
+        return Descended(torch.cat([step.log_prob for step in steps]), *map(torch.stack, scalars))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,7 @@ class Epoch:
     Its scalars stay on the device, to avoid synchronising before the batch is done.
     """
 
-    minibatches: list[Descended]
+    done: Descended
     movement: Movement
 
 
@@ -191,11 +197,26 @@ class GradientStep:
 
     def __call__(self, steps: Steps, settings: LossSettings, counted: Tensor | None = None) -> Descended:
         """Takes the step. `counted` is as in `ppo_loss`."""
+        log_prob, loss = self.write_gradient(steps, settings, counted)
+        norm = clip_gradient(self.parameters, self.max_gradient_norm, self.border)
+        # `<` is false for NaN.
+        refused = (norm < LARGEST_NORM).logical_not().float()
+        self.optimizer.step(refused)
+        return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)
+
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Implements `execution.Descent`."""
+
+        def write(rows: slice) -> None:
+            self.write_gradient(steps.each(operator.itemgetter(rows)), settings)
+
+        return write
+
+    def write_gradient(
+        self, steps: Steps, settings: LossSettings, counted: Tensor | None = None
+    ) -> tuple[Tensor, Losses]:
+        """Writes the gradient of the loss into that of the parameters. Returns the results of the objective."""
         log_prob, loss = self.objective(steps, settings, counted)
         self.optimizer.zero_gradient()
         loss.total.backward()  # type: ignore[no-untyped-call]
-        norm = clip_gradient(self.parameters, self.max_gradient_norm, self.border)
-        # `<` is false for NaN.
-        refused = (norm < _LARGEST_NORM).logical_not().float()
-        self.optimizer.step(refused)
-        return Descended(log_prob.detach(), loss.policy, loss.value, loss.entropy, norm, refused)
+        return log_prob, loss

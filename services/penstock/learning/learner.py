@@ -25,6 +25,7 @@ from penstock.learning import schedules, training_statistics
 from penstock.learning.adam import Adam
 from penstock.learning.batches import TrainingBatch
 from penstock.learning.devices import autocast, check_execution, send
+from penstock.learning.direct_steps import direct_steps
 from penstock.learning.execution import descent_by
 from penstock.learning.gradient_steps import Epoch, Estimated, GradientStep, Objective, Steps, objective_of
 from penstock.learning.priority_gain import PriorityGain
@@ -80,6 +81,7 @@ class Learner:
         Raises `ConfigurationError` if the spaces are not supported, or the device does not support this execution.
         """
         self._ppo, self._sampling, self._device, self._precision = ppo, sampling, device, precision
+        self._execution = execution
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.policy = Policy(spec, network).to(device)
@@ -98,7 +100,18 @@ class Learner:
         own = self.policy.own_value_network
         self._border = None if own is None else beginning_of(own)
         self.step = GradientStep(self.objective(), self.parameters, self.optimizer, ppo.max_gradient_norm, self._border)
-        self._descent = descent_by(execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None)
+        self._direct = direct_steps(self.policy, self.step) if self._is_direct(execution) else None
+        self._descent = self._direct or descent_by(
+            execution, self.step, minibatches=ppo.minibatches, whole=self.policy.memory is None
+        )
+
+    @property
+    def execution(self) -> str:
+        """How gradient steps are executed: `learner.execution`, with "direct" for `direct_steps`."""
+        return self._execution if self._direct is None else "direct"
+
+    def _is_direct(self, execution: Execution) -> bool:
+        return execution == "auto" and self._device.type == "cpu" and self._precision == "float32"
 
     def train(self, batch: TrainingBatch, progress: float) -> TrainingOutcome:
         """Trains for some epochs on a batch on this learner's device. Schedules follow `progress`, 0 to 1.
@@ -138,7 +151,7 @@ class Learner:
             fresh_errors=errors[: batch.fresh_segments],
             fresh_steps=fresh_steps,
             fresh_episodes=_episodes_in(batch),
-            updates=sum(len(epoch.minibatches) for epoch in epochs) - refused,
+            updates=sum(len(epoch.done.refused) for epoch in epochs) - refused,
             refused_steps=refused,
             unsound_rows=int(batch.valid.sum()) - int(estimated.usable.sum()),
             moments=moments,
@@ -148,7 +161,8 @@ class Learner:
     def squared_gradients(self, batch: TrainingBatch, progress: float) -> NDArray[np.float64]:
         """Returns the squared norms of the gradients of single segments, <float64>[B, parts] (`squared_gradients`)."""
         settings = schedules.loss_settings(self._ppo, progress)
-        squared = squared_gradients(self.step, self.estimate(batch, progress), settings, self._border)
+        estimated = self.estimate(batch, progress)
+        squared = squared_gradients(self._descent, self.parameters, estimated, settings, self._border)
         result: NDArray[np.float64] = squared.cpu().numpy()
         return result
 
@@ -208,10 +222,13 @@ class Learner:
         """Computes advantages, targets and weights under the current parameters, which are the proximal policy."""
         settings = schedules.loss_settings(self._ppo, progress)
         # In the precision of the gradient steps, so that their ratios begin at 1.
-        with autocast(self._device, self._precision):
-            distribution, proximal_value = self.policy.evaluate(
-                batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True
-            )
+        if self._direct is not None:
+            distribution, proximal_value = self._direct.evaluate(batch.inputs)
+        else:
+            with autocast(self._device, self._precision):
+                distribution, proximal_value = self.policy.evaluate(
+                    batch.inputs, burn_in=self._ppo.burn_in_steps, bootstraps=True
+                )
         proximal_log_prob = distribution.log_prob(batch.action)
         log_ratio = proximal_log_prob - batch.behaviour_log_prob
         # No policy chose the action of a reset row. `<=` is false for NaN.
@@ -266,7 +283,7 @@ class Learner:
         done = self._descent.descend(order, minibatches)
         movement = losses.movement(
             settings,
-            log_prob=torch.cat([each.log_prob for each in done]),
+            log_prob=done.log_prob,
             anchor_log_prob=steps.anchor_log_prob[order],
             proximal_log_prob=steps.proximal_log_prob[order],
             counted=None if steps.usable is None else steps.usable[order],

@@ -1,24 +1,27 @@
 """Gradients of the loss for single segments, from which `second_moments` computes what priorities gain."""
 
 import dataclasses
-import operator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from penstock.algo.losses import LossSettings
 from penstock.algo.parameters import parts_of
-from penstock.learning.gradient_steps import Estimated, GradientStep, Steps
+from penstock.learning.execution import Descent
+from penstock.learning.gradient_steps import Estimated, Steps
 
 
-def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSettings, border: int | None) -> Tensor:
+def squared_gradients(
+    descent: Descent, parameters: nn.Parameter, estimated: Estimated, settings: LossSettings, border: int | None
+) -> Tensor:
     """Returns the squared norm of each segment's gradient, <float64>[B, parts], before any is clipped.
 
     A segment's loss is the mean over its T rows, of which those that are not usable count as 0, without importance
     weights. Takes one backward pass for each segment, and leaves the parameters unchanged.
 
     Args:
-        step: Gradient step with the parameters.
+        descent: Execution of gradient steps, which computes the gradients.
+        parameters: Flat parameters with their gradient, which is 0 afterwards.
         estimated: Estimates for the segments.
         settings: Settings of the loss.
         border: Position from which the parameters are the value's own. Its gradient, whose size depends on that of the
@@ -28,19 +31,19 @@ def squared_gradients(step: GradientStep, estimated: Estimated, settings: LossSe
     settings = dataclasses.replace(settings, normalise_advantages=False)
     usable = estimated.usable
     rows = usable.sum(1) if steps.usable is None else usable.any(1)
-    gradient = step.parameters.grad
+    gradient = parameters.grad
     assert gradient is not None
-    norms, begin = [], 0
-    for count, share in zip(rows.tolist(), usable.float().mean(1).tolist(), strict=True):
-        step.optimizer.zero_gradient()
+    write_gradient, begin = descent.gradients(steps, settings), 0
+    parts = parts_of(gradient, border)
+    norms = torch.zeros(len(rows), len(parts), dtype=torch.float64, device=gradient.device)
+    for segment, count in enumerate(rows.tolist()):
         if count:
-            chosen = slice(begin, begin + count)
-            _, loss = step.objective(steps.each(operator.itemgetter(chosen)), settings, None)
-            (share * loss.total).backward()
+            write_gradient(slice(begin, begin + count))
             begin += count
-        norms.append(torch.stack([part.double().square().sum() for part in parts_of(gradient, border)]))
-    step.optimizer.zero_gradient()
-    return torch.stack(norms)
+            for part, values in enumerate(parts):
+                norms[segment, part] = torch.linalg.vector_norm(values, dtype=torch.float64)
+    gradient.zero_()
+    return (norms * usable.float().mean(1)[:, None]).square()
 
 
 def alike(estimated: Estimated, settings: LossSettings) -> Steps:

@@ -57,11 +57,11 @@ def measure(
 ) -> tuple[TrainingStatistics, int]:
     """Returns the statistics of a trained batch and the number of its refused gradient steps."""
     steps, weight = estimated.steps, estimated.behaviour_weight
-    minibatches = [minibatch for epoch in epochs for minibatch in epoch.minibatches]
+    done = [epoch.done for epoch in epochs]
     movements = [epoch.movement for epoch in epochs]
-    refused = _column(minibatches, "refused", steps)
+    refused = _column(done, "refused", steps)
     measured = {
-        **{name: _mean(_column(minibatches, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
+        **{name: _mean(_column(done, name, steps), refused == 0.0) for name in _OF_MINIBATCHES},
         **{name: _mean(_column(movements, name, steps)) for name in _OF_EPOCHS},
         "effective_sample_share": effective_share(weight),
         "fresh_effective_share": effective_share(weight[: estimated.fresh_count]),
@@ -87,8 +87,8 @@ def measure(
 
 
 def _column(rows: Sequence[object], name: str, like: Steps) -> Tensor:
-    """Returns one attribute of N values, each a scalar on the device, as <float32>[N]."""
-    return torch.stack([getattr(row, name) for row in rows]) if rows else like.advantage.new_empty(0)
+    """Returns one attribute of all values, each <float32>[] or <float32>[M] on the device, as <float32>[N]."""
+    return torch.cat([getattr(row, name).reshape(-1) for row in rows]) if rows else like.advantage.new_empty(0)
 
 
 def _mean(values: Tensor, chosen: Tensor | None = None) -> Tensor:

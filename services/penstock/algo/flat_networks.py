@@ -1,0 +1,266 @@
+"""A small network of hidden layers, computed on its flat parameters without autograd.
+
+For networks of this size, the calls of autograd cost several times what the arithmetic costs. Here the hidden layers of
+policy and value are one batched product per layer, because the block of parameters holds both trunks at equal
+distances. Torch multiplies, and NumPy computes the tanh, both on the same memory. `Policy` remains the definition of
+the network; tests compare the two.
+"""
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from penstock.algo.policies import Policy
+
+_KEPT_SIZES = 64
+"""Numbers of rows for which views of the buffers are kept."""
+
+_ROWS_AT_ONCE = 512
+"""Rows of a forward pass without gradients whose activations stay in the processor's cache."""
+
+Floats = NDArray[np.float32]
+
+
+@numba.njit("void(float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True)
+def _add_bias(values, flat, first, spacing, relu):  # type: ignore[no-untyped-def]
+    """Adds the bias of each trunk to its rows, and applies a ReLU if `relu`."""
+    trunks, rows, width = values.shape
+    for trunk in range(trunks):
+        bias = flat[first + trunk * spacing : first + trunk * spacing + width]
+        for row in range(rows):
+            own = values[trunk, row]
+            if relu:
+                for column in range(width):
+                    own[column] = max(own[column] + bias[column], np.float32(0.0))
+            else:
+                for column in range(width):
+                    own[column] += bias[column]
+
+
+@numba.njit(
+    "void(float32[:, :, ::1], float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True
+)
+def _before_activation(gradients, outputs, flat, first, spacing, relu):  # type: ignore[no-untyped-def]
+    """Turns gradients of a layer's outputs into those of its sums, and writes those of its bias into `flat`."""
+    trunks, rows, width = gradients.shape
+    for trunk in range(trunks):
+        bias = flat[first + trunk * spacing : first + trunk * spacing + width]
+        bias[:] = np.float32(0.0)
+        for row in range(rows):
+            own, output = gradients[trunk, row], outputs[trunk, row]
+            if relu:
+                for column in range(width):
+                    own[column] = own[column] if output[column] > np.float32(0.0) else np.float32(0.0)
+                    bias[column] += own[column]
+            else:
+                for column in range(width):
+                    own[column] *= np.float32(1.0) - output[column] * output[column]
+                    bias[column] += own[column]
+
+
+@numba.njit("void(float32[:, ::1], float32[::1])", nogil=True, cache=True)
+def _sum_rows(gradients, bias):  # type: ignore[no-untyped-def]
+    """Writes the sums over the rows."""
+    bias[:] = np.float32(0.0)
+    for row in range(gradients.shape[0]):
+        for column in range(gradients.shape[1]):
+            bias[column] += gradients[row, column]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A hidden layer of all trunks, as views of the parameters and of their gradients.
+
+    Attributes:
+        weight, weight_gradient: <float32>[trunks, outputs, inputs].
+        bias, spacing: Position of the first trunk's bias in the flat tensors, and the distance to the next trunk's.
+    """
+
+    weight: Tensor
+    weight_gradient: Tensor
+    bias: int
+    spacing: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """An output layer on one trunk, as views of the parameters and of their gradients.
+
+    Attributes:
+        weight, weight_gradient: <float32>[outputs, inputs].
+        bias: <float32>[outputs].
+        bias_gradient: <float32>[outputs], as an array.
+        trunk: Number of its trunk.
+    """
+
+    weight: Tensor
+    weight_gradient: Tensor
+    bias: Tensor
+    bias_gradient: Floats
+    trunk: int
+
+
+class _Rows:
+    """Buffers for one number of rows: activations of each hidden layer, <float32>[trunks, N, width], and outputs."""
+
+    def __init__(self, flat: Tensor, trunks: int, rows: int, widths: list[int], outputs: int) -> None:
+        self.hidden: list[Tensor] = []
+        self.arrays: list[Floats] = []
+        sizes = [trunks * rows * width for width in widths]
+        for values, width in zip(torch.split(flat[: sum(sizes)], sizes), widths, strict=True):
+            self.hidden.append(values.view(trunks, rows, width))
+            self.arrays.append(self.hidden[-1].numpy())
+        rest = flat[sum(sizes) :]
+        self.outputs = rest[: rows * outputs].view(rows, outputs)
+        self.values = rest[rows * outputs : rows * (outputs + 1)].view(rows, 1)
+
+
+class FlatNetwork:
+    """Hidden layers and outputs of a policy and its value, on a CPU in float32. Used by one thread.
+
+    The results of `forward` and the gradients that `backward` reads are overwritten by the next call.
+    """
+
+    def __init__(self, policy: Policy, parameters: nn.Parameter) -> None:
+        """Makes views of the flat parameters and their gradients. `applies_to` must be true of the policy."""
+        gradient = parameters.grad
+        assert gradient is not None
+        self._policy, self._flat = policy, parameters.detach()
+        self._array: Floats = self._flat.numpy()
+        self._gradient, self._gradient_array = gradient, gradient.numpy()
+        trunks = _hidden_layers(policy)
+        assert trunks is not None
+        self._relu = policy.network.activation == "relu"
+        self._trunks = len(trunks)
+        self._layers = [self._layer([trunk[depth] for trunk in trunks]) for depth in range(len(trunks[0]))]
+        policy_output, value_output = list(policy.actor.children())[-1], list(policy.critic.children())[-1]
+        self._policy_output = self._output(policy_output, 0)
+        self._value_output = self._output(value_output, self._trunks - 1)
+        self._widths = [layer.weight.shape[1] for layer in self._layers]
+        self._outputs = self._policy_output.weight.shape[0]
+        self._forward: dict[int, _Rows] = {}
+        self._backward: dict[int, _Rows] = {}
+        self._inputs = torch.empty(0)
+
+    @staticmethod
+    def applies_to(policy: Policy) -> bool:
+        """Returns whether a policy consists of hidden layers alone, after encoders without parameters."""
+        return _hidden_layers(policy) is not None
+
+    def features(self, observation: tuple[Tensor, ...]) -> Tensor:
+        """Returns the inputs of the hidden layers, <float32>[..., F], for raw observations."""
+        prepared = self._policy.observer.prepare(observation, self._policy.observation_moments)
+        return torch.cat(prepared, -1) if len(prepared) > 1 else prepared[0]
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the outputs of the policy, <float32>[N, outputs], and of the value, <float32>[N, 1]."""
+        rows = features.shape[0]
+        buffers = self._rows(self._forward, rows)
+        self._inputs = below = features.expand(self._trunks, rows, -1)
+        for layer, hidden, array in zip(self._layers, buffers.hidden, buffers.arrays, strict=True):
+            torch.bmm(below, layer.weight.transpose(1, 2), out=hidden)
+            _add_bias(array, self._array, layer.bias, layer.spacing, self._relu)
+            if not self._relu:
+                np.tanh(array, out=array)
+            below = hidden
+        for output, result in ((self._policy_output, buffers.outputs), (self._value_output, buffers.values)):
+            torch.addmm(output.bias, below[output.trunk], output.weight.t(), out=result)
+        return buffers.outputs, buffers.values
+
+    def outputs_of(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the outputs as `forward` does, in new tensors and for any number of rows."""
+        rows = features.shape[0]
+        outputs, values = torch.empty(rows, self._outputs), torch.empty(rows, 1)
+        for begin in range(0, rows, _ROWS_AT_ONCE):
+            part = slice(begin, begin + _ROWS_AT_ONCE)
+            outputs[part], values[part] = self.forward(features[part])
+        return outputs, values
+
+    def gradients_of_outputs(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Returns the buffers for the gradients of the outputs of this number of rows, for `backward`."""
+        buffers = self._rows(self._backward, rows)
+        return buffers.outputs, buffers.values
+
+    def backward(self, rows: int) -> None:
+        """Writes the gradients of all weights and biases, from those of the outputs of the last `forward`."""
+        forward, backward = self._rows(self._forward, rows), self._rows(self._backward, rows)
+        above = backward.hidden[-1] if self._layers else None
+        below = forward.hidden[-1] if self._layers else self._inputs
+        for output, gradient in ((self._policy_output, backward.outputs), (self._value_output, backward.values)):
+            torch.mm(gradient.t(), below[output.trunk], out=output.weight_gradient)
+            _sum_rows(gradient.numpy(), output.bias_gradient)
+            if above is None:
+                continue
+            if output is self._value_output and self._trunks == 1:
+                above[0].addmm_(gradient, output.weight)
+            else:
+                torch.mm(gradient, output.weight, out=above[output.trunk])
+        for depth in reversed(range(len(self._layers))):
+            layer, own = self._layers[depth], backward.hidden[depth]
+            _before_activation(
+                backward.arrays[depth],
+                forward.arrays[depth],
+                self._gradient_array,
+                layer.bias,
+                layer.spacing,
+                self._relu,
+            )
+            below = forward.hidden[depth - 1] if depth else self._inputs
+            torch.bmm(own.transpose(1, 2), below, out=layer.weight_gradient)
+            if depth:
+                torch.bmm(own, layer.weight, out=backward.hidden[depth - 1])
+
+    def _rows(self, kept: dict[int, _Rows], rows: int) -> _Rows:
+        found = kept.get(rows)
+        if found is None:
+            if len(kept) >= _KEPT_SIZES:
+                kept.clear()
+            flat = torch.empty(rows * (self._trunks * sum(self._widths) + self._outputs + 1))
+            found = kept[rows] = _Rows(flat, self._trunks, rows, self._widths, self._outputs)
+        return found
+
+    def _layer(self, linears: list[nn.Linear]) -> _Layer:
+        outputs, inputs = linears[0].weight.shape
+        weight, bias = linears[0].weight.storage_offset(), linears[0].bias.storage_offset()
+        spacing = linears[-1].weight.storage_offset() - weight
+        assert linears[-1].bias.storage_offset() - bias == spacing
+        shape, strides = (len(linears), outputs, inputs), (spacing or outputs * inputs, inputs, 1)
+        return _Layer(
+            self._flat.as_strided(shape, strides, weight),
+            self._gradient.as_strided(shape, strides, weight),
+            bias,
+            spacing,
+        )
+
+    def _output(self, linear: nn.Module, trunk: int) -> _Output:
+        assert isinstance(linear, nn.Linear)
+        assert linear.weight.grad is not None and linear.bias.grad is not None
+        return _Output(
+            linear.weight.detach(), linear.weight.grad, linear.bias.detach(), linear.bias.grad.numpy(), trunk
+        )
+
+
+def _hidden_layers(policy: Policy) -> list[list[nn.Linear]] | None:
+    """Returns the hidden layers of each trunk; None if the network has further parts with parameters."""
+    network = policy.network
+    if network.memory is not None or network.module is not None or network.moves is not None:
+        return None
+    bodies = [policy.trunk] if network.trunk == "shared" else [_body(policy.actor), _body(policy.critic)]
+    trunks: list[list[nn.Linear]] = []
+    for body in bodies:
+        trunks.append([])
+        for part in body:
+            if isinstance(part, nn.Linear):
+                trunks[-1].append(part)
+            elif any(True for _ in part.parameters()):
+                return None
+    return trunks
+
+
+def _body(head: nn.Module) -> list[nn.Module]:
+    """Returns all parts but the last, which is the output."""
+    return list(head.children())[:-1]

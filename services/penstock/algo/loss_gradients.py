@@ -1,0 +1,325 @@
+"""Gradients of PPO's loss with respect to the outputs of a small network, in compiled loops.
+
+`losses.ppo_loss` with the distributions of `algo.distributions` is the definition; tests compare the two. A row whose
+numbers are not finite makes the gradients NaN, as there.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.algo.action_heads import LOG_STD_RANGE
+from penstock.algo.losses import LossSettings
+from penstock.algo.policies import Policy
+from penstock.algo.ratios import LARGEST_LOG
+
+ROWS = ("anchor_log_prob", "proximal_value", "advantage", "target", "importance", "policy_weight")
+"""Columns of the rows that the loss reads, in this order; see `losses.ppo_loss`."""
+
+Floats = NDArray[np.float32]
+Actions = NDArray[np.int64] | NDArray[np.float32]
+
+_ANCHOR, _PROXIMAL_VALUE, _ADVANTAGE, _TARGET, _IMPORTANCE, _WEIGHT = range(len(ROWS))
+_LOG_TWO_PI = math.log(2.0 * math.pi)
+
+
+@numba.njit(nogil=True)
+def _scale(rows, normalise):  # type: ignore[no-untyped-def]
+    """Returns the mean to subtract from the advantages and the factor to multiply them by."""
+    if not normalise:
+        return np.float32(0.0), np.float32(1.0)
+    count = rows.shape[0]
+    mean = 0.0
+    for row in range(count):
+        mean += rows[row, _ADVANTAGE]
+    mean /= count
+    square = 0.0
+    for row in range(count):
+        square += (rows[row, _ADVANTAGE] - mean) ** 2
+    return np.float32(mean), np.float32(1.0 / (math.sqrt(square / count) + 1e-8))
+
+
+@numba.njit(nogil=True)
+def _surrogate(log_prob, anchor, advantage, weight, clip_range):  # type: ignore[no-untyped-def]
+    """Returns w min(r A, clip(r) A) and its derivative by the log probability."""
+    log_ratio = log_prob - anchor
+    ratio = math.exp(min(max(log_ratio, -LARGEST_LOG), LARGEST_LOG)) if log_ratio == log_ratio else log_ratio
+    plain = ratio * advantage
+    clipped = min(max(ratio, 1.0 - clip_range), 1.0 + clip_range) * advantage
+    # Every comparison with NaN is false, and then the result is NaN.
+    if clipped < plain:
+        return weight * clipped, 0.0
+    if abs(log_ratio) > LARGEST_LOG:
+        return weight * plain, 0.0
+    return weight * plain, weight * plain
+
+
+@numba.njit(
+    "float64(float32[:, ::1], float32[:, ::1], float32[:, ::1], float64, float64)",
+    nogil=True,
+    cache=True,
+)
+def _value_loss(values, rows, gradients, clip_range, coefficient):  # type: ignore[no-untyped-def]
+    """Returns the value loss, and writes its gradients, times its coefficient, by the values, <float32>[N, 1]."""
+    count, total = rows.shape[0], 0.0
+    for row in range(count):
+        value, target, proximal = values[row, 0], rows[row, _TARGET], rows[row, _PROXIMAL_VALUE]
+        error, change = value - target, value - proximal
+        squared, slope = error * error, error
+        if abs(change) > clip_range:
+            clipped = proximal + math.copysign(clip_range, change) - target
+            if clipped * clipped > squared:
+                squared, slope = clipped * clipped, 0.0
+        total += rows[row, _IMPORTANCE] * 0.5 * squared
+        gradients[row, 0] = coefficient * rows[row, _IMPORTANCE] * slope / count
+    return total / count
+
+
+@numba.njit(
+    "UniTuple(float64, 2)(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[:, ::1], boolean,"
+    " float64, float64, float32[:, ::1], float32[::1])",
+    nogil=True,
+    cache=True,
+)
+def _choice_loss(  # type: ignore[no-untyped-def]
+    logits, legal, ends, actions, rows, normalise, clip_range, entropy_coefficient, gradients, log_probs
+):
+    """Returns the policy loss and the mean entropy of choices, and writes the gradients and the log probabilities.
+
+    Choice c is among the logits from `ends[c - 1]` to `ends[c]`. Without masks `legal` has no rows.
+    """
+    count, loss, entropies = rows.shape[0], 0.0, 0.0
+    mean, factor = _scale(rows, normalise)
+    for row in range(count):
+        own, log_prob, begin = gradients[row], 0.0, 0
+        for choice in range(ends.size):
+            end = ends[choice]
+            largest = -math.inf
+            for column in range(begin, end):
+                if legal.shape[0] == 0 or legal[row, column]:
+                    largest = max(largest, logits[row, column])
+            total = 0.0
+            for column in range(begin, end):
+                if legal.shape[0] == 0 or legal[row, column]:
+                    total += math.exp(logits[row, column] - largest)
+            normaliser = largest + math.log(total)
+            # The log probabilities stand in for the gradients until the latter are known.
+            for column in range(begin, end):
+                own[column] = logits[row, column] - normaliser
+            chosen = begin + actions[row, choice]
+            log_prob += own[chosen] if legal.shape[0] == 0 or legal[row, chosen] else -math.inf
+            begin = end
+        advantage = (rows[row, _ADVANTAGE] - mean) * factor
+        term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range)
+        loss -= term
+        log_probs[row] = log_prob
+        slope, begin = -slope / count, 0
+        for choice in range(ends.size):
+            end, entropy = ends[choice], 0.0
+            for column in range(begin, end):
+                if legal.shape[0] == 0 or legal[row, column]:
+                    entropy -= math.exp(own[column]) * own[column]
+            entropies += entropy
+            chosen = begin + actions[row, choice]
+            for column in range(begin, end):
+                if legal.shape[0] == 0 or legal[row, column]:
+                    probability = math.exp(own[column])
+                    gradient = entropy_coefficient / count * probability * (own[column] + entropy) - slope * probability
+                    own[column] = gradient + slope if column == chosen else gradient
+                else:
+                    own[column] = 0.0
+            begin = end
+    return loss / count, entropies / count
+
+
+@numba.njit(
+    "UniTuple(float64, 2)(float32[:, ::1], float32[::1], float64, float64, float32[:, ::1], float32[:, ::1], boolean,"
+    " float64, float64, float32[:, ::1], float32[::1], float32[::1])",
+    nogil=True,
+    cache=True,
+)
+def _gaussian_loss(  # type: ignore[no-untyped-def]
+    outputs,
+    log_std,
+    lowest,
+    highest,
+    actions,
+    rows,
+    normalise,
+    clip_range,
+    entropy_coefficient,
+    gradients,
+    log_std_gradient,
+    log_probs,
+):
+    """Returns the policy loss and the mean entropy of a Gaussian, and writes the gradients and log probabilities.
+
+    `log_std` is empty if the log standard deviations are outputs, after the means. They are bounded as by
+    `action_heads.bound`.
+    """
+    count, elements, loss, entropies = rows.shape[0], actions.shape[1], 0.0, 0.0
+    mean, factor = _scale(rows, normalise)
+    own_std = log_std.size > 0
+    log_std_gradient[:] = np.float32(0.0)
+    for row in range(count):
+        log_prob, entropy = 0.0, 0.0
+        for element in range(elements):
+            raw = log_std[element] if own_std else outputs[row, elements + element]
+            bounded = min(max(raw, lowest), highest) if raw == raw else raw
+            scaled = (actions[row, element] - outputs[row, element]) * math.exp(-bounded)
+            log_prob += -0.5 * (scaled * scaled + _LOG_TWO_PI) - bounded
+            entropy += bounded + 0.5 * (1.0 + _LOG_TWO_PI)
+        entropies += entropy
+        advantage = (rows[row, _ADVANTAGE] - mean) * factor
+        term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range)
+        loss -= term
+        log_probs[row] = log_prob
+        slope = -slope / count
+        for element in range(elements):
+            raw = log_std[element] if own_std else outputs[row, elements + element]
+            bounded = min(max(raw, lowest), highest) if raw == raw else raw
+            inverse = math.exp(-bounded)
+            scaled = (actions[row, element] - outputs[row, element]) * inverse
+            gradients[row, element] = slope * scaled * inverse
+            gradient = slope * (scaled * scaled - 1.0) - entropy_coefficient / count
+            if own_std:
+                log_std_gradient[element] += gradient
+            else:
+                outwards = (raw > highest and gradient < 0.0) or (raw < lowest and gradient > 0.0)
+                gradients[row, elements + element] = 0.0 if outwards else gradient
+    for element in range(log_std.size):
+        raw, gradient = log_std[element], log_std_gradient[element]
+        if (raw > highest and gradient < 0.0) or (raw < lowest and gradient > 0.0):
+            log_std_gradient[element] = 0.0
+    return loss / count, entropies / count
+
+
+def value_loss(settings: LossSettings, values: Floats, rows: Floats, gradients: Floats) -> float:
+    """Returns the value loss of N rows, and writes its gradients by the values, <float32>[N, 1]."""
+    clip_range = math.inf if settings.value_clip_range is None else settings.value_clip_range
+    loss: float = _value_loss(values, rows, gradients, clip_range, settings.value_coefficient)
+    return loss
+
+
+class PolicyLoss(Protocol):
+    """Policy loss of one kind of action."""
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Returns the actions of N rows, one tensor per leaf, as an array [N, elements]."""
+
+    def gradients(
+        self, settings: LossSettings, outputs: Floats, rows: "Rows", gradients: Floats, log_probs: Floats
+    ) -> tuple[float, float]:
+        """Returns the policy loss of N rows and their mean entropy.
+
+        Writes the gradients of the policy loss, less the entropy times its coefficient.
+
+        Args:
+            settings: Coefficients of the loss.
+            outputs: <float32>[N, outputs] outputs of the policy's network.
+            rows: The other inputs of the loss.
+            gradients: <float32>[N, outputs] receives the gradients by the outputs.
+            log_probs: <float32>[N] receives the log probabilities of the actions.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of which the loss is the mean.
+
+    Attributes:
+        numbers: <float32>[N, 6] the columns `ROWS`.
+        actions: [N, elements] actions, as `PolicyLoss.arranged` returns them.
+        legal: <bool>[N, bits] legal alternatives; [0, 0]: all are.
+    """
+
+    numbers: Floats
+    actions: Actions
+    legal: NDArray[np.bool_]
+
+    def take(self, order: NDArray[np.int64]) -> "Rows":
+        """Returns the chosen rows in this order."""
+        legal = self.legal[order] if self.legal.size else self.legal
+        return Rows(self.numbers[order], self.actions[order], legal)
+
+    def part(self, rows: slice) -> "Rows":
+        """Returns views of some rows."""
+        return Rows(self.numbers[rows], self.actions[rows], self.legal[rows] if self.legal.size else self.legal)
+
+
+class ChoiceLoss:
+    """Policy loss of actions that are choices alone, with or without masks."""
+
+    def __init__(self, policy: Policy) -> None:
+        counts = [count for space in policy.spec.action.spaces for count in space.choices]
+        self._ends = np.cumsum(np.array(counts, np.int64))
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Implements `PolicyLoss`."""
+        leaves = [action.reshape(len(action), -1).numpy() for action in actions]
+        return np.ascontiguousarray(leaves[0] if len(leaves) == 1 else np.concatenate(leaves, 1), np.int64)
+
+    def gradients(
+        self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
+    ) -> tuple[float, float]:
+        """Implements `PolicyLoss`."""
+        return _choice_loss(
+            outputs,
+            rows.legal,
+            self._ends,
+            rows.actions,
+            rows.numbers,
+            settings.normalise_advantages,
+            settings.clip_range,
+            settings.entropy_coefficient,
+            gradients,
+            log_probs,
+        )
+
+
+class GaussianLoss:
+    """Policy loss of an action that is one vector of real numbers."""
+
+    def __init__(self, policy: Policy) -> None:
+        log_std = policy.log_std
+        self._log_std = np.empty(0, np.float32) if log_std is None else log_std.detach().numpy()
+        gradient = None if log_std is None else log_std.grad
+        self._gradient = np.empty(0, np.float32) if gradient is None else gradient.numpy()
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Implements `PolicyLoss`."""
+        (action,) = actions
+        return np.ascontiguousarray(action.numpy())
+
+    def gradients(
+        self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
+    ) -> tuple[float, float]:
+        """Implements `PolicyLoss`. Writes the gradient by the parameter `log_std` too, if there is one."""
+        return _gaussian_loss(
+            outputs,
+            self._log_std,
+            *LOG_STD_RANGE,
+            rows.actions,
+            rows.numbers,
+            settings.normalise_advantages,
+            settings.clip_range,
+            settings.entropy_coefficient,
+            gradients,
+            self._gradient,
+            log_probs,
+        )
+
+
+def policy_loss(policy: Policy) -> PolicyLoss | None:
+    """Returns the policy loss for the actions of a policy with flat parameters; None if there is none."""
+    spaces = policy.spec.action.spaces
+    if all(space.choices for space in spaces):
+        return ChoiceLoss(policy)
+    if len(spaces) == 1 and not policy.network.squash_actions:
+        return GaussianLoss(policy)
+    return None

@@ -1,0 +1,93 @@
+"""Gradient steps of small networks on a CPU, with the backward pass written out.
+
+They are the steps of `GradientStep`, which autograd takes for all other networks, up to rounding. A step makes some 25
+calls instead of 140.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penstock.algo import loss_gradients
+from penstock.algo.distributions import Joint
+from penstock.algo.flat_networks import FlatNetwork
+from penstock.algo.loss_gradients import ROWS, PolicyLoss, Rows
+from penstock.algo.losses import LossSettings
+from penstock.algo.masks import unpack
+from penstock.algo.policies import Inputs, Policy
+from penstock.learning.gradient_steps import LARGEST_NORM, Descended, GradientStep, Steps
+
+
+class DirectSteps:
+    """Execution of gradient steps without autograd. Implements `execution.Descent`."""
+
+    def __init__(self, step: GradientStep, policy: Policy, network: FlatNetwork, loss: PolicyLoss) -> None:
+        """Takes the steps of `step`, whose objective is that of this policy, by this network and this loss."""
+        self._step, self._policy, self._network, self._loss = step, policy, network, loss
+
+    def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
+        """Implements `Descent`."""
+        self._features, self._rows = self._arranged(steps)
+        self._settings = settings
+
+    def descend(self, order: Tensor, minibatches: int) -> Descended:
+        """Implements `Descent`."""
+        features, rows = self._features[order], self._rows.take(order.numpy())
+        count = len(features)
+        log_probs, numbers = np.empty(count, np.float32), np.empty((5, minibatches), np.float32)
+        begin = 0
+        for minibatch in range(minibatches):
+            part = slice(begin, begin + count // minibatches + (minibatch < count % minibatches))
+            losses = self._gradient(self._settings, features[part], rows.part(part), log_probs[part])
+            norm, refused = self._step.optimizer.clipped_step(
+                self._step.max_gradient_norm, LARGEST_NORM, self._step.border
+            )
+            numbers[:, minibatch] = *losses, norm, refused
+            begin = part.stop
+        return Descended(torch.from_numpy(log_probs), *torch.from_numpy(numbers))
+
+    def evaluate(self, inputs: Inputs) -> tuple[Joint, Tensor]:
+        """Returns what `Policy.evaluate` returns for segments, [B, T + 1, ...], whose last row has no action."""
+        features, policy = self._network.features(inputs.observation), self._policy
+        outputs, values = self._network.outputs_of(features.flatten(0, 1))
+        of_actions = outputs.view(*features.shape[:2], -1)[:, :-1]
+        return policy.distribution_of(of_actions, inputs.mask), values.view(features.shape[:2])
+
+    def gradients(self, steps: Steps, settings: LossSettings) -> Callable[[slice], None]:
+        """Implements `Descent`."""
+        features, rows = self._arranged(steps)
+
+        def write(part: slice) -> None:
+            log_probs = np.empty(part.stop - part.start, np.float32)
+            self._gradient(settings, features[part], rows.part(part), log_probs)
+
+        return write
+
+    def _gradient(
+        self, settings: LossSettings, features: Tensor, rows: Rows, log_probs: NDArray[np.float32]
+    ) -> tuple[float, float, float]:
+        """Computes the gradient of the loss. Returns the losses of policy and value, and the entropy."""
+        outputs, values = self._network.forward(features)
+        of_outputs, of_values = self._network.gradients_of_outputs(len(features))
+        policy, entropy = self._loss.gradients(settings, outputs.numpy(), rows, of_outputs.numpy(), log_probs)
+        value = loss_gradients.value_loss(settings, values.numpy(), rows.numbers, of_values.numpy())
+        self._network.backward(len(features))
+        return policy, value, entropy
+
+    def _arranged(self, steps: Steps) -> tuple[Tensor, Rows]:
+        mask = steps.inputs.mask
+        legal = np.empty((0, 0), np.bool_) if mask is None else unpack(mask, self._policy.spec.mask_bits).numpy()
+        numbers = torch.stack([getattr(steps, name) for name in ROWS], 1).numpy()
+        rows = Rows(numbers, self._loss.arranged(steps.action), legal)
+        return self._network.features(steps.inputs.observation), rows
+
+
+def direct_steps(policy: Policy, step: GradientStep) -> DirectSteps | None:
+    """Returns the direct execution of a policy's gradient steps on a CPU in float32; None if there is none."""
+    loss = loss_gradients.policy_loss(policy)
+    if loss is None or not FlatNetwork.applies_to(policy):
+        return None
+    return DirectSteps(step, policy, FlatNetwork(policy, step.parameters), loss)

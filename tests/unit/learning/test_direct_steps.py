@@ -1,0 +1,177 @@
+"""Gradient steps without autograd are those of autograd, for every network to which they apply."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers.environments import fresh_policy, spec_of
+from helpers.training import CPU, make_batch, make_learner
+from penstock.algo.distributions import DiagonalGaussian
+from penstock.algo.losses import LossSettings
+from penstock.algo.parameters import beginning_of, flatten
+from penstock.algo.policies import Inputs, Network, Policy
+from penstock.learning.adam import Adam
+from penstock.learning.direct_steps import DirectSteps, direct_steps
+from penstock.learning.execution import Eager
+from penstock.learning.gradient_steps import GradientStep, Steps, objective_of
+from penstock.types.spaces import (
+    BoxSpace,
+    DiscreteSpace,
+    EnvironmentSpec,
+    Leaf,
+    MultiBinarySpace,
+    MultiDiscreteSpace,
+    Tree,
+)
+
+SETTINGS = LossSettings(
+    clip_range=0.2,
+    value_clip_range=0.3,
+    value_coefficient=0.5,
+    entropy_coefficient=0.01,
+    normalise_advantages=True,
+    clip_anchor=0.5,
+    behaviour_weight_clip=5.0,
+)
+
+
+INF = (math.inf,)
+PLANE = BoxSpace("float32", (3,), 3 * (-math.inf,), 3 * INF)
+PAIR = MultiDiscreteSpace((2,), (2, 4), (0, 0))
+OBSERVATIONS = {
+    "one box": Tree.of(PLANE),
+    "integers": Tree.of(DiscreteSpace(5)),
+    "box and integers": Tree((Leaf(("a",), PLANE), Leaf(("b",), DiscreteSpace(4)))),
+}
+ACTIONS = {
+    "choice": Tree.of(DiscreteSpace(3)),
+    "several choices": Tree.of(PAIR),
+    "bits": Tree.of(MultiBinarySpace((3,))),
+    "tuple of choices": Tree((Leaf((0,), DiscreteSpace(3)), Leaf((1,), PAIR))),
+    "numbers": Tree.of(BoxSpace("float32", (2,), (-1.0, -1.0), (1.0, 1.0))),
+    "unbounded numbers": Tree.of(PLANE),
+}
+MASKABLE = ("choice", "several choices", "tuple of choices")
+
+
+def make_step(policy: Policy, learning_rate: float = 1e-2) -> GradientStep:
+    parameters = flatten(policy)
+    own = policy.own_value_network
+    border = None if own is None else beginning_of(own)
+    objective = objective_of(policy, "float32", CPU)
+    return GradientStep(objective, parameters, Adam(parameters, learning_rate), 0.5, border)
+
+
+def direct(step: GradientStep, policy: Policy) -> DirectSteps:
+    found = direct_steps(policy, step)
+    assert found is not None
+    return found
+
+
+def random_steps(policy: Policy, count: int, seed: int) -> Steps:
+    """Returns random steps, whose ratios are on both sides of the clip range, with random masks if there are masks."""
+    spec, generator = policy.spec, torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(count, *shape, generator=generator)
+
+    def choice(n: int) -> Tensor:
+        return torch.randint(n, (count,), generator=generator)
+
+    observation = tuple(
+        normal(*space.shape) if isinstance(space, BoxSpace) else choice(space.n)  # type: ignore[union-attr, arg-type]
+        for space in spec.observation.spaces
+    )
+    actions, legal = [], torch.rand(count, spec.mask_bits, generator=generator) < 0.5
+    first = 0
+    for space in spec.action.spaces:
+        if isinstance(space, BoxSpace):
+            actions.append(normal(*space.shape))
+            continue
+        chosen = torch.stack([choice(n) for n in space.choices], 1)
+        for column, n in enumerate(space.choices):
+            if spec.mask_bits:
+                legal[torch.arange(count), first + chosen[:, column]] = True
+            first += n
+        actions.append(chosen[:, 0] if isinstance(space, DiscreteSpace) else chosen)
+    mask = torch.from_numpy(np.packbits(legal.numpy(), axis=-1, bitorder="little")) if spec.mask_bits else None
+    inputs = Inputs(observation, mask)
+    with torch.no_grad():
+        distribution = policy.evaluate(inputs)[0]
+        if isinstance(distribution.parts[0], DiagonalGaussian):
+            # Actions that the policy takes: the rounding of a log probability grows with the action's distance.
+            actions = list(distribution.sample(actions[0]))
+        log_prob = distribution.log_prob(tuple(actions))
+    rest: tuple[Any, ...] = (log_prob, normal(), log_prob + 0.3 * normal(), normal(), normal(), normal().exp(), normal().exp())
+    return Steps(inputs, tuple(actions), *rest, None)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    action = draw(st.sampled_from(sorted(ACTIONS)))
+    tree = ACTIONS[action]
+    bits = sum(tree.choices) if action in MASKABLE and draw(st.booleans()) else 0
+    network = Network(
+        hidden_sizes=draw(st.sampled_from([(16, 16), (8,), (), (8, 16, 4)])),
+        trunk=draw(st.sampled_from(["separate", "shared"])),
+        activation=draw(st.sampled_from(["tanh", "relu"])),
+        state_dependent_std=draw(st.booleans()),
+        normalise_observations=draw(st.booleans()),
+        initial_log_std=draw(st.sampled_from([0.0, -6.0, 3.0])),
+    )
+    observation = OBSERVATIONS[draw(st.sampled_from(sorted(OBSERVATIONS)))]
+    policy = fresh_policy(EnvironmentSpec("Any-v0", observation, tree, mask_bits=bits), network=network)
+    with torch.no_grad():
+        for parameter in policy.actor.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)))
+    return policy
+
+
+@given(policies(), st.integers(1, 70), st.sampled_from([None, 0.3]), st.booleans(), st.integers(0, 9))
+def test_the_gradient_is_that_of_autograd(
+    policy: Policy, count: int, value_clip: float | None, normalise: bool, seed: int
+) -> None:
+    settings = dataclasses.replace(SETTINGS, value_clip_range=value_clip, normalise_advantages=normalise and count > 1)
+    step, steps = make_step(policy), random_steps(policy, count, seed)
+    gradient = step.parameters.grad
+    assert gradient is not None
+    step.gradients(steps, settings)(slice(0, count))
+    expected = gradient.clone()
+    gradient.fill_(7.0)
+    direct(step, policy).gradients(steps, settings)(slice(0, count))
+    for parameter, (name, _) in zip(policy.parameters(), policy.named_parameters(), strict=True):
+        assert parameter.grad is not None
+        begin = parameter.storage_offset()
+        found = expected[begin : begin + parameter.numel()].view_as(parameter)
+        scale = float(found.abs().max()) + 1e-3
+        torch.testing.assert_close(parameter.grad, found, rtol=1e-4, atol=3e-6 * scale, msg=lambda m, n=name: n + m)
+
+
+@given(policies(), st.integers(0, 9))
+def test_epochs_end_at_the_parameters_and_results_of_autograd(policy: Policy, seed: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        other = fresh_policy(policy.spec, network=policy.network)
+        other.load_state_dict(policy.state_dict())
+    batches = [random_steps(policy, count, epoch) for epoch, count in enumerate((50, 37))]
+    found = []
+    for each, make in ((policy, direct), (other, lambda step, policy: Eager(step))):
+        # Adam divides by the size of a gradient, so that rounding moves a parameter with a gradient near 0.
+        step = make_step(each, learning_rate=1e-4)
+        descent = make(step, each)
+        for epoch, steps in enumerate(batches):
+            descent.begin(steps, SETTINGS, most_steps=50)
+            order = torch.randperm(len(steps.target), generator=torch.Generator().manual_seed(epoch))
+            done = descent.descend(order, 4)
+        found.append((step.parameters.detach(), done))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=2e-4)
+    for name in ("log_prob", "policy_loss", "value_loss", "entropy", "gradient_norm", "refused"):
+        ours, theirs = (getattr(done, name) for _, done in found)
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3, msg=lambda message, name=name: name + message)
