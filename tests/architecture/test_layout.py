@@ -143,7 +143,7 @@ ONLY_IN: dict[str, set[str]] = {
     "gymnasium": {"acting", "cli"},
     "prometheus_client": {"telemetry"},
     "structlog": {"telemetry"},
-    "numba": {"replay"},
+    "numba": {"algo", "learning", "replay"},
     "rich": {"cli"},
     "matplotlib": {"local"},
     "moviepy": {"cli"},
@@ -249,7 +249,7 @@ def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folde
         ("replay", "pass", ("torch", "gymnasium", *EXTRA_OF)),
         # numba takes 120 MB and half a second, which processes that only transfer segments do not need.
         ("actor", "pass", ("numba", *EXTRA_OF)),
-        ("learner", TRAINING, ("numba", "torch._dynamo", *EXTRA_OF)),
+        ("learner", TRAINING, ("torch._dynamo", *EXTRA_OF)),
     ],
 )
 def test_a_service_does_not_load_what_it_does_not_use(service: str, use: str, unused: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numba
 import torch
 from torch import Tensor
 
@@ -76,17 +77,11 @@ def estimate(
     sound = usable & _is_sound(delta, usable)
     delta = torch.where(sound, delta, 0.0)
     decay = torch.where(sound & ~(terminated | truncated), discount * trace_decay, 0.0)
-    following = torch.zeros_like(delta[:, 0])
-    corrections, decayed = [], []
-    # Time-major, so that each of the many small sums reads contiguous memory.
-    for weighted, gain, fade in zip(*(_backwards(each) for each in (rho * delta, decay * trace, decay)), strict=True):
-        decayed.append(fade * following)
-        following = weighted + gain * following
-        corrections.append(following)
-    correction = torch.stack(corrections[::-1], dim=1)
+    recursion = _compiled_recursion if delta.device.type == "cpu" else _recursion
+    correction, decayed = recursion(rho * delta, decay * trace, decay)
     return Estimates(
         sound=sound,
-        advantage=delta + torch.stack(decayed[::-1], dim=1),
+        advantage=delta + decayed,
         target=torch.where(sound, value[:, :-1] + correction, 0.0),
         correction=correction,
     )
@@ -98,6 +93,39 @@ def _is_sound(delta: Tensor, usable: Tensor) -> Tensor:
     median = torch.where(usable & size.isfinite(), size, torch.nan).nanmedian()
     # Without a median the scale is 1. NaN and infinity fail the comparison in any case.
     return size <= LARGEST_SPREAD * median.nan_to_num(nan=1.0).clamp(min=1.0)
+
+
+def _recursion(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns D_t = weighted_t + gain_t D_{t+1} and fade_t D_{t+1}, <float32>[B, T] each, as are the arguments."""
+    following = torch.zeros_like(weighted[:, 0])
+    corrections, decayed = [], []
+    # Time-major, so that each of the many small sums reads contiguous memory.
+    for each_weighted, each_gain, each_fade in zip(*map(_backwards, (weighted, gain, fade)), strict=True):
+        decayed.append(each_fade * following)
+        following = each_weighted + each_gain * following
+        corrections.append(following)
+    return torch.stack(corrections[::-1], dim=1), torch.stack(decayed[::-1], dim=1)
+
+
+def _compiled_recursion(weighted: Tensor, gain: Tensor, fade: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns what `_recursion` returns, bit for bit, on a CPU."""
+    correction, decayed = torch.empty_like(weighted), torch.empty_like(weighted)
+    weighted, gain, fade = (values.to(weighted.dtype).contiguous() for values in (weighted, gain, fade))
+    _recur(weighted.numpy(), gain.numpy(), fade.numpy(), correction.numpy(), decayed.numpy())
+    return correction, decayed
+
+
+@numba.njit(
+    ["void(" + ", ".join(5 * [f"{kind}[:, ::1]"]) + ")" for kind in ("float32", "float64")], nogil=True, cache=True
+)
+def _recur(weighted, gain, fade, correction, decayed):  # type: ignore[no-untyped-def]
+    segments, steps = weighted.shape
+    for segment in range(segments):
+        following = correction.dtype.type(0)
+        for step in range(steps - 1, -1, -1):
+            decayed[segment, step] = fade[segment, step] * following
+            following = weighted[segment, step] + gain[segment, step] * following
+            correction[segment, step] = following
 
 
 def _backwards(values: Tensor) -> list[Tensor]:

@@ -41,9 +41,7 @@ def _add_bias(values, flat, first, spacing, relu):  # type: ignore[no-untyped-de
                     own[column] += bias[column]
 
 
-@numba.njit(
-    "void(float32[:, :, ::1], float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True
-)
+@numba.njit("void(float32[:, :, ::1], float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True)
 def _before_activation(gradients, outputs, flat, first, spacing, relu):  # type: ignore[no-untyped-def]
     """Turns gradients of a layer's outputs into those of its sums, and writes those of its bias into `flat`."""
     trunks, rows, width = gradients.shape
@@ -77,10 +75,12 @@ class _Layer:
 
     Attributes:
         weight, weight_gradient: <float32>[trunks, outputs, inputs].
+        transposed: <float32>[trunks, inputs, outputs] view of the weight.
         bias, spacing: Position of the first trunk's bias in the flat tensors, and the distance to the next trunk's.
     """
 
     weight: Tensor
+    transposed: Tensor
     weight_gradient: Tensor
     bias: int
     spacing: int
@@ -92,12 +92,14 @@ class _Output:
 
     Attributes:
         weight, weight_gradient: <float32>[outputs, inputs].
+        transposed: <float32>[inputs, outputs] view of the weight.
         bias: <float32>[outputs].
         bias_gradient: <float32>[outputs], as an array.
         trunk: Number of its trunk.
     """
 
     weight: Tensor
+    transposed: Tensor
     weight_gradient: Tensor
     bias: Tensor
     bias_gradient: Floats
@@ -109,14 +111,17 @@ class _Rows:
 
     def __init__(self, flat: Tensor, trunks: int, rows: int, widths: list[int], outputs: int) -> None:
         self.hidden: list[Tensor] = []
-        self.arrays: list[Floats] = []
         sizes = [trunks * rows * width for width in widths]
         for values, width in zip(torch.split(flat[: sum(sizes)], sizes), widths, strict=True):
             self.hidden.append(values.view(trunks, rows, width))
-            self.arrays.append(self.hidden[-1].numpy())
         rest = flat[sum(sizes) :]
         self.outputs = rest[: rows * outputs].view(rows, outputs)
         self.values = rest[rows * outputs : rows * (outputs + 1)].view(rows, 1)
+        self.transposed = [values.transpose(1, 2) for values in self.hidden]
+        self.arrays: list[Floats] = [values.numpy() for values in self.hidden]
+        self.ends: tuple[tuple[Tensor, Floats], ...] = tuple(
+            (values.t(), values.numpy()) for values in (self.outputs, self.values)
+        )
 
 
 class FlatNetwork:
@@ -162,13 +167,13 @@ class FlatNetwork:
         buffers = self._rows(self._forward, rows)
         self._inputs = below = features.expand(self._trunks, rows, -1)
         for layer, hidden, array in zip(self._layers, buffers.hidden, buffers.arrays, strict=True):
-            torch.bmm(below, layer.weight.transpose(1, 2), out=hidden)
+            torch.bmm(below, layer.transposed, out=hidden)
             _add_bias(array, self._array, layer.bias, layer.spacing, self._relu)
             if not self._relu:
                 np.tanh(array, out=array)
             below = hidden
         for output, result in ((self._policy_output, buffers.outputs), (self._value_output, buffers.values)):
-            torch.addmm(output.bias, below[output.trunk], output.weight.t(), out=result)
+            torch.addmm(output.bias, below[output.trunk], output.transposed, out=result)
         return buffers.outputs, buffers.values
 
     def outputs_of(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,9 +195,11 @@ class FlatNetwork:
         forward, backward = self._rows(self._forward, rows), self._rows(self._backward, rows)
         above = backward.hidden[-1] if self._layers else None
         below = forward.hidden[-1] if self._layers else self._inputs
-        for output, gradient in ((self._policy_output, backward.outputs), (self._value_output, backward.values)):
-            torch.mm(gradient.t(), below[output.trunk], out=output.weight_gradient)
-            _sum_rows(gradient.numpy(), output.bias_gradient)
+        outputs = (self._policy_output, self._value_output)
+        gradients = (backward.outputs, backward.values)
+        for output, gradient, (transposed, array) in zip(outputs, gradients, backward.ends, strict=True):
+            torch.mm(transposed, below[output.trunk], out=output.weight_gradient)
+            _sum_rows(array, output.bias_gradient)
             if above is None:
                 continue
             if output is self._value_output and self._trunks == 1:
@@ -200,7 +207,7 @@ class FlatNetwork:
             else:
                 torch.mm(gradient, output.weight, out=above[output.trunk])
         for depth in reversed(range(len(self._layers))):
-            layer, own = self._layers[depth], backward.hidden[depth]
+            layer = self._layers[depth]
             _before_activation(
                 backward.arrays[depth],
                 forward.arrays[depth],
@@ -210,9 +217,9 @@ class FlatNetwork:
                 self._relu,
             )
             below = forward.hidden[depth - 1] if depth else self._inputs
-            torch.bmm(own.transpose(1, 2), below, out=layer.weight_gradient)
+            torch.bmm(backward.transposed[depth], below, out=layer.weight_gradient)
             if depth:
-                torch.bmm(own, layer.weight, out=backward.hidden[depth - 1])
+                torch.bmm(backward.hidden[depth], layer.weight, out=backward.hidden[depth - 1])
 
     def _rows(self, kept: dict[int, _Rows], rows: int) -> _Rows:
         found = kept.get(rows)
@@ -225,12 +232,14 @@ class FlatNetwork:
 
     def _layer(self, linears: list[nn.Linear]) -> _Layer:
         outputs, inputs = linears[0].weight.shape
-        weight, bias = linears[0].weight.storage_offset(), linears[0].bias.storage_offset()
-        spacing = linears[-1].weight.storage_offset() - weight
+        weight, bias = int(linears[0].weight.storage_offset()), int(linears[0].bias.storage_offset())
+        spacing = int(linears[-1].weight.storage_offset()) - weight
         assert linears[-1].bias.storage_offset() - bias == spacing
         shape, strides = (len(linears), outputs, inputs), (spacing or outputs * inputs, inputs, 1)
+        stacked = self._flat.as_strided(shape, strides, weight)
         return _Layer(
-            self._flat.as_strided(shape, strides, weight),
+            stacked,
+            stacked.transpose(1, 2),
             self._gradient.as_strided(shape, strides, weight),
             bias,
             spacing,
@@ -239,9 +248,8 @@ class FlatNetwork:
     def _output(self, linear: nn.Module, trunk: int) -> _Output:
         assert isinstance(linear, nn.Linear)
         assert linear.weight.grad is not None and linear.bias.grad is not None
-        return _Output(
-            linear.weight.detach(), linear.weight.grad, linear.bias.detach(), linear.bias.grad.numpy(), trunk
-        )
+        weight, bias = linear.weight.detach(), linear.bias.detach()
+        return _Output(weight, weight.t(), linear.weight.grad, bias, linear.bias.grad.numpy(), trunk)
 
 
 def _hidden_layers(policy: Policy) -> list[list[nn.Linear]] | None:

@@ -26,6 +26,7 @@ Actions = NDArray[np.int64] | NDArray[np.float32]
 
 _ANCHOR, _PROXIMAL_VALUE, _ADVANTAGE, _TARGET, _IMPORTANCE, _WEIGHT = range(len(ROWS))
 _LOG_TWO_PI = math.log(2.0 * math.pi)
+_LOWEST, _HIGHEST = LOG_STD_RANGE
 
 
 @numba.njit(nogil=True)
@@ -81,20 +82,21 @@ def _value_loss(values, rows, gradients, clip_range, coefficient):  # type: igno
 
 
 @numba.njit(
-    "UniTuple(float64, 2)(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[:, ::1], boolean,"
-    " float64, float64, float32[:, ::1], float32[::1])",
+    "UniTuple(float64, 2)(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[:, ::1],"
+    " UniTuple(float64, 3), Tuple((float32[:, ::1], float32[::1])))",
     nogil=True,
     cache=True,
 )
-def _choice_loss(  # type: ignore[no-untyped-def]
-    logits, legal, ends, actions, rows, normalise, clip_range, entropy_coefficient, gradients, log_probs
-):
-    """Returns the policy loss and the mean entropy of choices, and writes the gradients and the log probabilities.
+def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type: ignore[no-untyped-def]
+    """Returns the policy loss and the mean entropy of choices.
 
-    Choice c is among the logits from `ends[c - 1]` to `ends[c]`. Without masks `legal` has no rows.
+    Writes the gradients and the log probabilities, which are the two `results`. Choice c is among the logits from
+    `ends[c - 1]` to `ends[c]`. Without masks `legal` has no rows. `settings` are those of `_numbers`.
     """
+    normalise, clip_range, entropy_coefficient = settings
+    gradients, log_probs = results
     count, loss, entropies = rows.shape[0], 0.0, 0.0
-    mean, factor = _scale(rows, normalise)
+    mean, factor = _scale(rows, normalise != 0.0)
     for row in range(count):
         own, log_prob, begin = gradients[row], 0.0, 0
         for choice in range(ends.size):
@@ -138,39 +140,29 @@ def _choice_loss(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(
-    "UniTuple(float64, 2)(float32[:, ::1], float32[::1], float64, float64, float32[:, ::1], float32[:, ::1], boolean,"
-    " float64, float64, float32[:, ::1], float32[::1], float32[::1])",
+    "UniTuple(float64, 2)(float32[:, ::1], float32[::1], float32[:, ::1], float32[:, ::1], UniTuple(float64, 3),"
+    " Tuple((float32[:, ::1], float32[::1], float32[::1])))",
     nogil=True,
     cache=True,
 )
-def _gaussian_loss(  # type: ignore[no-untyped-def]
-    outputs,
-    log_std,
-    lowest,
-    highest,
-    actions,
-    rows,
-    normalise,
-    clip_range,
-    entropy_coefficient,
-    gradients,
-    log_std_gradient,
-    log_probs,
-):
-    """Returns the policy loss and the mean entropy of a Gaussian, and writes the gradients and log probabilities.
+def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type: ignore[no-untyped-def]
+    """Returns the policy loss and the mean entropy of a Gaussian.
 
+    Writes the gradients by outputs and by `log_std`, and the log probabilities, which are the three `results`.
     `log_std` is empty if the log standard deviations are outputs, after the means. They are bounded as by
-    `action_heads.bound`.
+    `action_heads.bound`. `settings` are those of `_numbers`.
     """
+    normalise, clip_range, entropy_coefficient = settings
+    gradients, log_std_gradient, log_probs = results
     count, elements, loss, entropies = rows.shape[0], actions.shape[1], 0.0, 0.0
-    mean, factor = _scale(rows, normalise)
+    mean, factor = _scale(rows, normalise != 0.0)
     own_std = log_std.size > 0
     log_std_gradient[:] = np.float32(0.0)
     for row in range(count):
         log_prob, entropy = 0.0, 0.0
         for element in range(elements):
             raw = log_std[element] if own_std else outputs[row, elements + element]
-            bounded = min(max(raw, lowest), highest) if raw == raw else raw
+            bounded = min(max(raw, _LOWEST), _HIGHEST) if raw == raw else raw
             scaled = (actions[row, element] - outputs[row, element]) * math.exp(-bounded)
             log_prob += -0.5 * (scaled * scaled + _LOG_TWO_PI) - bounded
             entropy += bounded + 0.5 * (1.0 + _LOG_TWO_PI)
@@ -182,7 +174,7 @@ def _gaussian_loss(  # type: ignore[no-untyped-def]
         slope = -slope / count
         for element in range(elements):
             raw = log_std[element] if own_std else outputs[row, elements + element]
-            bounded = min(max(raw, lowest), highest) if raw == raw else raw
+            bounded = min(max(raw, _LOWEST), _HIGHEST) if raw == raw else raw
             inverse = math.exp(-bounded)
             scaled = (actions[row, element] - outputs[row, element]) * inverse
             gradients[row, element] = slope * scaled * inverse
@@ -190,13 +182,18 @@ def _gaussian_loss(  # type: ignore[no-untyped-def]
             if own_std:
                 log_std_gradient[element] += gradient
             else:
-                outwards = (raw > highest and gradient < 0.0) or (raw < lowest and gradient > 0.0)
+                outwards = (raw > _HIGHEST and gradient < 0.0) or (raw < _LOWEST and gradient > 0.0)
                 gradients[row, elements + element] = 0.0 if outwards else gradient
     for element in range(log_std.size):
         raw, gradient = log_std[element], log_std_gradient[element]
-        if (raw > highest and gradient < 0.0) or (raw < lowest and gradient > 0.0):
+        if (raw > _HIGHEST and gradient < 0.0) or (raw < _LOWEST and gradient > 0.0):
             log_std_gradient[element] = 0.0
     return loss / count, entropies / count
+
+
+def _numbers(settings: LossSettings) -> tuple[float, float, float]:
+    """Returns whether advantages are normalised, the clip range and the coefficient of the entropy."""
+    return float(settings.normalise_advantages), float(settings.clip_range), float(settings.entropy_coefficient)
 
 
 def value_loss(settings: LossSettings, values: Floats, rows: Floats, gradients: Floats) -> float:
@@ -204,28 +201,6 @@ def value_loss(settings: LossSettings, values: Floats, rows: Floats, gradients: 
     clip_range = math.inf if settings.value_clip_range is None else settings.value_clip_range
     loss: float = _value_loss(values, rows, gradients, clip_range, settings.value_coefficient)
     return loss
-
-
-class PolicyLoss(Protocol):
-    """Policy loss of one kind of action."""
-
-    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
-        """Returns the actions of N rows, one tensor per leaf, as an array [N, elements]."""
-
-    def gradients(
-        self, settings: LossSettings, outputs: Floats, rows: "Rows", gradients: Floats, log_probs: Floats
-    ) -> tuple[float, float]:
-        """Returns the policy loss of N rows and their mean entropy.
-
-        Writes the gradients of the policy loss, less the entropy times its coefficient.
-
-        Args:
-            settings: Coefficients of the loss.
-            outputs: <float32>[N, outputs] outputs of the policy's network.
-            rows: The other inputs of the loss.
-            gradients: <float32>[N, outputs] receives the gradients by the outputs.
-            log_probs: <float32>[N] receives the log probabilities of the actions.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +227,28 @@ class Rows:
         return Rows(self.numbers[rows], self.actions[rows], self.legal[rows] if self.legal.size else self.legal)
 
 
+class PolicyLoss(Protocol):
+    """Policy loss of one kind of action."""
+
+    def arranged(self, actions: tuple[Tensor, ...]) -> Actions:
+        """Returns the actions of N rows, one tensor per leaf, as an array [N, elements]."""
+
+    def gradients(
+        self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
+    ) -> tuple[float, float]:
+        """Returns the policy loss of N rows and their mean entropy.
+
+        Writes the gradients of the policy loss, less the entropy times its coefficient.
+
+        Args:
+            settings: Coefficients of the loss.
+            outputs: <float32>[N, outputs] outputs of the policy's network.
+            rows: The other inputs of the loss.
+            gradients: <float32>[N, outputs] receives the gradients by the outputs.
+            log_probs: <float32>[N] receives the log probabilities of the actions.
+        """
+
+
 class ChoiceLoss:
     """Policy loss of actions that are choices alone, with or without masks."""
 
@@ -268,18 +265,16 @@ class ChoiceLoss:
         self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
     ) -> tuple[float, float]:
         """Implements `PolicyLoss`."""
-        return _choice_loss(
+        losses: tuple[float, float] = _choice_loss(
             outputs,
             rows.legal,
             self._ends,
             rows.actions,
             rows.numbers,
-            settings.normalise_advantages,
-            settings.clip_range,
-            settings.entropy_coefficient,
-            gradients,
-            log_probs,
+            _numbers(settings),
+            (gradients, log_probs),
         )
+        return losses
 
 
 class GaussianLoss:
@@ -300,19 +295,15 @@ class GaussianLoss:
         self, settings: LossSettings, outputs: Floats, rows: Rows, gradients: Floats, log_probs: Floats
     ) -> tuple[float, float]:
         """Implements `PolicyLoss`. Writes the gradient by the parameter `log_std` too, if there is one."""
-        return _gaussian_loss(
+        losses: tuple[float, float] = _gaussian_loss(
             outputs,
             self._log_std,
-            *LOG_STD_RANGE,
             rows.actions,
             rows.numbers,
-            settings.normalise_advantages,
-            settings.clip_range,
-            settings.entropy_coefficient,
-            gradients,
-            self._gradient,
-            log_probs,
+            _numbers(settings),
+            (gradients, self._gradient, log_probs),
         )
+        return losses
 
 
 def policy_loss(policy: Policy) -> PolicyLoss | None:

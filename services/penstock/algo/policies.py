@@ -248,7 +248,6 @@ class Policy(nn.Module):
         return shared
 
 
-
 def _rows(features: Features, rows: slice) -> Features:
     """Returns rows on the second axis."""
     return features[:, rows] if isinstance(features, Tensor) else tuple(each[:, rows] for each in features)

@@ -33,6 +33,7 @@ from penstock.rpc.servicers.run import RunServicer
 from penstock.rpc.servicers.run_snapshots import RunSnapshotServicer
 from penstock.run_folder import RunFolder, find_checkpoint, replay_services
 from penstock.summary import nothing_left
+from penstock.telemetry import metrics
 from penstock.telemetry.logs import Logger
 
 _ACTOR_WAIT_S = 0.05
@@ -78,6 +79,8 @@ def run(config: Config) -> None:
             # The first actor's spaces, so that the learner's machine needs no environment.
             learner = learner_of(config, roster.spec, device)
             check_schema(roster.schema, learner.policy, config.ppo.burn_in_steps)
+            metrics.LEARNER_EXECUTION.labels(learner.execution).set(1)
+            service.logger.info("policy built", parameters=learner.parameters.numel(), execution=learner.execution)
             if session.recovered.path is not None:
                 checkpoints.restore(learner, session.recovered.path)
             elif config.run.start_from is not None:

@@ -97,9 +97,10 @@ class LearnerConfig(Section):
     """Precision of the hidden layers in both passes. bfloat16: by autocast, faster with large layers on a device that
     supports it; parameters, outputs, losses, advantages and ratios remain float32."""
     execution: Execution = "auto"
-    """Execution of gradient steps. eager: operation by operation. auto: eager, but an LSTM on a CPU in float32 by
-    torch's kernel, which is faster and rounds differently. compiled: by torch.compile, which needs a C++ compiler and
-    takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA only."""
+    """Execution of gradient steps. eager: operation by operation. auto: eager, but on a CPU in float32 small networks
+    without autograd and an LSTM by torch's kernel, which are faster and round differently. compiled: by torch.compile,
+    which needs a C++ compiler and takes up to a minute at first. graphed: captured into a CUDA graph and replayed; CUDA
+    only."""
     prefetch_batches: PositiveInt = 1
     """Batches requested ahead of the one in training."""
     max_actors: ActorSlots = 256

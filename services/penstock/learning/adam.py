@@ -4,7 +4,6 @@
 second and 70 MB at its start.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 
@@ -19,34 +18,31 @@ _BETA_1, _BETA_2 = 0.9, 0.999
 _EPSILON = 1e-5
 
 
+# Sums in any order, which vector instructions need; NaN and infinity keep their meaning.
+_VECTORISED = {"reassoc", "contract", "nsz"}
+
+
+@numba.njit("float64(float32[::1])", nogil=True, cache=True, fastmath=_VECTORISED)
+def _squared_norm(gradient):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for position in range(gradient.size):
+        total += np.float64(gradient[position]) * np.float64(gradient[position])
+    return total
+
+
 @numba.njit(
-    "UniTuple(float64, 2)(float32[::1], float32[::1], float32[::1], float32[::1], int64, float64, float64, float64,"
-    " float64)",
+    "void(float32[::1], float32[::1], float32[::1], float32[::1], float32, float32, float32)",
     nogil=True,
     cache=True,
+    fastmath=_VECTORISED,
 )
-def _clipped_step(values, gradient, mean, square, border, most, largest, rate, steps):  # type: ignore[no-untyped-def]
-    """Returns the norm of the gradient, and 1 if the step was refused. See `Adam.clipped_step`."""
-    norms = [0.0, 0.0]
-    for part in range(2):
-        for position in range(0 if part == 0 else border, border if part == 0 else gradient.size):
-            norms[part] += np.float64(gradient[position]) * np.float64(gradient[position])
-    norm = math.sqrt(norms[0] + norms[1])
-    if not norm < largest:
-        return norm, 1.0
-    rate /= 1.0 - _BETA_1**steps
-    root = np.float32(1.0 / math.sqrt(1.0 - _BETA_2**steps))
-    step = np.float32(rate)
-    for part in range(2):
-        scale = np.float32(min(most / (math.sqrt(norms[part]) + 1e-6), 1.0))
-        for position in range(0 if part == 0 else border, border if part == 0 else gradient.size):
-            slope = gradient[position] * scale
-            mean[position] += np.float32(1.0 - _BETA_1) * (slope - mean[position])
-            square[position] = np.float32(_BETA_2) * square[position] + np.float32(1.0 - _BETA_2) * slope * slope
-            values[position] -= (
-                step * mean[position] / (np.sqrt(square[position]) * root + np.float32(_EPSILON))
-            )
-    return norm, 0.0
+def _step(values, gradient, mean, square, scale, rate, root):  # type: ignore[no-untyped-def]
+    """Takes the step of Adam on a gradient times `scale`, with a rate and a root that contain the bias corrections."""
+    for position in range(values.size):
+        slope = gradient[position] * scale
+        mean[position] += np.float32(1.0 - _BETA_1) * (slope - mean[position])
+        square[position] = np.float32(_BETA_2) * square[position] + np.float32(1.0 - _BETA_2) * slope * slope
+        values[position] -= rate * mean[position] / (np.sqrt(square[position]) * root + np.float32(_EPSILON))
 
 
 class Adam:
@@ -97,42 +93,6 @@ class Adam:
             maximize=False,
         )
 
-    def clipped_step(self, most: float, largest: float, border: int | None) -> tuple[float, bool]:
-        """Clips the gradient as `parameters.clip_gradient` does, and takes a step, on a CPU in one compiled loop.
-
-        Returns the norm of the gradient before, and whether the step was refused, so that it changed nothing.
-
-        Args:
-            most: Largest norm of a part of the gradient.
-            largest: Norm of the whole gradient from which the step is refused, as it is if the norm is NaN.
-            border: Position at which the second part begins; None: the gradient is one part.
-        """
-        assert isinstance(self.learning_rate, float)
-        values, gradient, mean, square = self._arrays
-        steps = float(self.state["step"]) + 1.0
-        norm, refused = _clipped_step(
-            values,
-            gradient,
-            mean,
-            square,
-            gradient.size if border is None else border,
-            most,
-            largest,
-            self.learning_rate,
-            steps,
-        )
-        if not refused:
-            self.state["step"].fill_(steps)
-        return norm, bool(refused)
-
-    @functools.cached_property
-    def _arrays(self) -> tuple[NDArray[np.float32], ...]:
-        """Parameters, gradient and both moments as arrays that share their memory."""
-        gradient = self._parameters.grad
-        assert gradient is not None
-        tensors = (self._parameters.detach(), gradient, self.state["exp_avg"], self.state["exp_avg_sq"])
-        return tuple(tensor.numpy() for tensor in tensors)
-
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of the next steps, captured ones included."""
         if isinstance(self.learning_rate, Tensor):
@@ -152,3 +112,44 @@ class Adam:
                 raise RuntimeError(f"{name} has the shape {tuple(state[name].shape)}, not {tuple(held.shape)}")
             else:
                 held.copy_(state[name])
+
+
+class ClippedSteps:
+    """Steps of an optimizer on a CPU that clip the gradient, as `parameters.clip_gradient` does, in compiled loops."""
+
+    def __init__(self, optimizer: Adam, parameters: nn.Parameter, *, most: float, largest: float, border: int | None):
+        """Makes arrays on the memory of the parameters, their gradient and the moments.
+
+        Args:
+            optimizer: Adam of these parameters. Its learning rate is a number.
+            parameters: Flat parameters with their gradient.
+            most: Largest norm of a part of the gradient.
+            largest: Norm of the whole gradient from which a step is refused, as it is if the norm is NaN.
+            border: Position at which the second part begins; None: the gradient is one part.
+        """
+        gradient = parameters.grad
+        assert gradient is not None
+        state = optimizer.state
+        tensors = (parameters.detach(), gradient, state["exp_avg"], state["exp_avg_sq"])
+        parts = [slice(None)] if border is None else [slice(None, border), slice(border, None)]
+        self._parts = [[tensor.numpy()[part] for tensor in tensors] for part in parts]
+        self._steps: NDArray[np.float32] = state["step"].numpy()
+        self._optimizer, self._most, self._largest = optimizer, most, largest
+
+    def __call__(self) -> tuple[float, bool]:
+        """Takes a step. Returns the norm of the gradient, and whether the step was refused, so that nothing changed."""
+        rate = self._optimizer.learning_rate
+        assert isinstance(rate, float)
+        squares = [_squared_norm(part[1]) for part in self._parts]
+        norm = math.sqrt(sum(squares))
+        # `<` is false for NaN.
+        if not norm < self._largest:
+            return norm, True
+        steps = self._steps.item() + 1.0
+        rate /= 1.0 - _BETA_1**steps
+        root = 1.0 / math.sqrt(1.0 - _BETA_2**steps)
+        for (values, gradient, mean, square), squared in zip(self._parts, squares, strict=True):
+            scale = min(self._most / (math.sqrt(squared) + 1e-6), 1.0)
+            _step(values, gradient, mean, square, scale, rate, root)
+        self._steps[()] = steps
+        return norm, False

@@ -18,6 +18,7 @@ from penstock.algo.loss_gradients import ROWS, PolicyLoss, Rows
 from penstock.algo.losses import LossSettings
 from penstock.algo.masks import unpack
 from penstock.algo.policies import Inputs, Policy
+from penstock.learning.adam import ClippedSteps
 from penstock.learning.gradient_steps import LARGEST_NORM, Descended, GradientStep, Steps
 
 
@@ -26,7 +27,14 @@ class DirectSteps:
 
     def __init__(self, step: GradientStep, policy: Policy, network: FlatNetwork, loss: PolicyLoss) -> None:
         """Takes the steps of `step`, whose objective is that of this policy, by this network and this loss."""
-        self._step, self._policy, self._network, self._loss = step, policy, network, loss
+        self._policy, self._network, self._loss = policy, network, loss
+        self._take_step = ClippedSteps(
+            step.optimizer,
+            step.parameters,
+            most=step.max_gradient_norm,
+            largest=LARGEST_NORM,
+            border=step.border,
+        )
 
     def begin(self, steps: Steps, settings: LossSettings, most_steps: int) -> None:
         """Implements `Descent`."""
@@ -42,9 +50,7 @@ class DirectSteps:
         for minibatch in range(minibatches):
             part = slice(begin, begin + count // minibatches + (minibatch < count % minibatches))
             losses = self._gradient(self._settings, features[part], rows.part(part), log_probs[part])
-            norm, refused = self._step.optimizer.clipped_step(
-                self._step.max_gradient_norm, LARGEST_NORM, self._step.border
-            )
+            norm, refused = self._take_step()
             numbers[:, minibatch] = *losses, norm, refused
             begin = part.stop
         return Descended(torch.from_numpy(log_probs), *torch.from_numpy(numbers))

@@ -110,6 +110,9 @@ LEARNER_STEP_SECONDS = Histogram(
 LEARNER_WAIT_SECONDS = Counter(
     "penstock_learner_wait_seconds", "Waiting time of the learner, in seconds, by reason.", ("reason",)
 )
+LEARNER_EXECUTION = Gauge(
+    "penstock_learner_execution", "1, with how gradient steps are executed; see learner.execution.", ("execution",)
+)
 LEARNER_MAPPED = Gauge(
     "penstock_learner_reads_mapped_store", "1 if batches are read from the mapped store, 0 if by gRPC."
 )

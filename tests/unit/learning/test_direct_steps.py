@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from penstock.algo.parameters import beginning_of, flatten
 from penstock.algo.policies import Inputs, Network, Policy
 from penstock.learning.adam import Adam
 from penstock.learning.direct_steps import DirectSteps, direct_steps
-from penstock.learning.execution import Eager
+from penstock.learning.execution import Descent, Eager
 from penstock.learning.gradient_steps import GradientStep, Steps, objective_of
 from penstock.types.spaces import (
     BoxSpace,
@@ -109,8 +110,9 @@ def random_steps(policy: Policy, count: int, seed: int) -> Steps:
             # Actions that the policy takes: the rounding of a log probability grows with the action's distance.
             actions = list(distribution.sample(actions[0]))
         log_prob = distribution.log_prob(tuple(actions))
-    rest: tuple[Any, ...] = (log_prob, normal(), log_prob + 0.3 * normal(), normal(), normal(), normal().exp(), normal().exp())
-    return Steps(inputs, tuple(actions), *rest, None)
+    numbers = (normal(), log_prob + 0.3 * normal(), normal(), normal(), normal().exp(), normal().exp())
+    rest: tuple[Any, ...] = (log_prob, *numbers, None)
+    return Steps(inputs, tuple(actions), *rest)
 
 
 @st.composite
@@ -151,7 +153,7 @@ def test_the_gradient_is_that_of_autograd(
         begin = parameter.storage_offset()
         found = expected[begin : begin + parameter.numel()].view_as(parameter)
         scale = float(found.abs().max()) + 1e-3
-        torch.testing.assert_close(parameter.grad, found, rtol=1e-4, atol=3e-6 * scale, msg=lambda m, n=name: n + m)
+        torch.testing.assert_close(parameter.grad, found, rtol=1e-4, atol=3e-6 * scale, msg=name)
 
 
 @given(policies(), st.integers(0, 9))
@@ -162,7 +164,9 @@ def test_epochs_end_at_the_parameters_and_results_of_autograd(policy: Policy, se
         other.load_state_dict(policy.state_dict())
     batches = [random_steps(policy, count, epoch) for epoch, count in enumerate((50, 37))]
     found = []
-    for each, make in ((policy, direct), (other, lambda step, policy: Eager(step))):
+    descents: list[tuple[Policy, Callable[[GradientStep, Policy], Descent]]]
+    descents = [(policy, direct), (other, lambda step, _: Eager(step))]
+    for each, make in descents:
         # Adam divides by the size of a gradient, so that rounding moves a parameter with a gradient near 0.
         step = make_step(each, learning_rate=1e-4)
         descent = make(step, each)
@@ -174,4 +178,49 @@ def test_epochs_end_at_the_parameters_and_results_of_autograd(policy: Policy, se
     torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=2e-4)
     for name in ("log_prob", "policy_loss", "value_loss", "entropy", "gradient_norm", "refused"):
         ours, theirs = (getattr(done, name) for _, done in found)
-        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3, msg=lambda message, name=name: name + message)
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3, msg=name)
+
+
+@pytest.mark.parametrize("target", [math.nan, math.inf, 1e30])
+def test_a_step_without_a_finite_norm_changes_nothing(target: float) -> None:
+    policy = fresh_policy(spec_of("Pendulum-v1"))
+    step = make_step(policy)
+    descent, steps = direct(step, policy), random_steps(policy, 16, 0)
+    for refused, each in ((0.0, steps), (1.0, dataclasses.replace(steps, target=torch.full((16,), target)))):
+        before = [step.parameters.detach().clone(), *(value.clone() for value in step.optimizer.state.values())]
+        descent.begin(each, SETTINGS, most_steps=16)
+        assert descent.descend(torch.arange(16), 1).refused.tolist() == [refused]
+        after = [step.parameters.detach(), *step.optimizer.state.values()]
+        changed = [not torch.equal(one, other) for one, other in zip(before, after, strict=True)]
+        assert changed == 4 * [not refused]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_learner_that_takes_direct_steps_learns_what_an_eager_one_learns(env_id: str) -> None:
+    batch, found = make_batch(env_id, fresh=3), []
+    for execution, reported in (("auto", "direct"), ("eager", "eager")):
+        learner = make_learner(env_id, execution=execution)  # type: ignore[arg-type]
+        assert learner.execution == reported
+        outcome = learner.train(batch, 0.0)
+        found.append((outcome, learner.parameters.detach(), learner.squared_gradients(batch, 0.0)))
+    (ours, parameters, squared), (theirs, expected, expected_squared) = found
+    np.testing.assert_allclose(ours.priorities, theirs.priorities, rtol=1e-4)
+    torch.testing.assert_close(parameters, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(squared, expected_squared, rtol=1e-2)
+    assert ours.statistics.learning.priority_gain is None
+    for name, value in dataclasses.asdict(theirs.statistics.learning).items():
+        if name == "priority_gain":
+            continue
+        assert getattr(ours.statistics.learning, name) == pytest.approx(value, rel=1e-2, abs=1e-4), name
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Network(memory="gru"), Network(encoders={"unit": "embedding"}), Network(squash_actions=True)],
+    ids=["memory", "embedding", "squashed"],
+)
+def test_other_networks_are_left_to_autograd(network: Network) -> None:
+    observation = Tree((Leaf(("a",), PLANE), Leaf(("unit",), DiscreteSpace(4))))
+    spec = EnvironmentSpec("Any-v0", observation, ACTIONS["numbers"])
+    policy = fresh_policy(spec, network=network)
+    assert direct_steps(policy, make_step(policy)) is None

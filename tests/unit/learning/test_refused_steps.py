@@ -70,7 +70,7 @@ def test_a_step_without_a_finite_norm_changes_neither_parameters_nor_the_optimiz
             # Both take the same ordinary steps.
             descent.begin(steps_of(target=each), SETTINGS, most_steps=16)
             before = state_of(step) if index else None
-            (descended,) = descent.descend(torch.arange(16), 1)
+            descended = descent.descend(torch.arange(16), 1)
             assert descended.refused.item() == float(each is not None)
             if each is not None and before is not None:
                 assert all(torch.equal(one, other) for one, other in zip(state_of(step), before, strict=True))
