@@ -29,7 +29,7 @@ install: .venv/.installed ## install Penstock and its development tools into .ve
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@$(BIN)/python -c 'import penstock.replay.buffer' # compiles the sum tree once, into its cache
+	@$(BIN)/python -c 'import penstock.replay.buffer, penstock.learning.learner' # compiles their loops once, into a cache
 	@touch $@
 
 train: install ## train an agent on CartPole-v1 through real services

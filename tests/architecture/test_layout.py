@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "foreign_errors": set(),
     "module_imports": {"environment_names", "errors", "extras", "foreign_errors"},
     "extras": {"errors"},
+    "compiled_code": set(),
     "config": {"types", "errors", "environment_names", "gate_law", "run_folder", "config"},
     "run_folder": {"errors"},
     "run_metrics": {"errors", "run_folder"},
@@ -36,9 +37,9 @@ ALLOWED: dict[str, set[str]] = {
     "summary": {"types", "errors", "config", "files", "run_folder", "run_metrics"},
     "presets": {"config", "environment_names", "errors"},
     "v1": {"v1"},
-    "replay": {"types", "errors", "gate_law", "files", "replay"},
+    "replay": {"types", "compiled_code", "errors", "gate_law", "files", "replay"},
     "telemetry": {"types", "errors", "telemetry"},
-    "algo": {"types", "errors", "environment_names", "foreign_errors", "module_imports", "algo"},
+    "algo": {"types", "compiled_code", "errors", "environment_names", "foreign_errors", "module_imports", "algo"},
     "acting": {
         "types",
         "errors",
@@ -53,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "learning": {
         "types",
+        "compiled_code",
         "errors",
         "config",
         "files",

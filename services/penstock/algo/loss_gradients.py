@@ -24,9 +24,13 @@ ROWS = ("anchor_log_prob", "proximal_value", "advantage", "target", "importance"
 Floats = NDArray[np.float32]
 Actions = NDArray[np.int64] | NDArray[np.float32]
 
-_ANCHOR, _PROXIMAL_VALUE, _ADVANTAGE, _TARGET, _IMPORTANCE, _WEIGHT = range(len(ROWS))
-_LOG_TWO_PI = math.log(2.0 * math.pi)
-_LOWEST, _HIGHEST = LOG_STD_RANGE
+_ANCHOR = 0
+_PROXIMAL_VALUE = 1
+_ADVANTAGE = 2
+_TARGET = 3
+_IMPORTANCE = 4
+_WEIGHT = 5
+_LOG_TWO_PI = np.log(2.0 * np.pi)
 
 
 @numba.njit(nogil=True)
@@ -46,16 +50,16 @@ def _scale(rows, normalise):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True)
-def _surrogate(log_prob, anchor, advantage, weight, clip_range):  # type: ignore[no-untyped-def]
+def _surrogate(log_prob, anchor, advantage, weight, clip_range, largest_log):  # type: ignore[no-untyped-def]
     """Returns w min(r A, clip(r) A) and its derivative by the log probability."""
     log_ratio = log_prob - anchor
-    ratio = math.exp(min(max(log_ratio, -LARGEST_LOG), LARGEST_LOG)) if log_ratio == log_ratio else log_ratio
+    ratio = math.exp(min(max(log_ratio, -largest_log), largest_log)) if log_ratio == log_ratio else log_ratio
     plain = ratio * advantage
     clipped = min(max(ratio, 1.0 - clip_range), 1.0 + clip_range) * advantage
     # Every comparison with NaN is false, and then the result is NaN.
     if clipped < plain:
         return weight * clipped, 0.0
-    if abs(log_ratio) > LARGEST_LOG:
+    if abs(log_ratio) > largest_log:
         return weight * plain, 0.0
     return weight * plain, weight * plain
 
@@ -83,7 +87,7 @@ def _value_loss(values, rows, gradients, clip_range, coefficient):  # type: igno
 
 @numba.njit(
     "UniTuple(float64, 2)(float32[:, ::1], boolean[:, ::1], int64[::1], int64[:, ::1], float32[:, ::1],"
-    " UniTuple(float64, 3), Tuple((float32[:, ::1], float32[::1])))",
+    " UniTuple(float64, 4), Tuple((float32[:, ::1], float32[::1])))",
     nogil=True,
     cache=True,
 )
@@ -93,7 +97,7 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
     Writes the gradients and the log probabilities, which are the two `results`. Choice c is among the logits from
     `ends[c - 1]` to `ends[c]`. Without masks `legal` has no rows. `settings` are those of `_numbers`.
     """
-    normalise, clip_range, entropy_coefficient = settings
+    normalise, clip_range, entropy_coefficient, largest_log = settings
     gradients, log_probs = results
     count, loss, entropies = rows.shape[0], 0.0, 0.0
     mean, factor = _scale(rows, normalise != 0.0)
@@ -117,7 +121,7 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
             log_prob += own[chosen] if legal.shape[0] == 0 or legal[row, chosen] else -math.inf
             begin = end
         advantage = (rows[row, _ADVANTAGE] - mean) * factor
-        term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range)
+        term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range, largest_log)
         loss -= term
         log_probs[row] = log_prob
         slope, begin = -slope / count, 0
@@ -140,7 +144,7 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
 
 
 @numba.njit(
-    "UniTuple(float64, 2)(float32[:, ::1], float32[::1], float32[:, ::1], float32[:, ::1], UniTuple(float64, 3),"
+    "UniTuple(float64, 2)(float32[:, ::1], float32[::1], float32[:, ::1], float32[:, ::1], UniTuple(float64, 6),"
     " Tuple((float32[:, ::1], float32[::1], float32[::1])))",
     nogil=True,
     cache=True,
@@ -150,9 +154,10 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
 
     Writes the gradients by outputs and by `log_std`, and the log probabilities, which are the three `results`.
     `log_std` is empty if the log standard deviations are outputs, after the means. They are bounded as by
-    `action_heads.bound`. `settings` are those of `_numbers`.
+    `action_heads.bound`. `settings` are those of `_numbers`,
+    and the bounds.
     """
-    normalise, clip_range, entropy_coefficient = settings
+    normalise, clip_range, entropy_coefficient, largest_log, lowest, highest = settings
     gradients, log_std_gradient, log_probs = results
     count, elements, loss, entropies = rows.shape[0], actions.shape[1], 0.0, 0.0
     mean, factor = _scale(rows, normalise != 0.0)
@@ -162,19 +167,19 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
         log_prob, entropy = 0.0, 0.0
         for element in range(elements):
             raw = log_std[element] if own_std else outputs[row, elements + element]
-            bounded = min(max(raw, _LOWEST), _HIGHEST) if raw == raw else raw
+            bounded = min(max(raw, lowest), highest) if raw == raw else raw
             scaled = (actions[row, element] - outputs[row, element]) * math.exp(-bounded)
             log_prob += -0.5 * (scaled * scaled + _LOG_TWO_PI) - bounded
             entropy += bounded + 0.5 * (1.0 + _LOG_TWO_PI)
         entropies += entropy
         advantage = (rows[row, _ADVANTAGE] - mean) * factor
-        term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range)
+        term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range, largest_log)
         loss -= term
         log_probs[row] = log_prob
         slope = -slope / count
         for element in range(elements):
             raw = log_std[element] if own_std else outputs[row, elements + element]
-            bounded = min(max(raw, _LOWEST), _HIGHEST) if raw == raw else raw
+            bounded = min(max(raw, lowest), highest) if raw == raw else raw
             inverse = math.exp(-bounded)
             scaled = (actions[row, element] - outputs[row, element]) * inverse
             gradients[row, element] = slope * scaled * inverse
@@ -182,18 +187,22 @@ def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type:
             if own_std:
                 log_std_gradient[element] += gradient
             else:
-                outwards = (raw > _HIGHEST and gradient < 0.0) or (raw < _LOWEST and gradient > 0.0)
+                outwards = (raw > highest and gradient < 0.0) or (raw < lowest and gradient > 0.0)
                 gradients[row, elements + element] = 0.0 if outwards else gradient
     for element in range(log_std.size):
         raw, gradient = log_std[element], log_std_gradient[element]
-        if (raw > _HIGHEST and gradient < 0.0) or (raw < _LOWEST and gradient > 0.0):
+        if (raw > highest and gradient < 0.0) or (raw < lowest and gradient > 0.0):
             log_std_gradient[element] = 0.0
     return loss / count, entropies / count
 
 
-def _numbers(settings: LossSettings) -> tuple[float, float, float]:
-    """Returns whether advantages are normalised, the clip range and the coefficient of the entropy."""
-    return float(settings.normalise_advantages), float(settings.clip_range), float(settings.entropy_coefficient)
+def _numbers(settings: LossSettings) -> tuple[float, float, float, float]:
+    """Returns whether advantages are normalised, the clip range, the entropy's coefficient and the bound on log ratios.
+
+    The compiled functions use nothing of other modules, because numba would not compile them again after a change.
+    """
+    coefficients = (settings.normalise_advantages, settings.clip_range, settings.entropy_coefficient)
+    return (*map(float, coefficients), LARGEST_LOG)  # type: ignore[return-value]
 
 
 def value_loss(settings: LossSettings, values: Floats, rows: Floats, gradients: Floats) -> float:
@@ -300,7 +309,7 @@ class GaussianLoss:
             self._log_std,
             rows.actions,
             rows.numbers,
-            _numbers(settings),
+            (*_numbers(settings), *LOG_STD_RANGE),
             (gradients, self._gradient, log_probs),
         )
         return losses

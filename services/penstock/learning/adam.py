@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-_BETA_1, _BETA_2 = 0.9, 0.999
+_BETA_1 = 0.9
+_BETA_2 = 0.999
 _EPSILON = 1e-5
 
 
