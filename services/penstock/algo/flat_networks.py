@@ -25,7 +25,9 @@ _ROWS_AT_ONCE = 512
 Floats = NDArray[np.float32]
 
 
-@numba.njit("void(float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True)
+@numba.njit(
+    "void(float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True, error_model="numpy"
+)
 def _add_bias(values, flat, first, spacing, relu):  # type: ignore[no-untyped-def]
     """Adds the bias of each trunk to its rows, and applies a ReLU if `relu`."""
     trunks, rows, width = values.shape
@@ -41,7 +43,12 @@ def _add_bias(values, flat, first, spacing, relu):  # type: ignore[no-untyped-de
                     own[column] += bias[column]
 
 
-@numba.njit("void(float32[:, :, ::1], float32[:, :, ::1], float32[::1], int64, int64, boolean)", nogil=True, cache=True)
+@numba.njit(
+    "void(float32[:, :, ::1], float32[:, :, ::1], float32[::1], int64, int64, boolean)",
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
 def _before_activation(gradients, outputs, flat, first, spacing, relu):  # type: ignore[no-untyped-def]
     """Turns gradients of a layer's outputs into those of its sums, and writes those of its bias into `flat`."""
     trunks, rows, width = gradients.shape
@@ -60,7 +67,7 @@ def _before_activation(gradients, outputs, flat, first, spacing, relu):  # type:
                     bias[column] += own[column]
 
 
-@numba.njit("void(float32[:, ::1], float32[::1])", nogil=True, cache=True)
+@numba.njit("void(float32[:, ::1], float32[::1])", nogil=True, cache=True, error_model="numpy")
 def _sum_rows(gradients, bias):  # type: ignore[no-untyped-def]
     """Writes the sums over the rows."""
     bias[:] = np.float32(0.0)

@@ -33,7 +33,7 @@ _WEIGHT = 5
 _LOG_TWO_PI = np.log(2.0 * np.pi)
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, error_model="numpy")
 def _scale(rows, normalise):  # type: ignore[no-untyped-def]
     """Returns the mean to subtract from the advantages and the factor to multiply them by."""
     if not normalise:
@@ -49,7 +49,7 @@ def _scale(rows, normalise):  # type: ignore[no-untyped-def]
     return np.float32(mean), np.float32(1.0 / (math.sqrt(square / count) + 1e-8))
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, error_model="numpy")
 def _surrogate(log_prob, anchor, advantage, weight, clip_range, largest_log):  # type: ignore[no-untyped-def]
     """Returns w min(r A, clip(r) A) and its derivative by the log probability."""
     log_ratio = log_prob - anchor
@@ -68,6 +68,7 @@ def _surrogate(log_prob, anchor, advantage, weight, clip_range, largest_log):  #
     "float64(float32[:, ::1], float32[:, ::1], float32[:, ::1], float64, float64)",
     nogil=True,
     cache=True,
+    error_model="numpy",
 )
 def _value_loss(values, rows, gradients, clip_range, coefficient):  # type: ignore[no-untyped-def]
     """Returns the value loss, and writes its gradients, times its coefficient, by the values, <float32>[N, 1]."""
@@ -90,6 +91,7 @@ def _value_loss(values, rows, gradients, clip_range, coefficient):  # type: igno
     " UniTuple(float64, 4), Tuple((float32[:, ::1], float32[::1])))",
     nogil=True,
     cache=True,
+    error_model="numpy",
 )
 def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type: ignore[no-untyped-def]
     """Returns the policy loss and the mean entropy of choices.
@@ -101,6 +103,7 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
     gradients, log_probs = results
     count, loss, entropies = rows.shape[0], 0.0, 0.0
     mean, factor = _scale(rows, normalise != 0.0)
+    normalisers = np.empty(ends.size)
     for row in range(count):
         own, log_prob, begin = gradients[row], 0.0, 0
         for choice in range(ends.size):
@@ -113,12 +116,14 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
             for column in range(begin, end):
                 if legal.shape[0] == 0 or legal[row, column]:
                     total += math.exp(logits[row, column] - largest)
-            normaliser = largest + math.log(total)
-            # The log probabilities stand in for the gradients until the latter are known.
+            normalisers[choice] = largest + math.log(total)
+            # The probabilities take the place of the gradients until the latter are known.
             for column in range(begin, end):
-                own[column] = logits[row, column] - normaliser
+                possible = legal.shape[0] == 0 or legal[row, column]
+                own[column] = math.exp(logits[row, column] - normalisers[choice]) if possible else 0.0
             chosen = begin + actions[row, choice]
-            log_prob += own[chosen] if legal.shape[0] == 0 or legal[row, chosen] else -math.inf
+            possible = legal.shape[0] == 0 or legal[row, chosen]
+            log_prob += logits[row, chosen] - normalisers[choice] if possible else -math.inf
             begin = end
         advantage = (rows[row, _ADVANTAGE] - mean) * factor
         term, slope = _surrogate(log_prob, rows[row, _ANCHOR], advantage, rows[row, _WEIGHT], clip_range, largest_log)
@@ -129,16 +134,13 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
             end, entropy = ends[choice], 0.0
             for column in range(begin, end):
                 if legal.shape[0] == 0 or legal[row, column]:
-                    entropy -= math.exp(own[column]) * own[column]
+                    entropy -= own[column] * (logits[row, column] - normalisers[choice])
             entropies += entropy
-            chosen = begin + actions[row, choice]
             for column in range(begin, end):
                 if legal.shape[0] == 0 or legal[row, column]:
-                    probability = math.exp(own[column])
-                    gradient = entropy_coefficient / count * probability * (own[column] + entropy) - slope * probability
-                    own[column] = gradient + slope if column == chosen else gradient
-                else:
-                    own[column] = 0.0
+                    spread = logits[row, column] - normalisers[choice] + entropy
+                    own[column] *= entropy_coefficient / count * spread - slope
+            own[begin + actions[row, choice]] += slope
             begin = end
     return loss / count, entropies / count
 
@@ -148,6 +150,7 @@ def _choice_loss(logits, legal, ends, actions, rows, settings, results):  # type
     " Tuple((float32[:, ::1], float32[::1], float32[::1])))",
     nogil=True,
     cache=True,
+    error_model="numpy",
 )
 def _gaussian_loss(outputs, log_std, actions, rows, settings, results):  # type: ignore[no-untyped-def]
     """Returns the policy loss and the mean entropy of a Gaussian.

@@ -23,7 +23,7 @@ _EPSILON = 1e-5
 _VECTORISED = {"reassoc", "contract", "nsz"}
 
 
-@numba.njit("float64(float32[::1])", nogil=True, cache=True, fastmath=_VECTORISED)
+@numba.njit("float64(float32[::1])", nogil=True, cache=True, error_model="numpy", fastmath=_VECTORISED)
 def _squared_norm(gradient):  # type: ignore[no-untyped-def]
     total = 0.0
     for position in range(gradient.size):
@@ -35,6 +35,7 @@ def _squared_norm(gradient):  # type: ignore[no-untyped-def]
     "void(float32[::1], float32[::1], float32[::1], float32[::1], float32, float32, float32)",
     nogil=True,
     cache=True,
+    error_model="numpy",
     fastmath=_VECTORISED,
 )
 def _step(values, gradient, mean, square, scale, rate, root):  # type: ignore[no-untyped-def]
