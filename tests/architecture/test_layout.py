@@ -248,7 +248,8 @@ def test_tests_benchmarks_and_stress_tests_share_code_only_through_helpers(folde
     [
         ("replay", "pass", ("torch", "gymnasium", *EXTRA_OF)),
         # numba takes 120 MB and half a second, which processes that only transfer segments do not need.
-        ("actor", "pass", ("numba", *EXTRA_OF)),
+        ("actor", "pass", ("numba", "torch", *EXTRA_OF)),
+        ("evaluator", "pass", ("numba", "torch", *EXTRA_OF)),
         ("learner", TRAINING, ("numba", "torch._dynamo", *EXTRA_OF)),
     ],
 )

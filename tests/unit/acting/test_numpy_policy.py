@@ -1,7 +1,11 @@
 """Policies in NumPy act as the learner's torch policies: the same actions, and the same log probabilities to 1e-6."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers.environments import decided_weights, fresh_policy, spec_of
+from helpers.processes import WITH_HELPERS
 from helpers.spaces import LEAVES, OBSERVED_LEAVES, nested
+from helpers.timing import PATIENCE_S
 from penstock.acting.inference import PolicyRunner
 from penstock.acting.numpy_policy import NumpyRunner, applies_to
 from penstock.acting.protocols import Runner
@@ -310,3 +316,39 @@ def test_weights_of_another_architecture_are_refused() -> None:
     other = policy_weights.dump(fresh_policy(spec_of("CartPole-v1"), network=Network(hidden_sizes=(8,))), 1)
     with pytest.raises(ConfigurationError, match=r"actor\.0\.weight has the shape \(8, 4\), where \(16, 4\)"):
         runner.refresh(other)
+
+
+COLLECTS_A_WINDOW = """
+import sys
+from pathlib import Path
+import penstock.apps.actor, penstock.apps.evaluator, penstock.cli.options
+from penstock.acting.collector import Collector
+from penstock.acting.environments import make_environments
+from penstock.acting.evaluation import evaluate
+from penstock.acting.runners import runner_of
+from penstock.acting.spaces import segment_schema
+from penstock.types.evaluation import EvaluationTask
+from penstock.types.run import Assignment, Weights
+weights = Weights.of(2, Path(sys.argv[1]).read_bytes())
+environments = make_environments("CartPole-v1", 3, kwargs={}, vectorization="native")
+assignment = Assignment(0, 1, (0, 1, 2), b"token", seed=7, replay_address="")
+collector = Collector(environments, assignment, schema=segment_schema(environments.spec, 8), discount=0.9)
+window = collector.collect(runner_of(weights))
+result = evaluate(EvaluationTask(1, weights, 3, False, 5), environments, lambda: False)
+assert window.head.version == 2 and len(result.returns) == 3
+print([name for name in ("torch", "numba") if name in sys.modules])
+"""
+
+
+def test_an_actor_and_an_evaluator_of_a_small_policy_load_neither_torch_nor_numba(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(decided_weights(spec_of("CartPole-v1"), version=2).data)
+    ended = subprocess.run(
+        [sys.executable, "-c", COLLECTS_A_WINDOW, str(path)],
+        env=os.environ | WITH_HELPERS,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.stdout.strip() == "[]"
